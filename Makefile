@@ -1,0 +1,32 @@
+# `make run` and `make test` work on a machine with nothing but Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: run test check bench clean
+
+run: $(VENV)/.ready  ## learn from a telemetry stream and show the private component
+	@$(BIN)/python -m stream_dppca $(ARGS)
+
+test: $(VENV)/.ready  ## every test, doctest and README example
+	@$(BIN)/python -m pytest -n auto $(ARGS)
+
+check: $(VENV)/.ready  ## lint, types, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: $(VENV)/.ready  ## the figures of the README
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.ready: pyproject.toml
+	@echo "setting up $(VENV) (once, a minute or two)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,check]"
+	@touch $@

@@ -1,0 +1,143 @@
+"""How much noise a guarantee needs: exact formulas, no accounting at run time.
+
+A Gaussian mechanism is described by one number, ``mu = (L2 sensitivity) / (noise sd)``.
+Mechanisms run one after the other on the same records, each allowed to look at the results of
+the earlier ones, compose by ``mu^2 = mu_1^2 + mu_2^2 + ...``; mechanisms on disjoint records
+compose to the largest. `gaussian_delta` turns mu into (epsilon, delta), `gaussian_mu` turns it
+back [^1].
+
+The noise is drawn on an integer grid (see `stream_dppca.noise`). `GRID_SLACK` is what the grid
+costs in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has the proof.
+
+[^1]: Balle, Wang. Improving the Gaussian mechanism for differential privacy. ICML 2018.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from .errors import ParameterError
+
+__all__ = [
+    "gaussian_delta",
+    "gaussian_mu",
+    "gaussian_sigma",
+    "gaussian_threshold",
+    "laplace_threshold",
+    "mu_with_threshold",
+]
+
+#: Paid in epsilon (absolutely) and in delta (relatively) for drawing noise on the grid.
+GRID_SLACK = 1e-8
+
+
+def check_budget(epsilon: float, delta: float) -> None:
+    """Raise unless (epsilon, delta) is a guarantee that Gaussian noise can give.
+
+    Examples
+    --------
+    >>> check_budget(1.0, 0.0)
+    Traceback (most recent call last):
+    ...
+    stream_dppca.errors.ParameterError: `delta` must lie between 1e-30 and 0.5. Found 0.0.
+    """
+    for name, value, low, high in (
+        ("epsilon", epsilon, 1e-3, 100.0),
+        ("delta", delta, 1e-30, 0.5),
+    ):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not low <= value <= high  # also false for NaN
+        ):
+            raise ParameterError(name, f"must lie between {low:g} and {high:g}", value)
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """The smallest delta for which a Gaussian mechanism with this mu is (epsilon, delta)-DP.
+
+    Examples
+    --------
+    >>> f"{gaussian_delta(1.0, 1 / 4.2247):.1e}"
+    '1.0e-06'
+    """
+    if mu <= 0.0:
+        return 0.0
+    upper = float(ndtr(mu / 2 - epsilon / mu))
+    lower = math.exp(min(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)), 0.0))
+    return max(upper - lower, 0.0)
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The largest mu that is (epsilon, delta)-DP, the grid's cost included.
+
+    Examples
+    --------
+    >>> round(1 / gaussian_mu(1.0, 1e-6), 4)
+    4.2247
+    """
+    check_budget(epsilon, delta)
+    return _largest_mu(epsilon, delta)
+
+
+def _largest_mu(epsilon: float, delta: float) -> float:
+    eps, dlt = epsilon - GRID_SLACK, delta * (1 - GRID_SLACK)
+    # log delta is close to linear in log mu, so the root is found in log mu, then stepped inside.
+    root = brentq(lambda u: gaussian_delta(eps, math.exp(u)) - dlt, -14.0, 7.0, xtol=1e-13)
+    return math.exp(root) * (1 - 1e-9)
+
+
+def gaussian_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
+    """Noise sd that makes a query of this L2 sensitivity (epsilon, delta)-DP.
+
+    Examples
+    --------
+    >>> round(gaussian_sigma(1.0, 1.0, 1e-6), 3)
+    4.225
+    """
+    return sensitivity / gaussian_mu(epsilon, delta)
+
+
+def laplace_threshold(epsilon: float, delta: float) -> int:
+    """Threshold T of the stability histogram with discrete Laplace noise of scale 2/epsilon.
+
+    A bin is released when its noisy count is *above* T. A record alone in its bin has count 1, so
+    it surfaces with probability P(1 + L > T) = P(L >= T) = e^(-T/s) / (1 + e^(-1/s)), s = 2/eps,
+    which this T keeps at or below delta. It is within one count of the continuous
+    1 + (2/eps) ln(1/(2 delta)).
+
+    Examples
+    --------
+    >>> laplace_threshold(1.0, 1e-6)
+    27
+    """
+    check_budget(epsilon, delta)
+    scale = 2.0 / epsilon
+    return math.ceil(scale * -math.log(delta * (1 + math.exp(-1 / scale))))
+
+
+def gaussian_threshold(sigma: float, delta: float, dimension: int) -> float:
+    """Threshold above which a (coordinate, bin) count with N(0, sigma^2) noise is released.
+
+    One record can be alone in at most one bin of each of `dimension` coordinates; none of them
+    surfaces with probability at least 1 - delta.
+    """
+    # Phi^-1((1 - delta)^(1/d)) = -Phi^-1(1 - (1 - delta)^(1/d)), and the tail keeps its digits.
+    tail = -math.expm1(math.log1p(-delta) / dimension)
+    return 1.0 - sigma * float(ndtri(tail))
+
+
+def mu_with_threshold(epsilon: float, delta: float, delta_threshold: float) -> float:
+    """Largest mu when lone bins surface with probability at most `delta_threshold`.
+
+    The total is delta <= delta_threshold + delta_G(epsilon + ln(1 - delta_threshold); mu).
+    """
+    check_budget(epsilon, delta)
+    if not 0 < delta_threshold < delta:
+        raise ParameterError(
+            "delta_threshold", f"must lie between 0 and delta = {delta:g}", delta_threshold
+        )
+    return _largest_mu(epsilon + math.log1p(-delta_threshold), delta - delta_threshold)

@@ -1,0 +1,49 @@
+"""Every error this package raises on purpose.
+
+    DPPCAError
+    ├── ParameterError (ValueError)   a parameter breaks a rule; names it, the rule and the value
+    │   └── BatchSizeError            the batch is too small to work; says the smallest that can
+    └── StateError (ValueError)       a saved state does not fit; names the field
+
+Records never raise: a record that cannot be read is a null in its slot.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BatchSizeError", "DPPCAError", "ParameterError", "StateError"]
+
+
+class DPPCAError(Exception):
+    """Base class of all errors of this package."""
+
+
+class ParameterError(DPPCAError, ValueError):
+    """A parameter breaks a rule.
+
+    Examples
+    --------
+    >>> raise ParameterError("batch_size", "must be a positive integer", -3)
+    Traceback (most recent call last):
+    ...
+    stream_dppca.errors.ParameterError: `batch_size` must be a positive integer. Found -3.
+    """
+
+    def __init__(self, parameter: str, rule: str, value: object, hint: str = "") -> None:
+        self.parameter = parameter
+        super().__init__(f"`{parameter}` {rule}. Found {value!r}.{' ' + hint if hint else ''}")
+
+
+class BatchSizeError(ParameterError):
+    """The batch is too small for any useful release at this privacy level."""
+
+    def __init__(self, value: int, minimum: int, why: str) -> None:
+        self.minimum = minimum
+        super().__init__("batch_size", f"must be at least {minimum}: {why}", value)
+
+
+class StateError(DPPCAError, ValueError):
+    """A saved state cannot be used here."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        super().__init__(f"state field `{field}` {problem}")

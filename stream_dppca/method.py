@@ -1,0 +1,59 @@
+"""What a method is to the estimator: something that takes full batches and holds components."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .noise import Noise
+from .slots import Batch
+
+__all__ = ["Method", "Outcome"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one batch led to. Every field is released, or decided from released values only."""
+
+    spread: FloatArray | None = None  #: noisy variance along each component
+    range: float | None = None  #: noisy range of the gradients
+    step: float | None = None
+    sigma: float | None = None  #: noise sd in one coordinate of the gradient
+    skipped: str | None = None  #: why nothing was learned from the batch
+
+    @classmethod
+    def skip(cls, why: str, range: float | None = None) -> Outcome:
+        return cls(skipped=why, range=range)
+
+
+class Method(Protocol):
+    """Learns components from batches.
+
+    Attributes
+    ----------
+    W
+        d x k, orthonormal columns: the current components.
+    """
+
+    W: FloatArray
+
+    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+        """Learn from batch number t = 1, 2, ...; called once a batch, never with a short one."""
+        ...
+
+    def check_batch(self, rows: int, slots_per_row: int) -> None:
+        """Raise `BatchSizeError` if batches of this many rows cannot work."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Released values only, as plain JSON."""
+        ...
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        ...

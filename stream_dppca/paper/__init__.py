@@ -1,0 +1,19 @@
+"""DP-PCA as the paper states it, step by step.
+
+| module | in the paper |
+|---|---|
+| `paper.dppca` | Algorithm 3, DP-PCA: range on the first half, mean on the second, Oja step |
+| `paper.eigenvalue` | Algorithm 4, private top eigenvalue estimation |
+| `paper.mean` | Algorithm 5, private mean estimation |
+| `paper.histogram` | Lemma B.1 (Karwa, Vadhan), the private histogram learner |
+
+Liu, Kong, Jain, Oh. DP-PCA: Statistically Optimal and Differentially Private PCA. NeurIPS 2022.
+Where the paper is loose or silent, docs/privacy.md says what is done instead, and why.
+"""
+
+from .dppca import PaperMethod
+from .eigenvalue import private_top_eigenvalue
+from .histogram import private_histogram
+from .mean import private_mean
+
+__all__ = ["PaperMethod", "private_histogram", "private_mean", "private_top_eigenvalue"]

@@ -1,0 +1,110 @@
+"""Algorithm 3: DP-PCA.
+
+A batch is split by slot number. The range is estimated on the first half, the mean gradient on
+the second, and only the released range passes between them: the halves are disjoint, so **each
+has the whole (epsilon, delta)**, where the paper gives each a half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BatchSizeError
+from ..method import Outcome
+from ..noise import Noise
+from ..oja import Schedule, oja_step
+from ..slots import Batch
+from .eigenvalue import private_top_eigenvalue, subset_count
+from .mean import MeanBudget, private_mean
+
+__all__ = ["PaperMethod"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass
+class PaperMethod:
+    """The steps of Algorithm 3 for one batch, and the iterate w.
+
+    Adjacency, sensitivity, noise and delta are those of Algorithms 4 and 5 on disjoint halves.
+    """
+
+    W: FloatArray  #: d x k, orthonormal columns
+    epsilon: float
+    delta: float
+    K: float
+    a: float
+    zeta: float
+    C1: float
+    schedule: Schedule
+    budget: MeanBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.budget = MeanBudget.split(self.epsilon, self.delta)
+
+    def smallest_batch(self) -> int:
+        """Rows below which some bin can never be released, whatever the data."""
+        # First half: two differences at least in each subset. Second half: all slots in one bin.
+        for_range = 2 * 2 * 2 * subset_count(self.epsilon, self.delta, self.zeta, self.C1)
+        for_mean = 2 * int(np.ceil(self.budget.threshold(self.W.size)))
+        return max(for_range, for_mean)
+
+    def check_batch(self, rows: int, slots_per_row: int) -> None:
+        """Raise if batches of this many rows cannot work."""
+        smallest = self.smallest_batch()
+        if rows < smallest:
+            raise BatchSizeError(
+                rows * slots_per_row,
+                smallest * slots_per_row,
+                "with fewer records no bin of Algorithms 4 and 5 can pass its threshold",
+            )
+
+    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+        """Lines 3 to 5 for batch number t = 1, 2, ..."""
+        first, second = batch.halves()
+        # Line 3: private top eigenvalue estimation on the first half.
+        eigenvalue = private_top_eigenvalue(
+            self._gradients(first),
+            first.null,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            zeta=self.zeta,
+            C1=self.C1,
+            noise=noise,
+        )
+        if eigenvalue is None:
+            return Outcome.skip("no range released")
+        # Line 4: private mean estimation on the second half, with twice the estimate.
+        mean = private_mean(
+            self._gradients(second),
+            second.null,
+            eigenvalue=2 * eigenvalue,
+            budget=self.budget,
+            K=self.K,
+            a=self.a,
+            zeta=self.zeta,
+            noise=noise,
+        )
+        if mean is None:
+            return Outcome.skip("no centre released", range=eigenvalue)
+        # Line 5: the Oja step.
+        gradient = mean.mean.reshape(self.W.shape)
+        eta = self.schedule(t)
+        spread = np.einsum("ij,ij->j", self.W, gradient)
+        self.W = oja_step(self.W, gradient, eta)
+        return Outcome(spread=spread, range=eigenvalue, step=eta, sigma=mean.sigma)
+
+    def state(self) -> dict[str, Any]:
+        return {"W": self.W.tolist()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.W = np.array(state["W"], dtype=np.float64).reshape(self.W.shape)
+
+    def _gradients(self, half: Batch) -> FloatArray:
+        """g_i = A_i w = x_i (x_i . w), a row each; with k columns, k of them side by side."""
+        P = half.X @ self.W
+        return (half.X[:, :, None] * P[:, None, :]).reshape(len(half), -1)

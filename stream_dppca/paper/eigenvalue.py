@@ -1,0 +1,100 @@
+"""Algorithm 4: private top eigenvalue estimation, the range of the gradients.
+
+Adjacency: one gradient is replaced, or turns null.
+Sensitivity: it is in one difference, so in one subset, so one of the k eigenvalues moves to
+    another bin: L1 = 2, at most one new bin.
+Noise and delta: those of `private_histogram`.
+
+Differences double the covariance. The histogram therefore finds 2 lambda_1^2 ||H||, and the
+estimate is halved; the paper's text forgets this.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ParameterError
+from ..noise import Noise
+from .histogram import private_histogram
+
+__all__ = ["private_top_eigenvalue", "subset_count"]
+
+FloatArray = NDArray[np.float64]
+
+#: The label of the bin [0, 0]; all others are floor(4 log2 eigenvalue).
+ZERO_BIN = np.iinfo(np.int64).min
+
+
+def subset_count(epsilon: float, delta: float, zeta: float, C1: float) -> int:
+    """Line 2: k = C1 ln(1 / (delta zeta)) / epsilon."""
+    return max(math.ceil(C1 * -math.log(delta * zeta) / epsilon), 1)
+
+
+def private_top_eigenvalue(
+    G: FloatArray,
+    null: NDArray[np.bool_],
+    *,
+    epsilon: float,
+    delta: float,
+    zeta: float = 0.01,
+    C1: float = 4.0,
+    noise: Noise,
+) -> float | None:
+    """An estimate of the top eigenvalue of the covariance of the rows of G, or None.
+
+    Parameters
+    ----------
+    G
+        Gradients, a row each. Null rows are zero.
+    null
+        Which rows are nulls. A pair with a null has difference zero.
+    zeta
+        Failure probability.
+    C1
+        Sets the number of subsets. Below about 4 the fullest bin can miss the threshold.
+
+    Returns
+    -------
+    None where the paper returns bottom: no bin released, or the bin [0, 0] won.
+    """
+    k = subset_count(epsilon, delta, zeta, C1)
+    # Line 1: differences of neighbours.
+    differences = G[1::2] - G[: len(G) - 1 : 2]
+    differences[null[1::2] | null[: len(G) - 1 : 2]] = 0.0
+    # Line 2: k subsets of b consecutive differences; what does not divide is left over.
+    b = len(differences) // k
+    if b == 0:
+        raise ParameterError("G", f"must have at least {2 * k} rows here", len(G))
+    # Line 3: the top eigenvalue of each (1/b) G_j G_j^T.
+    subsets = differences[: k * b].reshape(k, b, -1)
+    eigenvalues = np.array([_top_eigenvalue(subset) for subset in subsets])
+    # Lines 4 and 5: bins with edges 2^(j/4), and the histogram over them.
+    bins, counts = private_histogram(_bins(eigenvalues), epsilon=epsilon, delta=delta, noise=noise)
+    # Line 6: all empty.
+    if len(bins) == 0:
+        return None
+    # Line 7: the fullest bin, on a tie the lowest.
+    fullest = int(bins[int(counts.argmax())])
+    if fullest == ZERO_BIN:
+        return None
+    # Line 8: its lower edge, halved because differences double the covariance.
+    return math.pow(2.0, fullest / 4) / 2
+
+
+def _bins(eigenvalues: FloatArray) -> NDArray[np.int64]:
+    positive = eigenvalues > 0
+    logs = np.log2(eigenvalues, where=positive, out=np.zeros_like(eigenvalues))
+    return np.where(positive, np.floor(4 * logs).astype(np.int64), ZERO_BIN)
+
+
+def _top_eigenvalue(rows: FloatArray) -> float:
+    """Top eigenvalue of rows^T rows / b, through the smaller Gram matrix. Never raises."""
+    b, d = len(rows), len(rows[0])
+    gram = rows @ rows.T if b < d else rows.T @ rows
+    try:
+        return max(float(np.linalg.eigvalsh(gram)[-1]) / b, 0.0)
+    except np.linalg.LinAlgError:  # of this subset alone: it lands in the bin [0, 0]
+        return 0.0

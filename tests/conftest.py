@@ -1,0 +1,68 @@
+"""Sources of noise and streams that the tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_dppca.noise import Noise
+
+FloatArray = NDArray[np.float64]
+
+
+class FrozenNoise(Noise):
+    """The same fixed noise for the same question, or none at all: two runs differ by data alone."""
+
+    private = False
+
+    def __init__(self, scale: float = 0.0) -> None:
+        self.scale = scale
+        self.asked: list[FloatArray] = []
+
+    def at_batch(self, batch: int) -> FrozenNoise:
+        return self
+
+    def direction(self, dimension: int, columns: int) -> FloatArray:
+        return np.random.default_rng(0).standard_normal((dimension, columns))
+
+    def _discrete_gaussian(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        self.asked.append(values.astype(float))
+        draws = np.random.default_rng(len(values)).standard_normal(len(values))
+        return values + np.rint(self.scale * 2.0**28 * draws).astype(np.int64)
+
+    def _discrete_laplace(self, values: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
+        self.asked.append(values.astype(float))
+        return values
+
+
+@pytest.fixture
+def no_noise() -> FrozenNoise:
+    return FrozenNoise()
+
+
+def spiked(
+    rng: np.random.Generator, n: int, d: int, second: float
+) -> tuple[FloatArray, FloatArray]:
+    """G(l2): Gaussian records with eigenvalues 1, l2, l2, ..., and the top eigenvector."""
+    v = rng.standard_normal(d)
+    v /= np.linalg.norm(v)
+    X = rng.standard_normal((n, d)) * np.sqrt(second)
+    X += np.outer(rng.standard_normal(n) * np.sqrt(1 - second), v)
+    return X, v
+
+
+def signal_plus_noise(
+    rng: np.random.Generator, n: int, d: int, sigma: float
+) -> tuple[FloatArray, FloatArray]:
+    """T(s), Example 4.1 of the paper: x = +-v + N(0, s^2 I), and v."""
+    v = rng.standard_normal(d)
+    v /= np.linalg.norm(v)
+    signs = rng.choice([-1.0, 1.0], n)
+    return np.outer(signs, v) + sigma * rng.standard_normal((n, d)), v
+
+
+def sine(w: FloatArray, v: FloatArray) -> float:
+    """Sine of the angle between two unit vectors, accurate when small."""
+    w = np.ravel(w)
+    return float(np.linalg.norm(w - v * (v @ w)))

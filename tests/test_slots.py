@@ -1,0 +1,184 @@
+"""A slot is taken by arrival, never by validity, and all ways in agree."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import decimal
+import itertools
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream_dppca.slots import Batch, SlotBuffer
+
+FEATURES = ("a", "b")
+BAD_VALUES = [
+    None, "1.5", "", b"2", 1j, [], {}, (1.0,), math.nan, math.inf, -math.inf, 10**400, 1e200,
+    object(), pd.NA, pd.NaT, dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.timedelta(1),
+    decimal.Decimal("NaN"),
+]  # fmt: skip
+GOOD_VALUES = [
+    1.5, -2, 0.0, -0.0, True, 5e-324, 1e17, np.float32(0.5), np.int8(3), decimal.Decimal("2.5"),
+]  # fmt: skip
+
+
+def buffer(size: int = 4, max_norm: float = 1e18) -> SlotBuffer:
+    return SlotBuffer(FEATURES, size, max_norm)
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_bad_value_is_a_null_in_its_slot(value: Any, feature: str) -> None:
+    slots = buffer()
+    good = {"a": 1.0, "b": 2.0}
+    assert slots.put_dict(good) is None
+    assert slots.put_dict({**good, feature: value}) is None
+    assert slots.put_dict(good) is None
+    batch = slots.put_dict(good)
+    assert batch is not None
+    assert batch.null.tolist() == [False, True, False, False]
+    assert batch.X.tolist() == [[1, 2], [0, 0], [1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("value", GOOD_VALUES, ids=lambda v: type(v).__name__)
+def test_a_number_is_a_number(value: Any) -> None:
+    slots = buffer(size=1)
+    batch = slots.put_dict({"a": value, "b": 1, "unknown": "ignored"})
+    assert batch is not None
+    assert not batch.null.any()
+    assert batch.X[0, 0] == float(value)
+
+
+@pytest.mark.parametrize("record", [{}, {"a": 1.0}, None, 3, "ab", [1.0, 2.0]], ids=repr)
+def test_a_record_that_is_none(record: Any) -> None:
+    batch = buffer(size=1).put_dict(record)
+    assert batch is not None and batch.null.all()
+
+
+def test_one_feature() -> None:
+    batch = SlotBuffer(("a",), 1, 1e18).put_dict({"a": 3})
+    assert batch is not None and batch.X.tolist() == [[3.0]]
+
+
+def test_the_cap_is_on_the_norm() -> None:
+    slots = buffer(size=2, max_norm=5.0)
+    slots.put_dict({"a": 3.0, "b": 4.0})
+    batch = slots.put_dict({"a": 3.1, "b": 4.0})
+    assert batch is not None and batch.null.tolist() == [False, True]
+
+
+values = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([*BAD_VALUES[:7], *GOOD_VALUES[:7]]),
+)
+
+
+@given(
+    records=st.lists(st.tuples(values, values), max_size=25),
+    size=st.integers(1, 7),
+    cuts=st.lists(st.integers(0, 25), max_size=3),
+)
+@settings(max_examples=150, deadline=None)
+def test_dicts_and_frames_fill_the_same_slots(
+    records: list[tuple[Any, Any]], size: int, cuts: list[int]
+) -> None:
+    """Object columns, cut anywhere: the batches are bit-equal and no slot is lost or shifted."""
+    by_dict, by_frame = buffer(size), buffer(size)
+    left = [by_dict.put_dict(dict(zip(FEATURES, r, strict=True))) for r in records]
+    expected = [b for b in left if b is not None]
+    found: list[Batch] = []
+    edges = [0, *sorted(min(c, len(records)) for c in cuts), len(records)]
+    for start, stop in itertools.pairwise(edges):
+        frame = pd.DataFrame(records[start:stop], columns=list(FEATURES), dtype=object)
+        # A batch is a view of the buffer, so it is copied before the next one overwrites it.
+        found += [copy.deepcopy(b) for b in by_frame.put_frame(frame)]
+    assert by_dict.fill == by_frame.fill == len(records) % size
+    assert len(found) == len(expected) == len(records) // size
+    if expected:
+        assert np.array_equal(found[-1].null, expected[-1].null)
+        assert np.array_equal(found[-1].X, expected[-1].X)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("chunk", [1, 3, 10, 40])
+def test_arrays_cut_anywhere(dtype: type, chunk: int) -> None:
+    X = np.arange(80, dtype=dtype).reshape(40, 2)
+    X[5, 1] = np.nan
+    X[17] = np.inf
+    slots = buffer(size=8)
+    batches = [
+        b.X.copy()
+        for start in range(0, 40, chunk)
+        for b in slots.put_rows(X[start : start + chunk])
+    ]
+    clean = np.where(np.isfinite(X).all(axis=1)[:, None], X, 0.0)
+    assert np.array_equal(np.concatenate(batches), clean)
+
+
+def test_the_callers_array_is_left_alone() -> None:
+    X = np.array([[1.0, np.nan], [2.0, 3.0]])
+    before = X.copy()
+    list(buffer(size=2).put_rows(X))
+    assert np.array_equal(X, before, equal_nan=True)
+
+
+def test_frames_of_every_dtype() -> None:
+    frame = pd.DataFrame(
+        {
+            "float32": np.array([1, 2], dtype=np.float32),
+            "int": [1, 2],
+            "bool": [True, False],
+            "nullable": pd.array([1, None], dtype="Int64"),
+            "text": ["1", "2"],
+            "object": [1.5, "x"],
+            "category": pd.Categorical([1.0, 2.0]),
+            "time": pd.to_datetime(["2020", "2021"]),
+            "complex": [1j, 2j],
+        }
+    )
+    slots = SlotBuffer([*frame.columns, "missing"], 2, 1e18)
+    rows = pd.DataFrame(slots.frame_to_rows(frame), columns=slots.features)
+    nan = math.nan
+    for name, expected in {
+        "float32": [1, 2], "int": [1, 2], "bool": [1, 0], "nullable": [1, nan],
+        "text": [nan, nan], "object": [1.5, nan], "category": [1, 2], "time": [nan, nan],
+        "complex": [nan, nan], "missing": [nan, nan],
+    }.items():  # fmt: skip
+        assert np.array_equal(rows[name], expected, equal_nan=True), name
+
+
+def test_odd_frames() -> None:
+    slots = buffer(size=2)
+    assert list(slots.put_frame(pd.DataFrame())) == []
+    assert list(slots.put_frame(pd.DataFrame(columns=["a", "b"]))) == []
+    twice = pd.DataFrame([[1.0, 2.0, 3.0]] * 2, columns=["a", "b", "a"])
+    (batch,) = slots.put_frame(twice)
+    assert batch.null.all()
+
+
+def test_pairs() -> None:
+    X = np.array([[1.0, 0], [3.0, 0], [np.nan, 0], [5.0, 0], [7.0, 1], [7.0, 1]])
+    pairs = Batch.of(X, 1e18).pairs()
+    assert pairs.null.tolist() == [False, True, False]
+    assert pairs.X == pytest.approx(np.array([[math.sqrt(2), 0], [0, 0], [0, 0]]))
+    assert pairs.sq_norm == pytest.approx([2.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))]
+)
+def test_copies_come_out_empty(duplicate: Any) -> None:
+    slots = buffer()
+    slots.put_dict({"a": 123456.789, "b": 2.0})
+    twin = duplicate(slots)
+    assert (slots.fill, twin.fill) == (1, 0)
+    assert twin._rows is None
+    assert b"a" in pickle.dumps(slots)
+    assert np.float64(123456.789).tobytes() not in pickle.dumps(slots)

@@ -126,7 +126,8 @@ class SeededNoise(Noise):
 
     def __init__(self, seed: int, batch: int = 0) -> None:
         self.seed = seed
-        self._rng = np.random.default_rng([seed, batch])
+        # A tag of its own: data simulated with the same seed must not repeat the noise.
+        self._rng = np.random.default_rng([seed, batch, 0x44505043])
 
     def at_batch(self, batch: int) -> SeededNoise:
         return SeededNoise(self.seed, batch)

@@ -41,7 +41,7 @@ class MeanBudget:
     --------
     >>> budget = MeanBudget.split(1.0, 1e-6)
     >>> round(1 / budget.mu_mean, 2)
-    4.59
+    4.6
     """
 
     mu_histogram: float

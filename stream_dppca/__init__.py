@@ -1,0 +1,31 @@
+"""Streaming, differentially private PCA.
+
+>>> from stream_dppca import DPPCA
+>>> pca = DPPCA(features=("cpu", "memory"), epsilon=1.0, delta=1e-6, batch_size=2000)
+>>> pca.privacy.adjacency, pca.privacy.unit
+('replace-one', 'record')
+"""
+
+from .errors import BatchSizeError, DPPCAError, ParameterError, StateError
+from .estimator import DPPCA
+from .oja import InverseTime, TheoremSchedule
+from .planning import Plan, plan
+from .release import PrivacyStatement, Release
+from .scaling import PublicScaler
+
+__all__ = [
+    "DPPCA",
+    "BatchSizeError",
+    "DPPCAError",
+    "InverseTime",
+    "ParameterError",
+    "Plan",
+    "PrivacyStatement",
+    "PublicScaler",
+    "Release",
+    "StateError",
+    "TheoremSchedule",
+    "plan",
+]
+
+__version__ = "0.1.0"

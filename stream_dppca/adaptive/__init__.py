@@ -1,0 +1,14 @@
+"""The default method. `method` says how the parts go together.
+
+| module | what |
+|---|---|
+| `adaptive.method` | one batch in order: range, mean, step |
+| `adaptive.radius` | **private**: the clip radius by noisy binary search |
+| `adaptive.queries` | **private**: clipped means of gradients or second moments |
+| `adaptive.correlated` | **private**: noise that cancels over batches |
+| `adaptive.whitening`, `adaptive.estimate` | post-processing: least squares, forgetting |
+"""
+
+from .method import AdaptiveMethod, GradientMethod, MomentMethod, adaptive_method
+
+__all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "adaptive_method"]

@@ -1,0 +1,265 @@
+"""The default method: the paper's shape (range, mean, step), each part made tight.
+
+One batch, in order:
+
+1. **Range.** A clip radius by noisy binary search (`radius`), on all records of the batch.
+2. **Mean.** The clipped mean of the gradients (`GradientMethod`) or, for few features, of the
+   second moments (`MomentMethod`), with noise that cancels over batches (`correlated`).
+3. **Step.** The releases so far are combined with the weights of least squares (`whitening`,
+   `estimate`), and the components are read off.
+
+1 and 2 look at the same records and share mu^2. Everything else, the centre, the weights and the
+step included, is post-processing of what 1 and 2 released.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..calibration import gaussian_mu
+from ..errors import BatchSizeError
+from ..method import Outcome
+from ..noise import Noise
+from ..oja import orthonormal
+from ..slots import Batch
+from .correlated import CorrelatedRelease, Released
+from .estimate import RunningEstimate
+from .queries import GradientQuery, MomentQuery, unpack
+from .radius import FIRST, LAST, count_of_counts, noisy_radius, radius
+from .whitening import Whitener
+
+__all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "adaptive_method", "range_share"]
+
+FloatArray = NDArray[np.float64]
+
+#: In how many releases a batch takes part.
+BANDWIDTH = 32
+#: Weights of a batch in later releases fall as (1 + age)^-POWER.
+POWER = 0.65
+#: Up to this many features the second moment is released, above it the gradient.
+MOMENT_FEATURES = 100
+
+
+def range_share(rows: int, mu: float) -> float:
+    """Share of mu^2 for the range: counts with sd 2 % of the batch, for 1 to 20 % of the budget."""
+    counts = count_of_counts(FIRST, LAST)
+    return min(0.2, max(0.01, counts / (0.02 * rows * mu) ** 2))
+
+
+def smallest_batch(mu: float) -> int:
+    """Rows with which a count of the range search has sd 10 % of the batch at the largest share."""
+    return math.ceil(math.sqrt(count_of_counts(FIRST, LAST) / 0.2) / (0.1 * mu))
+
+
+class AdaptiveMethod(ABC):
+    """What the two forms share.
+
+    Parameters
+    ----------
+    W
+        d x k, where to start.
+    epsilon, delta
+        The guarantee of every batch.
+    rows
+        Rows a batch.
+    quantile
+        Of the distances, where to clip.
+    sampling
+        Public guess of sampling variance over privacy variance of one batch and coordinate.
+    size
+        Numbers in the estimate.
+    """
+
+    def __init__(
+        self,
+        *,
+        W: FloatArray,
+        epsilon: float,
+        delta: float,
+        rows: int,
+        quantile: float,
+        sampling: float,
+        size: int,
+    ) -> None:
+        self.W = W
+        self.rows = rows
+        self.quantile = quantile
+        self.mu = gaussian_mu(epsilon, delta)
+        share = range_share(rows, self.mu)
+        self.mu_range = self.mu * math.sqrt(share)
+        self.mu_mean = self.mu * math.sqrt(1 - share)
+        self.correlated = CorrelatedRelease(mu=self.mu_mean, bandwidth=BANDWIDTH)
+        self.whitener = Whitener(sampling=sampling, bandwidth=BANDWIDTH)
+        self.estimate = RunningEstimate(size)
+
+    def check_batch(self, rows: int, slots_per_row: int) -> None:
+        smallest = smallest_batch(self.mu)
+        if rows < smallest:
+            why = "with fewer records the range cannot be found within the noise"
+            raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
+
+    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+        """Learn from one batch."""
+        query = self._query(batch)
+        # 1. Range.
+        j = noisy_radius(
+            query.sq_distance,
+            beyond=(1 - self.quantile) * self.rows,
+            mu=self.mu_range,
+            noise=noise,
+        )
+        if j == FIRST:
+            return Outcome.skip("no spread: the range is at the floor of the grid")
+        rho = radius(j)
+        # 2. Mean.
+        mean, sensitivity = query.clipped_mean(rho)
+        released = self.correlated.release(
+            mean, sensitivity=sensitivity, power=self._power(), noise=noise
+        )
+        # 3. Step. From here on, post-processing.
+        unit = self.mu_mean / sensitivity
+        weight_before = self.estimate.weight
+        spread = self._learn(released, sensitivity, unit)
+        gained = self.estimate.weight - weight_before
+        return Outcome(
+            spread=spread,
+            range=rho,
+            step=min(max(gained / self.estimate.weight, 0.0), 1.0),
+            sigma=1 / unit,
+        )
+
+    @abstractmethod
+    def _query(self, batch: Batch) -> GradientQuery | MomentQuery: ...
+
+    @abstractmethod
+    def _power(self) -> float: ...
+
+    @abstractmethod
+    def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
+        """Update the estimate and W. Returns the noisy spread along each component."""
+
+    def state(self) -> dict[str, Any]:
+        return {"W": self.W.tolist(), "estimate": self.estimate.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.W = np.array(state["W"], dtype=np.float64).reshape(self.W.shape)
+        self.estimate.load(state["estimate"])
+        self.correlated.restart()
+        self.whitener.restart()
+
+
+class MomentMethod(AdaptiveMethod):
+    """For few features: theta is the clipped second moment itself, W its top eigenvectors."""
+
+    def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
+        d = W.shape[0]
+        mu = gaussian_mu(epsilon, delta)
+        super().__init__(
+            W=W,
+            epsilon=epsilon,
+            delta=delta,
+            rows=rows,
+            quantile=0.5,
+            sampling=0.5 * rows * mu**2 / d**1.5,
+            size=d * (d + 1) // 2,
+        )
+
+    def _query(self, batch: Batch) -> MomentQuery:
+        return MomentQuery.of(batch)
+
+    def _power(self) -> float:
+        return POWER
+
+    def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
+        white = self.whitener(released.row, released.y, np.zeros(()), unit)
+        self.estimate.add(white, self.whitener)
+        k = self.W.shape[1]
+        values, vectors = np.linalg.eigh(unpack(self.estimate.theta))
+        self.W = orthonormal(vectors[:, : -k - 1 : -1], like=self.W)
+        return np.asarray(values[: -k - 1 : -1])
+
+
+class GradientMethod(AdaptiveMethod):
+    """For many features: theta is A W less its bulk, a few directions times their strength.
+
+    Model of a release: (A - bulk I) V_{t-1} = gain_t theta, where gain_t is how much of the
+    components V_{t-1} already holds. Releases made while V was poor count little, and none is
+    thrown away.
+    """
+
+    def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
+        d, k = W.shape
+        mu = gaussian_mu(epsilon, delta)
+        quantile = min(0.7, 0.15 + 0.35 * rows * mu**2 / d)
+        super().__init__(
+            W=W,
+            epsilon=epsilon,
+            delta=delta,
+            rows=rows,
+            quantile=quantile,
+            sampling=rows * mu**2 * (1 - 0.7 * quantile) / (4 * d * k),
+            size=d * k,
+        )
+        self.V = W  # the iterate; W is V turned so that its columns are components
+        self.L = np.zeros((k, k))  # noisy V^T A V: the centre is V L
+        self.bulk = 0.0  # noisy mean eigenvalue
+        self.first_sensitivity = 0.0
+        self.gain = math.sqrt(k / d)
+
+    def _query(self, batch: Batch) -> GradientQuery:
+        return GradientQuery.of(batch, self.V, self.L)
+
+    def _power(self) -> float:
+        # The surer V is, the more later releases are about the same thing.
+        return POWER + 2.0 * (1 - self.gain**2)
+
+    def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
+        d, k = self.V.shape
+        rayleigh = self.V.T @ released.alone[:d] / unit
+        if self.first_sensitivity == 0.0:  # V is random, so V^T A V is the mean eigenvalue
+            self.bulk = max(0.0, float(np.trace(rayleigh)) / k)
+            self.first_sensitivity = sensitivity
+        # Add back what was subtracted as centre, less what would be there without any signal.
+        factor = GradientQuery.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)
+        bulk = self.bulk * min(1.0, sensitivity / self.first_sensitivity)
+        offset = self.V @ (factor * self.L - bulk * np.eye(k)) * unit
+        self.L = self.L + (rayleigh + rayleigh.T) / 2
+
+        white = self.whitener(released.row, released.y[:d], offset, self.gain * unit)
+        if self.estimate.add(white, self.whitener):
+            self.gain = math.sqrt(k / d)
+        cosine = math.sqrt(max(1 - 1 / self.estimate.signal, 0.0))
+        self.gain = max(self.gain, min(2 * self.gain, (2 / (d * k)) ** 0.25), cosine)
+        U, _, Vt = np.linalg.svd(self.estimate.theta, full_matrices=False)
+        self.V = U @ Vt
+        values, turn = np.linalg.eigh(self.L)
+        self.W = orthonormal(self.V @ turn[:, ::-1], like=self.W)
+        return np.asarray(values[::-1])
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {
+            "V": self.V.tolist(),
+            "L": self.L.tolist(),
+            "bulk": self.bulk,
+            "first_sensitivity": self.first_sensitivity,
+            "gain": self.gain,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.V = np.array(state["V"], dtype=np.float64).reshape(self.V.shape)
+        self.L = np.array(state["L"], dtype=np.float64).reshape(self.L.shape)
+        self.bulk = float(state["bulk"])
+        self.first_sensitivity = float(state["first_sensitivity"])
+        self.gain = float(state["gain"])
+
+
+def adaptive_method(*, W: FloatArray, epsilon: float, delta: float, rows: int) -> AdaptiveMethod:
+    """The form that suits the number of features, a public number."""
+    form = MomentMethod if W.shape[0] <= MOMENT_FEATURES else GradientMethod
+    return form(W=W, epsilon=epsilon, delta=delta, rows=rows)

@@ -1,0 +1,104 @@
+"""From correlated releases to a running estimate: all of it post-processing.
+
+The releases y = C q + xi of `correlated` have noise of two kinds: the privacy noise xi, white, and
+the sampling noise of the queries, white before C and coloured after. Together their covariance is
+I + nu C C^T. Divided by its Cholesky factor, the releases become u_t = f_t theta + white noise, and
+theta is best estimated by sum f_t u_t / sum f_t^2, whatever the mix of the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .correlated import combine
+
+__all__ = ["White", "Whitener"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass
+class White:
+    """u = f theta + noise of sd 1, uncorrelated between batches."""
+
+    u: FloatArray
+    f: float
+    fresh: float  #: the part of f that comes from this batch alone
+
+
+@dataclass
+class _Past:
+    row: FloatArray  # of C
+    factor: FloatArray  # of the Cholesky factor, newest first
+    offset: FloatArray
+    gain: float
+    u: FloatArray
+    f: float
+
+
+class Whitener:
+    """Whitens releases one at a time.
+
+    Parameters
+    ----------
+    sampling
+        nu: sampling variance of a query over its privacy noise, a public guess. A wrong one costs
+        accuracy, nothing else.
+    bandwidth
+        That of C.
+    """
+
+    def __init__(self, *, sampling: float, bandwidth: int) -> None:
+        self.sampling = sampling
+        self.bandwidth = bandwidth
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew, as `CorrelatedRelease` does when it is copied."""
+        self._past: deque[_Past] = deque(maxlen=self.bandwidth - 1)  # newest first
+
+    def __getstate__(self) -> tuple[float, int]:
+        return self.sampling, self.bandwidth
+
+    def __setstate__(self, state: tuple[float, int]) -> None:
+        self.sampling, self.bandwidth = state
+        self.restart()
+
+    def __call__(self, row: FloatArray, y: FloatArray, offset: FloatArray, gain: float) -> White:
+        """Whiten release y = C q + xi, where q + offset has mean gain * theta."""
+        past = list(self._past)
+        factor = self._cholesky_row(row, past)
+        u = y + combine(row, [offset, *(p.offset for p in past)])
+        u = (u - combine(factor[1:], (p.u for p in past))) / factor[0]
+        f = float(row @ np.array([gain, *(p.gain for p in past)]))
+        f = (f - float(factor[1:] @ np.array([p.f for p in past]))) / float(factor[0])
+        self._past.appendleft(_Past(row, factor, offset, gain, u, f))
+        return White(u, f, fresh=float(row[0] * gain / factor[0]))
+
+    def rebase(self, theta: FloatArray, newest: White) -> White:
+        """Explain what came before the newest release by theta, and regress on it no longer."""
+        for p in list(self._past)[1:]:
+            p.offset = p.offset - p.gain * theta
+            p.u = p.u - p.f * theta
+            p.gain = p.f = 0.0
+        u = newest.u - (newest.f - newest.fresh) * theta
+        if self._past:
+            self._past[0].u, self._past[0].f = u, newest.fresh
+        return White(u, newest.fresh, newest.fresh)
+
+    def _cholesky_row(self, row: FloatArray, past: list[_Past]) -> FloatArray:
+        """The newest row of the factor of I + nu C C^T; entry j is for j releases ago."""
+        factor = np.zeros(len(row))
+        for j in range(len(past), 0, -1):
+            then = past[j - 1]
+            m = min(len(row) - j, len(then.row))
+            covariance = self.sampling * float(row[j : j + m] @ then.row[:m])
+            covariance -= float(factor[j + 1 : j + m] @ then.factor[1:m])
+            factor[j] = covariance / then.factor[0]
+        factor[0] = math.sqrt(1 + self.sampling * float(row @ row) - float(factor[1:] @ factor[1:]))
+        return factor

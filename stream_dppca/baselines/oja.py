@@ -1,0 +1,84 @@
+"""Oja's algorithm, without privacy: the paper's Algorithm 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._common import (
+    Fit,
+    Schedule,
+    clean,
+    noise_source,
+    normalised,
+    orient,
+    start,
+    step_sizes,
+    whole,
+)
+
+__all__ = ["oja"]
+
+
+def oja(
+    X: ArrayLike,
+    *,
+    steps: Schedule | Sequence[float],
+    batch_size: int = 1,
+    seed: int | None = None,
+) -> Fit:
+    """Top principal component by Oja's algorithm. **Not private**: the yardstick for the others.
+
+    One pass, w <- w + eta_t A_t w, w <- w / ||w||, from a random w on the sphere, with
+    A_t = x_t x_t^T, or its average over `batch_size` records. O(d) memory, O(n d) time; a batch
+    of a few hundred is many times faster than single records.
+
+    Parameters
+    ----------
+    X
+        n x d, one record a row, not centred here. Unusable records count as zeros.
+    steps
+        eta_t for t = 1, 2, ...: a function of t or a sequence. `inverse_time` makes the paper's.
+    batch_size
+        Records a step; a short last batch is left out.
+    seed
+        Of the starting point. None: a fresh one.
+
+    Returns
+    -------
+    Fit
+        With infinite epsilon and sigma 0.
+
+    Examples
+    --------
+    >>> from stream_dppca.baselines import inverse_time, oja
+    >>> X = [[2.0, 0.1], [-2.0, 0.1], [2.0, -0.1], [-2.0, -0.1]] * 100
+    >>> fit = oja(X, steps=inverse_time(1.0, 5.0), seed=0)
+    >>> bool(fit.components[0, 0] > 0.999), fit.private
+    (True, False)
+
+    References
+    ----------
+    [^1]: Liu, Kong, Jain, Oh. DP-PCA: statistically optimal and differentially private PCA,
+        Algorithm 1.
+    [^2]: Jain, Jin, Kakade, Netrapalli, Sidford. Streaming PCA. COLT 2016.
+    """
+    rows = clean(X)
+    whole("batch_size", batch_size, high=len(rows))
+    n_steps = len(rows) // batch_size
+    etas = step_sizes(steps, n_steps)
+    w = start(noise_source(seed), rows.shape[1])[:, 0]
+    for t, eta in enumerate(etas):
+        batch = rows[t * batch_size : (t + 1) * batch_size]
+        w = normalised(w + (eta / batch_size) * ((batch @ w) @ batch), w)
+    return Fit(
+        components=orient(w[np.newaxis]),
+        n_used=n_steps * batch_size,
+        epsilon=math.inf,
+        delta=0.0,
+        private=False,
+        sigma=0.0,
+    )

@@ -1,0 +1,378 @@
+"""`DPPCA`, the public class: the buffer, the order of steps, the state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from river import base
+
+from .adaptive import adaptive_method
+from .calibration import check_budget
+from .errors import ParameterError, StateError
+from .method import Method
+from .noise import Noise, make_noise
+from .oja import InverseTime, Schedule, orthonormal
+from .paper import PaperMethod
+from .release import PrivacyStatement, Release
+from .slots import Batch, SlotBuffer, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["DPPCA"]
+
+FloatArray = NDArray[np.float64]
+MethodName = Literal["adaptive", "paper"]
+Centering = Literal["none", "pairs"]
+
+STATE_VERSION = 1
+
+
+class DPPCA(base.MiniBatchTransformer):
+    """Differentially private PCA on a stream.
+
+    Records are gathered into batches of `batch_size` slots. When a batch is full, a range and a
+    mean are estimated from it under differential privacy, the components take a step, and
+    `last_release` holds the result. Between releases nothing that can be seen depends on the
+    records. Cost: O(batch_size x d x k) time a batch and one batch of memory.
+
+    **What is promised.** Everything this object ever shows (components, releases, state, what it
+    transforms other data with) is (epsilon, delta)-differentially private with respect to
+    replacing one record of the stream, however long the stream is: each record is used in exactly
+    one batch, so nothing adds up. Somebody who sends many records is protected for each of them,
+    not for all of them together.
+
+    **What is not.** Steps in front that look at the data break the promise. river's
+    `StandardScaler` does: it scales each record by statistics of those before it, so that one
+    record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. A `clone` does
+    not know what its original released: feeding the same records to both spends twice. The time a
+    batch takes is not hidden.
+
+    Parameters
+    ----------
+    features
+        The features, a public tuple of names fixed beforehand. Other keys are ignored. A record
+        with one of these missing, not a number or not finite is a *null*: it keeps its slot and
+        counts for nothing.
+    epsilon, delta
+        The guarantee, for each record and the whole stream.
+    batch_size
+        Slots a batch. Larger batches carry less noise but come later; see `plan`.
+    n_components
+        How many components.
+    method
+        `"adaptive"`, or `"paper"` for Algorithms 3, 4 and 5 to the letter, which need very
+        large batches.
+    center
+        `"none"` if the data is known to be centred. `"pairs"` works with differences of
+        neighbouring records instead: no mean is needed, at twice the noise.
+    seed
+        For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
+        every release says so.
+    max_norm
+        Public cap on the norm of a record; one beyond it is a null.
+    K, a, zeta, C1, step
+        Of `method="paper"`: the tail of Assumption A.4, the failure probability of a batch, the
+        constant of Algorithm 4, and the step size (`InverseTime` or `TheoremSchedule`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stream_dppca import DPPCA
+    >>> rng = np.random.default_rng(7)
+    >>> direction = np.array([0.6, 0.8, 0.0])
+    >>> pca = DPPCA(features=("cpu", "memory", "disk"), epsilon=1.0, delta=1e-6, batch_size=2000)
+    >>> for _ in range(10_000):
+    ...     x = rng.normal() * direction + 0.1 * rng.normal(size=3)
+    ...     pca.learn_one(dict(zip(("cpu", "memory", "disk"), x.tolist())))
+    >>> pca.n_batches
+    5
+    >>> bool(abs(pca.components[0] @ direction) > 0.99)
+    True
+    >>> pca.transform_one({"cpu": 0.6, "memory": 0.8, "disk": 0.0})
+    {0: ...}
+
+    References
+    ----------
+    [^1]: Liu, Kong, Jain, Oh. DP-PCA: Statistically Optimal and Differentially Private PCA.
+    NeurIPS 2022.
+    """
+
+    def __init__(
+        self,
+        *,
+        features: Sequence[Hashable],
+        epsilon: float,
+        delta: float,
+        batch_size: int,
+        n_components: int = 1,
+        method: MethodName = "adaptive",
+        center: Centering = "none",
+        seed: int | None = None,
+        max_norm: float = 1e18,
+        K: float = 4.0,
+        a: float = 1.0,
+        zeta: float = 0.01,
+        C1: float = 4.0,
+        step: Schedule | None = None,
+    ) -> None:
+        self.features = features
+        self.epsilon = epsilon
+        self.delta = delta
+        self.batch_size = batch_size
+        self.n_components = n_components
+        self.method = method
+        self.center = center
+        self.seed = seed
+        self.max_norm = max_norm
+        self.K = K
+        self.a = a
+        self.zeta = zeta
+        self.C1 = C1
+        self.step = step
+
+        self._check_parameters()
+        self._noise: Noise = make_noise(seed)
+        self._slots = SlotBuffer(features, batch_size, max_norm)
+        self._method = self._make_method()
+        self._method.check_batch(batch_size // self._slots_per_row, self._slots_per_row)
+        self._n_batches = 0
+        self._release: Release | None = None
+
+    # Learning
+
+    def learn_one(self, x: dict[Any, Any]) -> None:
+        """Take one record. A bad one is a null in its slot; nothing raises."""
+        batch = self._slots.put_dict(x)
+        if batch is not None:
+            self._run(batch)
+
+    def learn_many(self, X: pd.DataFrame) -> None:
+        """Take the rows of a frame, in order. Missing columns make nulls; nothing raises."""
+        for batch in self._slots.put_frame(X):
+            self._run(batch)
+
+    def learn_array(self, X: ArrayLike) -> None:
+        """Take the rows of an n x d array, columns in the order of `features`."""
+        rows = np.asarray(X)
+        if rows.dtype.kind not in "biuf":
+            raise ParameterError("X", "must hold real numbers", f"dtype {rows.dtype}")
+        if rows.dtype != np.float32:
+            rows = rows.astype(np.float64, copy=False)
+        if rows.ndim != 2 or rows.shape[1] != len(self._slots.features):
+            rule = f"must have shape (n, {len(self._slots.features)})"
+            raise ParameterError("X", rule, rows.shape)
+        for batch in self._slots.put_rows(rows):
+            self._run(batch)
+
+    def _run(self, batch: Batch) -> None:
+        """A full batch: learn from it, then show the result."""
+        t = self._n_batches + 1
+        rows = batch.pairs() if self.center == "pairs" else batch
+        outcome = self._method.step(rows, t, self._noise.at_batch(t))
+        self._n_batches = t
+        self._release = Release(
+            batch=t,
+            n_seen=t * self.batch_size,
+            components=tuple(map(tuple, self.components.tolist())),
+            spread=None if outcome.spread is None else tuple(outcome.spread.tolist()),
+            range=outcome.range,
+            step=outcome.step,
+            skipped=outcome.skipped is not None,
+            reason=outcome.skipped,
+            sigma=outcome.sigma,
+            privacy=self.privacy,
+        )
+
+    # What has been learned
+
+    @property
+    def components(self) -> FloatArray:
+        """k x d, orthonormal rows. Before the first release, where the iteration starts."""
+        return np.ascontiguousarray(self._method.W.T)
+
+    @property
+    def n_batches(self) -> int:
+        """Batches released, skipped ones included."""
+        return self._n_batches
+
+    @property
+    def n_seen(self) -> int:
+        """Slots taken, the partial batch included."""
+        return self._n_batches * self.batch_size + self._slots.fill
+
+    @property
+    def last_release(self) -> Release | None:
+        """The newest release, None before the first."""
+        return self._release
+
+    @property
+    def privacy(self) -> PrivacyStatement:
+        """What is promised."""
+        return PrivacyStatement(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            method=self.method,
+            private=self._noise.private,
+        )
+
+    def transform_one(self, x: dict[Any, Any]) -> dict[Hashable, Any]:
+        """Scores along the components, {0: ..., 1: ...}; zeros before the first release.
+
+        A feature that is missing or bad counts as 0.
+        """
+        row = np.array([[number(x.get(name)) for name in self._slots.features]])
+        return dict(enumerate(self._scores(row)[0].tolist()))
+
+    def transform_many(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Scores of the rows of a frame, with its index and columns 0, 1, ..."""
+        import pandas as pd
+
+        rows = self._slots.frame_to_rows(X)
+        return pd.DataFrame(self._scores(rows), index=X.index, columns=range(self.n_components))
+
+    def _scores(self, rows: FloatArray) -> FloatArray:
+        if self._release is None:
+            return np.zeros((len(rows), self.n_components))
+        rows = np.where(np.abs(rows) <= self.max_norm, rows, 0.0)  # false for NaN
+        return rows @ self._method.W
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """Where the estimator stands, as plain JSON: released values and counters, no record.
+
+        The partial batch is not in it: whoever restores reads those records again.
+        """
+        return {
+            "version": STATE_VERSION,
+            "config": self._config(),
+            "n_batches": self._n_batches,
+            "method": self._method.state(),
+            "release": None if self._release is None else self._release.model_dump(mode="json"),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], **expected: Any) -> DPPCA:
+        """An estimator that goes on where `state` was taken, with an empty partial batch.
+
+        Parameters
+        ----------
+        state
+            What `state()` returned, or the same after a trip through JSON.
+        expected
+            Parameters of `DPPCA`. Any that differs from the state's is refused by name; those that
+            are left out are taken from the state.
+
+        Examples
+        --------
+        >>> pca = DPPCA(features=("a", "b"), epsilon=1.0, delta=1e-6, batch_size=1000)
+        >>> DPPCA.from_state(pca.state(), epsilon=2.0)
+        Traceback (most recent call last):
+        ...
+        stream_dppca.errors.StateError: state field `config.epsilon` is 1.0, expected 2.0
+        """
+        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+            found = state.get("version") if isinstance(state, dict) else type(state).__name__
+            raise StateError("version", f"is {found!r}, expected {STATE_VERSION}")
+        try:
+            params = dict(state["config"])
+            params["features"] = tuple(params["features"])
+            if params["step"] is not None:
+                params["step"] = InverseTime(**params["step"])
+            restored = cls(**params)
+        except (KeyError, TypeError, ParameterError) as error:
+            raise StateError("config", f"cannot be used: {error}") from None
+        fresh = cls(**{**params, **expected})._config()
+        for name, saved in restored._config().items():
+            if fresh[name] != saved:
+                raise StateError(f"config.{name}", f"is {saved!r}, expected {fresh[name]!r}")
+        try:
+            restored._method.load(state["method"])
+            restored._n_batches = int(state["n_batches"])
+            if state["release"] is not None:
+                restored._release = Release.model_validate(state["release"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError("method", f"cannot be used: {type(error).__name__}") from None
+        return restored
+
+    def _config(self) -> dict[str, Any]:
+        params = self._get_params()
+        params["features"] = list(self._slots.features)
+        if self.step is not None:
+            if not isinstance(self.step, InverseTime):
+                raise StateError("config.step", "must be an InverseTime to be saved")
+            params["step"] = {"c1": self.step.c1, "c2": self.step.c2}
+        return params
+
+    # Construction
+
+    @property
+    def _slots_per_row(self) -> int:
+        return 2 if self.center == "pairs" else 1
+
+    def _make_method(self) -> Method:
+        start = self._noise.at_batch(0).direction(len(self.features), self.n_components)
+        W = orthonormal(start)
+        if self.method == "paper":
+            return PaperMethod(
+                W=W,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                K=self.K,
+                a=self.a,
+                zeta=self.zeta,
+                C1=self.C1,
+                schedule=self.step or InverseTime(),
+            )
+        return adaptive_method(
+            W=W, epsilon=self.epsilon, delta=self.delta, rows=self.batch_size // self._slots_per_row
+        )
+
+    def _check_parameters(self) -> None:
+        features = self.features
+        if isinstance(features, str) or not isinstance(features, Sequence) or not features:
+            raise ParameterError("features", "must be a non-empty tuple of names", features)
+        if len(set(features)) != len(features):
+            raise ParameterError("features", "must not name a feature twice", features)
+        check_budget(self.epsilon, self.delta)
+        _check_int("batch_size", self.batch_size, 2, 2**31 - 1)
+        _check_int("n_components", self.n_components, 1, len(features))
+        for name, value, allowed in (
+            ("method", self.method, get_args(MethodName)),
+            ("center", self.center, get_args(Centering)),
+        ):
+            if value not in allowed:
+                raise ParameterError(name, f"must be one of {', '.join(allowed)}", value)
+        if self.center == "pairs" and self.batch_size % 2:
+            raise ParameterError("batch_size", 'must be even with center="pairs"', self.batch_size)
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, 2**63 - 1)
+        for name, low, high in (
+            ("max_norm", 1e-18, 1e18),
+            ("K", 1e-3, 1e3),
+            ("a", 0.0, 10.0),
+            ("zeta", 1e-12, 0.5),
+            ("C1", 0.1, 1e3),
+        ):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not (
+                isinstance(number, int | float) and math.isfinite(number) and low <= number <= high
+            ):
+                raise ParameterError(name, f"must lie between {low:g} and {high:g}", number)
+        if self.step is not None and not callable(self.step):
+            raise ParameterError("step", "must be a schedule such as InverseTime", self.step)
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        names = ("ordinal_date", "gallup", "ipsos", "morning_consult", "rasmussen", "you_gov")
+        yield {"features": names, "epsilon": 20.0, "delta": 1e-3, "batch_size": 40}
+
+
+def _check_int(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ParameterError(name, f"must be an integer between {low} and {high}", value)

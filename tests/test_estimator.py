@@ -1,0 +1,351 @@
+"""The public class: river's contract, the three ways in, state, copies, bad input."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from river import checks, compose
+
+from stream_dppca import DPPCA, InverseTime, PublicScaler
+from stream_dppca.errors import BatchSizeError, ParameterError, StateError
+from tests.conftest import sine, spiked
+
+FEATURES = tuple("abcde")
+PARAMS: dict[str, Any] = {
+    "features": FEATURES,
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "batch_size": 1000,
+}
+
+
+def model(**changes: Any) -> DPPCA:
+    return DPPCA(**{**PARAMS, **changes})
+
+
+def river_cases() -> list[Any]:
+    params = next(DPPCA._unit_test_params())
+    models = {
+        "unseeded": DPPCA(**params),
+        "seeded": DPPCA(**params, seed=42),
+        "pairs": DPPCA(**params, center="pairs"),
+        "two": DPPCA(**params, n_components=2),
+        "paper": DPPCA(**{**params, "batch_size": 200}, method="paper", C1=0.5),
+        "scaler": PublicScaler(**next(PublicScaler._unit_test_params())),
+    }
+    return [
+        pytest.param(m, check, id=f"{name}-{check.__name__}")
+        for name, m in models.items()
+        for check in checks.yield_checks(m)
+        if check.__name__ not in m._unit_test_skips()
+    ]
+
+
+@pytest.mark.parametrize("estimator, check", river_cases())
+def test_river(estimator: Any, check: Any) -> None:
+    check(estimator.clone())
+
+
+def test_river_ran_its_mini_batch_checks() -> None:
+    names = {case.values[1].__name__ for case in river_cases()}
+    assert {"check_learn_many_matches_learn_one", "check_seeding_is_idempotent"} <= names
+
+
+# The three ways in
+
+
+@pytest.mark.parametrize("center", ["none", "pairs"])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("method, batch_size", [("adaptive", 500), ("paper", 3000)])
+def test_the_three_ways_in_agree(method: str, batch_size: int, k: int, center: str) -> None:
+    rng = np.random.default_rng(0)
+    X, _ = spiked(rng, 5 * batch_size // 2, 5, 0.2)
+    X[7, 3] = np.nan
+    X[8] = 1e200
+    frame = pd.DataFrame(X, columns=list(FEATURES))
+    settings = {
+        "method": method, "batch_size": batch_size, "n_components": k, "center": center,
+        "epsilon": 8.0, "delta": 1e-3, "seed": 3, "K": 1.0, "a": 0.5, "C1": 10.0,
+    }  # fmt: skip
+    one, many, array = (model(**settings) for _ in range(3))
+    for row in X:
+        one.learn_one(dict(zip(FEATURES, row.tolist(), strict=True)))
+    for start in range(0, len(X), 333):
+        many.learn_many(frame.iloc[start : start + 333])
+    array.learn_array(X)
+    assert one.n_seen == many.n_seen == array.n_seen == len(X)
+    assert one.n_batches == many.n_batches == array.n_batches == 2
+    assert one.last_release is not None and not one.last_release.skipped
+    assert one.state() == many.state() == array.state()
+
+
+def test_float32_is_taken() -> None:
+    X = np.random.default_rng(1).standard_normal((1000, 5)).astype(np.float32)
+    one, other = model(seed=1), model(seed=1)
+    one.learn_array(X)
+    other.learn_array(X.astype(np.float64))
+    assert one.state() == other.state()
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.zeros(5),
+        np.zeros((3, 4)),
+        np.zeros((2, 5, 1)),
+        [["a"] * 5],
+        None,
+        np.zeros((2, 5), "M8[s]"),
+    ],
+)
+def test_an_array_of_another_shape_is_refused_whole(X: Any) -> None:
+    m = model()
+    with pytest.raises(ParameterError, match="`X` must"):
+        m.learn_array(X)
+    assert m.n_seen == 0
+
+
+# Learning
+
+
+@pytest.mark.parametrize("center", ["none", "pairs"])
+def test_it_finds_the_direction(center: str) -> None:
+    rng = np.random.default_rng(4)
+    X, v = spiked(rng, 40_000, 5, 0.1)
+    mean = 0.0 if center == "none" else 3.0
+    m = model(center=center)
+    errors = []
+    for start in range(0, len(X), 1000):
+        m.learn_array(X[start : start + 1000] + mean)
+        errors.append(sine(m.components[0], v))
+    assert errors[-1] < 0.05
+    assert errors[-1] < errors[0]
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_several_components(k: int) -> None:
+    rng = np.random.default_rng(5)
+    scale = np.array([4.0, 3.0, 2.0, 1.0, 0.1])
+    Q = np.linalg.qr(rng.standard_normal((5, 5)))[0]
+    m = model(n_components=k)
+    previous = None
+    for _ in range(40):
+        m.learn_array(rng.standard_normal((1000, 5)) * scale @ Q.T)
+        W = m.components
+        assert pytest.approx(np.eye(k), abs=1e-9) == W @ W.T
+        if previous is not None:
+            assert (np.einsum("ij,ij->i", W, previous) >= 0).all()  # no component flips
+        previous = W
+    assert np.linalg.svd(Q[:, :k].T @ W.T)[1].min() > 0.99
+    assert m.last_release is not None and m.last_release.spread is not None
+    assert m.last_release.spread == pytest.approx(scale[:k] ** 2, rel=0.5)
+
+
+def test_scores() -> None:
+    m = model(n_components=2)
+    x = dict.fromkeys(FEATURES, 1.0)
+    assert m.transform_one(x) == {0: 0.0, 1: 0.0}
+    m.learn_array(np.random.default_rng(0).standard_normal((1000, 5)))
+    scores = m.transform_one(x)
+    assert list(scores.values()) == pytest.approx(m.components.sum(axis=1))
+    assert all(type(v) is float for v in scores.values())
+    bad = {"a": math.nan, "b": "3", "c": None, "d": math.inf}
+    assert m.transform_one(bad) == {0: 0.0, 1: 0.0}
+    frame = pd.DataFrame([x, bad], index=["r", "s"])
+    assert m.transform_many(frame).loc["r"].tolist() == pytest.approx(list(scores.values()))
+    assert m.transform_many(frame).loc["s"].tolist() == [0.0, 0.0]
+    assert m.transform_many(pd.DataFrame()).shape == (0, 2)
+
+
+def test_in_a_pipeline() -> None:
+    pipeline = PublicScaler(scales={"a": 10.0}) | model()
+    for row in np.random.default_rng(0).standard_normal((1000, 5)).tolist():
+        pipeline.learn_one(dict(zip(FEATURES, row, strict=True)))
+    assert pipeline["DPPCA"].n_batches == 1
+    assert set(pipeline.transform_one(dict.fromkeys(FEATURES, 1.0))) == {0}
+
+
+# What is shown
+
+
+def test_privacy_and_releases() -> None:
+    for seed, private in ((None, True), (1, False)):
+        m = model(seed=seed)
+        assert m.last_release is None
+        m.learn_array(np.zeros((1000, 5)))
+        release = m.last_release
+        assert release is not None
+        assert release.privacy == m.privacy
+        assert m.privacy.private is private
+        assert (m.privacy.epsilon, m.privacy.delta) == (2.0, 1e-5)
+        assert (m.privacy.adjacency, m.privacy.unit) == ("replace-one", "record")
+        assert release.batch == 1 and release.n_seen == 1000
+        json.loads(release.model_dump_json())
+
+
+def test_nothing_changes_between_batches() -> None:
+    """What can be seen before a batch is full does not depend on the records in it."""
+    m = model()
+    m.learn_array(np.random.default_rng(0).standard_normal((1000, 5)))
+    before = json.dumps(m.state())
+    m.learn_array(np.full((999, 5), 123.0))
+    assert json.dumps(m.state()) == before
+    assert "123" not in repr(m) and "123" not in str(m)
+
+
+# Copies and state
+
+
+def same_records(m: DPPCA) -> list[float]:
+    m.learn_array(np.zeros((1000, 5)))
+    m.learn_array(np.random.default_rng(0).standard_normal((1000, 5)))
+    return m.components.ravel().tolist()
+
+
+@pytest.mark.parametrize("method, size", [("adaptive", 1000), ("paper", 1000)])
+def test_copies_never_share_noise(method: str, size: int) -> None:
+    m = model(method=method, C1=20.0, epsilon=20.0, K=0.5)
+    m.learn_array(np.random.default_rng(1).standard_normal((1500, 5)))
+    stored = pickle.dumps(m)
+    grouper = compose.Grouper(m, by="group")
+    copies = [
+        m,
+        copy.deepcopy(m),
+        pickle.loads(stored),
+        pickle.loads(stored),
+        m.clone(),
+        m.clone(include_attributes=True),
+        copy.deepcopy(grouper.transformer),
+    ]
+    assert [c.n_seen for c in copies[1:4]] == [1000] * 3  # the partial batch stays behind
+    assert copies[5].n_seen == 1000
+    results = [tuple(same_records(c)) for c in copies]
+    assert len(set(results)) == len(results)
+
+
+def test_a_pickle_holds_no_record() -> None:
+    m = model()
+    m.learn_array(np.random.default_rng(1).standard_normal((1000, 5)))
+    m.learn_one(dict.fromkeys(FEATURES, 123456.789))
+    assert np.float64(123456.789).tobytes() not in pickle.dumps(m)
+    assert np.float64(123456.789).tobytes() in m._slots._rows.tobytes()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("method", ["adaptive", "paper"])
+def test_state_goes_on_where_it_was(method: str) -> None:
+    settings = {"method": method, "C1": 20.0, "K": 1.0, "epsilon": 20.0, "seed": 9,
+                "step": InverseTime(2.0, 1.0)}  # fmt: skip
+    X = np.random.default_rng(2).standard_normal((3000, 5)) * [3, 1, 1, 1, 1]
+    m = model(**settings)
+    m.learn_array(X[:1400])
+    restored = DPPCA.from_state(json.loads(json.dumps(m.state())))
+    assert restored.n_seen == 1000  # the 400 of the partial batch are to be read again
+    assert restored.components == pytest.approx(m.components)
+    assert restored.last_release == m.last_release
+    restored.learn_array(X[1000:])
+    assert restored.n_batches == 3
+
+
+def test_state_is_plain_json_and_small() -> None:
+    m = model()
+    m.learn_array(np.random.default_rng(2).standard_normal((20_000, 5)))
+    text = json.dumps(m.state(), allow_nan=False)
+    assert len(text) < 10_000
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("features", ("a", "b", "c", "d", "x")), ("epsilon", 1.0), ("delta", 1e-6), ("seed", 1),
+     ("n_components", 2), ("center", "pairs"), ("max_norm", 10.0), ("method", "paper"),
+     ("batch_size", 2000)],
+)  # fmt: skip
+def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: Any) -> None:
+    state = model(epsilon=20.0, C1=0.5).state()
+    with pytest.raises(StateError, match=rf"`config\.{name}`"):
+        DPPCA.from_state(state, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [None, [], {}, {"version": 2}, {"version": 1}, {"version": 1, "config": {}},
+     {**model().state(), "method": {}}, {**model().state(), "method": {"W": [[1.0]]}},
+     {**model().state(), "n_batches": None}],
+)  # fmt: skip
+def test_a_broken_state_is_refused(broken: Any) -> None:
+    with pytest.raises(StateError):
+        DPPCA.from_state(broken)
+
+
+# Bad parameters, bad records
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("features", ()), ("features", "abc"), ("features", ("a", "a")), ("features", None),
+        ("epsilon", 0), ("epsilon", "1"), ("delta", 0.0), ("delta", 2.0),
+        ("batch_size", 0), ("batch_size", 10.5), ("batch_size", True), ("batch_size", None),
+        ("n_components", 0), ("n_components", 6), ("n_components", 1.0),
+        ("method", "best"), ("center", "mean"), ("seed", -1), ("seed", 0.5),
+        ("max_norm", 0.0), ("max_norm", math.inf), ("K", math.nan), ("a", -1.0), ("zeta", 0.0),
+        ("C1", 0.0), ("step", 3),
+    ],
+)  # fmt: skip
+def test_a_bad_parameter_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ParameterError, match=rf"`{name}` must .*Found"):
+        model(**{name: value})
+
+
+def test_pairs_need_an_even_batch() -> None:
+    with pytest.raises(ParameterError, match="`batch_size` must be even"):
+        model(batch_size=1001, center="pairs")
+
+
+@pytest.mark.parametrize("method", ["adaptive", "paper"])
+@pytest.mark.parametrize("center", ["none", "pairs"])
+def test_a_batch_too_small_says_the_smallest(method: str, center: str) -> None:
+    with pytest.raises(BatchSizeError) as caught:
+        model(batch_size=4, method=method, center=center)
+    smallest = caught.value.minimum
+    model(batch_size=smallest, method=method, center=center)
+    with pytest.raises(BatchSizeError):
+        model(batch_size=smallest - 2, method=method, center=center)
+
+
+EXTREMES = {
+    "zeros": np.zeros(5), "negative zeros": -np.zeros(5), "constants": np.full(5, 7.0),
+    "huge": np.full(5, 4e17), "beyond the cap": np.full(5, 1e300), "tiny": np.full(5, 1e-300),
+    "subnormal": np.full(5, 5e-324), "nulls": np.full(5, np.nan), "infinite": np.full(5, -np.inf),
+    "mixed": np.array([1e17, 1e-300, 0.0, -1.0, 5e-324]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["adaptive", "paper"])
+@pytest.mark.parametrize("center", ["none", "pairs"])
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_no_batch_is_too_odd(name: str, k: int, center: str, method: str) -> None:
+    m = model(method=method, center=center, n_components=k, C1=0.5, epsilon=20.0, batch_size=400)
+    rng = np.random.default_rng(0)
+    for odd in (True, False, True):
+        X = np.tile(EXTREMES[name], (400, 1)) if odd else rng.standard_normal((400, 5))
+        m.learn_array(X)
+        assert np.isfinite(m.components).all()
+        assert pytest.approx(np.eye(k), abs=1e-9) == m.components @ m.components.T
+    assert m.n_batches == 3
+    json.dumps(m.state(), allow_nan=False)
+
+
+def test_scales_from_micro_to_mega() -> None:
+    for scale in (1e-6, 1.0, 1e6):
+        X, v = spiked(np.random.default_rng(1), 20_000, 5, 0.1)
+        m = model()
+        m.learn_array(X * scale)
+        assert sine(m.components[0], v) < 0.1

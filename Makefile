@@ -10,7 +10,7 @@ run: $(VENV)/.ready  ## learn from a telemetry stream and show the private compo
 	@$(BIN)/python -m stream_dppca $(ARGS)
 
 test: $(VENV)/.ready  ## every test, doctest and README example
-	@$(BIN)/python -m pytest -n auto $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 check: $(VENV)/.ready  ## lint, types, import contracts
 	@$(BIN)/ruff check .

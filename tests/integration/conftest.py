@@ -1,0 +1,159 @@
+"""A real broker for the tests that ask for `broker`, one for each way and each pytest process.
+
+Which ways: `STREAM_DPPCA_BROKERS`, a list with commas of
+
+- `env`: the broker at `KAFKA_BOOTSTRAP_SERVERS`; where that is not set, a local broker of ours
+  stands in for somebody else's;
+- `container`: testcontainers;
+- `docker`: the `docker` command, as `make run` has it;
+- `local`: Kafka on the local JVM;
+- `auto` (default): the first of env (if set), container, local that this machine has.
+
+A way that this machine does not have is a skip with the reason, and with
+`STREAM_DPPCA_REQUIRE_BROKERS=1` a failure. With `pytest -n N --dist loadgroup` all the tests of one
+way run in one process, on one broker; without, each process has its own.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from typing import ClassVar, NoReturn, Protocol
+
+import pytest
+
+from consumers.broker import (
+    ADDRESS_VARIABLE,
+    BrokerError,
+    BrokerUnavailable,
+    DockerBroker,
+    ExternalBroker,
+    LocalBroker,
+)
+
+WAYS_VARIABLE = "STREAM_DPPCA_BROKERS"
+REQUIRE_VARIABLE = "STREAM_DPPCA_REQUIRE_BROKERS"
+WAYS = ("env", "container", "docker", "local")
+
+
+class RunningBroker(Protocol):
+    """What a test may count on, whatever the way."""
+
+    way: ClassVar[str]
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    def start(self) -> object: ...
+
+    def close(self) -> None: ...
+
+
+class Brokers:
+    """The brokers of this process: each started when first asked for, all closed at the end."""
+
+    def __init__(self) -> None:
+        self._had: dict[str, RunningBroker | BrokerError] = {}
+
+    def get(self, way: str) -> RunningBroker:
+        if way not in self._had:
+            try:
+                self._had[way] = self._start(way)
+            except BrokerError as error:
+                self._had[way] = error  # tell the next test the same, without trying again
+        had = self._had[way]
+        if isinstance(had, BrokerError):
+            raise had
+        return had
+
+    def _start(self, way: str) -> RunningBroker:
+        if way == "auto":
+            return self._first_of("container", "local") if not _address() else self.get("env")
+        broker: RunningBroker
+        if way == "container":
+            broker = _container()
+        elif way == "env":
+            broker = ExternalBroker(_address() or self.get("local").bootstrap_servers)
+        elif way in ("docker", "local"):
+            broker = {"docker": DockerBroker, "local": LocalBroker}[way]()
+        else:
+            raise BrokerUnavailable(f"{WAYS_VARIABLE}: no such way as {way!r}")
+        try:
+            broker.start()
+        except BaseException:
+            broker.close()
+            raise
+        return broker
+
+    def _first_of(self, *ways: str) -> RunningBroker:
+        reasons = []
+        for way in ways:
+            try:
+                return self.get(way)
+            except BrokerUnavailable as error:
+                reasons.append(f"{way}: {error}")
+        raise BrokerUnavailable("; ".join(reasons))
+
+    def close(self) -> None:
+        for broker in set(self._had.values()):
+            if not isinstance(broker, BrokerError):
+                broker.close()
+
+
+def _address() -> str:
+    return os.environ.get(ADDRESS_VARIABLE, "")
+
+
+def _container() -> RunningBroker:
+    try:
+        from .kafka_container import KafkaContainer
+    except ImportError as error:
+        raise BrokerUnavailable(f"testcontainers is not installed ({error})") from error
+    return KafkaContainer()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what asks for `broker` over the chosen ways, unless it has chosen its own."""
+    if "broker" not in metafunc.fixturenames:
+        return
+    marks = metafunc.definition.iter_markers("parametrize")
+    if any("broker" in str(mark.args[0]).replace(" ", "").split(",") for mark in marks):
+        return
+    ways = os.environ.get(WAYS_VARIABLE, "auto").split(",")
+    metafunc.parametrize("broker", [by(way.strip()) for way in ways], indirect=True)
+
+
+def by(way: str) -> object:
+    """The parameter of `broker` for this way."""
+    group = pytest.mark.xdist_group(f"broker-{way}")
+    return pytest.param(way, marks=[pytest.mark.broker, group])
+
+
+@pytest.fixture(scope="session")
+def brokers() -> Iterator[Brokers]:
+    pool = Brokers()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest, brokers: Brokers) -> RunningBroker:
+    """A broker that serves. Other tests use it too: take topics and groups from `fresh_name`."""
+    try:
+        return brokers.get(request.param)
+    except BrokerUnavailable as error:
+        refuse(str(error))
+
+
+def refuse(reason: str) -> NoReturn:
+    """Skip what this machine cannot do, or fail where it must."""
+    if os.environ.get(REQUIRE_VARIABLE, "") not in ("", "0"):
+        pytest.fail(f"{REQUIRE_VARIABLE} is set, but: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def fresh_name() -> Callable[[str], str]:
+    """Names that no other test has: of topics, groups and transactional ids."""
+    return lambda what: f"{what}-{uuid.uuid4().hex[:12]}"

@@ -40,7 +40,7 @@ FloatArray = NDArray[np.float64]
 #: In how many releases a batch takes part.
 BANDWIDTH = 32
 #: Weights of a batch in later releases fall as (1 + age)^-POWER.
-POWER = 0.65
+POWER = 0.55
 #: Up to this many features the second moment is released, above it the gradient.
 MOMENT_FEATURES = 100
 
@@ -158,14 +158,15 @@ class MomentMethod(AdaptiveMethod):
 
     def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
         d = W.shape[0]
-        mu = gaussian_mu(epsilon, delta)
+        sampling = 0.5 * rows * gaussian_mu(epsilon, delta) ** 2 / d**1.5
         super().__init__(
             W=W,
             epsilon=epsilon,
             delta=delta,
             rows=rows,
-            quantile=0.5,
-            sampling=0.5 * rows * mu**2 / d**1.5,
+            # The more the noise matters, the tighter the clip.
+            quantile=0.5 + 0.45 * sampling / (sampling + 2),
+            sampling=sampling,
             size=d * (d + 1) // 2,
         )
 

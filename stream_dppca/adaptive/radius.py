@@ -6,7 +6,7 @@ Sensitivity: each step of the search asks how many records lie beyond a radius; 
 Noise: N(0, m / mu^2) on each count.
 Delta: none beyond that of mu.
 
-The grid is public: radii 2^(j/4). A distance here is of second order in the data, so the grid
+The grid is public: radii 2^(j/8). A distance here is of second order in the data, so the grid
 from 2^-128 to 2^128 covers records of norm 2^-64 to 2^64.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["FIRST", "LAST", "count_of_counts", "noisy_radius", "radius"]
 
 FloatArray = NDArray[np.float64]
 
-FIRST, LAST = -512, 511  #: first and last index of the grid
+FIRST, LAST = -1024, 1023  #: first and last index of the grid
 
 
 def radius(j: int) -> float:
@@ -31,10 +31,10 @@ def radius(j: int) -> float:
 
     Examples
     --------
-    >>> radius(0), radius(-8), radius(4)
-    (1.0, 0.25, 2.0)
+    >>> radius(0), radius(-8), radius(8)
+    (1.0, 0.5, 2.0)
     """
-    return float(2.0 ** (j / 4))
+    return float(2.0 ** (j / 8))
 
 
 def count_of_counts(low: int, high: int) -> int:

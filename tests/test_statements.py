@@ -1,0 +1,100 @@
+"""What the paper says of DP-PCA, on its own examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_dppca import DPPCA, InverseTime, TheoremSchedule
+from stream_dppca.baselines import private_oja
+from stream_dppca.errors import ParameterError
+from tests.conftest import FloatArray, signal_plus_noise, sine, spiked
+
+D = 5
+#: A Gaussian tail, enough subsets for a bin to pass, and steps long enough for ten batches.
+PAPER: dict[str, Any] = {
+    "method": "paper", "K": 1.0, "a": 0.5, "C1": 8.0, "step": InverseTime(50.0, 1.0),
+}  # fmt: skip
+
+
+def dppca_error(X: FloatArray, v: FloatArray, batch_size: int, seed: int, **changes: Any) -> float:
+    params: dict[str, Any] = {
+        "features": tuple(range(len(v))),
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "batch_size": batch_size,
+        "seed": seed,
+    }
+    pca = DPPCA(**params | changes)
+    pca.learn_array(X)
+    return sine(pca.components[0], v)
+
+
+def median_error(make: Any, n: int, parameter: float, batch_size: int, **changes: Any) -> float:
+    errors = []
+    for seed in range(7):
+        X, v = make(np.random.default_rng(1000 + seed), n, D, parameter)
+        errors.append(dppca_error(X, v, batch_size, seed, **changes))
+    return float(np.median(errors))
+
+
+@pytest.mark.parametrize("changes", [PAPER, {}], ids=["paper", "adaptive"])
+def test_corollary_gaussian_error_falls_with_n(changes: dict[str, Any]) -> None:
+    """Corollary 5.2: sin falls at least as sqrt(1/n) while privacy costs d/(epsilon n)."""
+    few = median_error(spiked, 40_000, 0.1, 8_000, **changes)
+    many = median_error(spiked, 640_000, 0.1, 64_000, **changes)
+    assert many < few / 3
+    assert many < 0.02
+
+
+@pytest.mark.parametrize("changes", [PAPER, {}], ids=["paper", "adaptive"])
+def test_example_error_vanishes_with_sigma(changes: dict[str, Any]) -> None:
+    """Example 4.1: the error of DP-PCA falls with the noise in the data."""
+    n, batch_size = 160_000, 10_000
+    loud = median_error(signal_plus_noise, n, 0.3, batch_size, **changes)
+    quiet = median_error(signal_plus_noise, n, 0.003, batch_size, **changes)
+    assert quiet < loud / 5
+
+
+def test_example_error_of_private_oja_does_not_vanish() -> None:
+    """Example 4.1: clipping at the norm adds noise that does not care how quiet the data is."""
+    errors = {}
+    for sigma in (0.1, 0.001):
+        found = []
+        for seed in range(5):
+            X, v = signal_plus_noise(np.random.default_rng(1000 + seed), 10_000, D, sigma)
+            fit = private_oja(
+                X, epsilon=0.4, delta=1e-5, clip=1.5, steps=InverseTime(3.0, 100.0), seed=seed
+            )
+            found.append(sine(fit.components[0], v))
+        errors[sigma] = np.median(found)
+    assert errors[0.001] > errors[0.1] / 2
+
+
+def test_the_adaptive_error_vanishes_in_the_gradient_form_too() -> None:
+    """More than 100 features: the gradient is released, centred on what is known."""
+    errors = {}
+    for sigma in (0.1, 0.001):
+        X, v = signal_plus_noise(np.random.default_rng(1), 60_000, 120, sigma)
+        errors[sigma] = dppca_error(X, v, 5_000, seed=1)
+    assert errors[0.001] < errors[0.1] / 10
+
+
+def test_the_step_of_the_theorem() -> None:
+    """Eq. (def_lr): falls as 1/t, and a larger gap allows a shorter warm-up xi."""
+    common: dict[str, Any] = {
+        "lambda1": 1.0, "batch_size": 10_000, "dimension": 10, "n_batches": 100, "M": 50.0,
+        "V": 10.0, "noise_sd": 0.01,
+    }  # fmt: skip
+    schedule = TheoremSchedule(lambda2=0.1, **common)
+    xi = schedule.xi
+    assert schedule(1) == pytest.approx(1 / (0.9 * (xi + 1)))
+    assert schedule(10**9) * 1e9 == pytest.approx(1 / 0.9, rel=1e-3)
+    assert TheoremSchedule(lambda2=0.9, **common).xi > xi
+    X, v = spiked(np.random.default_rng(0), 20_000, D, 0.1)
+    small = dppca_error(X, v, 10_000, 0, **{**PAPER, "step": schedule})
+    assert np.isfinite(small)
+    with pytest.raises(ParameterError, match="lambda2"):
+        TheoremSchedule(lambda2=2.0, **common)

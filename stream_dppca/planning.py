@@ -1,4 +1,175 @@
-class Plan: ...
+"""What to expect before any data is touched: batch sizes, noise, error and time.
+
+The predictions are rules of thumb for the default method, fitted to simulations
+(`benchmarks/accuracy.py` compares them with what is measured). They read public numbers and two
+guesses about the data, and spend no budget.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import BaseModel, ConfigDict
+
+from .adaptive.method import MOMENT_FEATURES, range_share, smallest_batch
+from .calibration import gaussian_mu
+from .errors import BatchSizeError, ParameterError
+
+__all__ = ["Plan", "plan"]
+
+#: A component is called useful below this sine of its angle to the truth.
+USEFUL = 0.3
+#: A batch is recommended if after so many of them the expected sine is below this.
+GOOD, SOON = 0.1, 16
 
 
-def plan() -> None: ...
+class Plan(BaseModel):
+    """What `plan` expects."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dimension: int
+    n_components: int
+    epsilon: float
+    delta: float
+    batch_size: int
+    #: Below this, `DPPCA` refuses.
+    minimum_batch_size: int
+    #: The smallest round number with a good component after 16 batches.
+    recommended_batch_size: int
+    #: Noise sd in one coordinate of one release, in units of the top eigenvalue.
+    noise_per_step: float
+    #: (records, expected sine of the angle to the truth) after 1, 2, 4, ... batches.
+    expected_error: tuple[tuple[int, float], ...]
+    #: Records until the component is useful (sine below 0.3); None if that is not in sight.
+    useful_after_records: int | None
+    useful_after_seconds: float | None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.dimension} features, {self.n_components} component(s), "
+            f"epsilon = {self.epsilon:g}, delta = {self.delta:g}",
+            f"batch size {self.batch_size} (at least {self.minimum_batch_size}, "
+            f"recommended {self.recommended_batch_size})",
+            f"noise in a release: {self.noise_per_step:.2g} of the top eigenvalue a coordinate",
+            "expected sin(angle): "
+            + ", ".join(f"{sine:.2g} after {records}" for records, sine in self.expected_error),
+        ]
+        if self.useful_after_records is None:
+            lines.append("no useful component in sight: use larger batches or more budget")
+        else:
+            seconds = self.useful_after_seconds
+            when = "" if seconds is None else f", {seconds:.3g} s"
+            lines.append(f"first useful component after {self.useful_after_records} records{when}")
+        return "\n".join(lines)
+
+
+def plan(
+    *,
+    d: int,
+    epsilon: float,
+    delta: float,
+    batch_size: int | None = None,
+    rate: float | None = None,
+    n_components: int = 1,
+    center: str = "none",
+    trace_ratio: float | None = None,
+    gap: float = 0.9,
+) -> Plan:
+    """What to expect of `DPPCA` with its default method.
+
+    Parameters
+    ----------
+    d
+        Number of features.
+    epsilon, delta, batch_size, n_components, center
+        As for `DPPCA`. Without a batch size, the recommended one is taken.
+    rate
+        Records a second, for the time to a first useful component.
+    trace_ratio
+        Guess of the total variance over that of the first component; 1 + (d - 1)/10 by default,
+        as if every other direction had a tenth of its variance.
+    gap
+        Guess of (lambda_k - lambda_{k+1}) / lambda_1, how far the components stand out.
+
+    Examples
+    --------
+    >>> p = plan(d=50, epsilon=1.0, delta=1e-6, batch_size=2500, rate=1000.0)
+    >>> p.minimum_batch_size
+    314
+    >>> print(p)
+    50 features, 1 component(s), epsilon = 1, delta = 1e-06
+    batch size 2500 (at least 314, recommended ...)
+    ...
+    """
+    rows_of = 2 if center == "pairs" else 1
+    mu = gaussian_mu(epsilon, delta)
+    if isinstance(d, bool) or not isinstance(d, int) or d < 1:
+        raise ParameterError("d", "must be a positive integer", d)
+    if not 1 <= n_components <= d:
+        raise ParameterError("n_components", f"must lie between 1 and d = {d}", n_components)
+    if center not in ("none", "pairs"):
+        raise ParameterError("center", "must be one of none, pairs", center)
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise ParameterError("rate", "must be finite and positive", rate)
+    if not 0 < gap <= 1:
+        raise ParameterError("gap", "must lie in (0, 1]", gap)
+    ratio = 1 + (d - 1) / 10 if trace_ratio is None else trace_ratio
+    if not (math.isfinite(ratio) and ratio >= 1):
+        raise ParameterError("trace_ratio", "must be finite and at least 1", ratio)
+
+    def error(rows: int, batches: int) -> float:
+        return _sine(d, n_components, rows, batches, mu, ratio, gap)
+
+    minimum = smallest_batch(mu)
+    recommended = next(
+        (rows for rows in _round_numbers(minimum) if error(rows, SOON) <= GOOD), 10**9
+    )
+    rows = recommended if batch_size is None else batch_size // rows_of
+    if rows < minimum:
+        raise BatchSizeError(rows * rows_of, minimum * rows_of, "the range drowns in noise")
+    useful = next((t for t in range(1, 1001) if error(rows, t) <= USEFUL), None)
+    records = None if useful is None else useful * rows * rows_of
+    spread = ratio * math.sqrt(2) if d <= MOMENT_FEATURES else 2.9 * math.sqrt(ratio)
+    return Plan(
+        dimension=d,
+        n_components=n_components,
+        epsilon=epsilon,
+        delta=delta,
+        batch_size=rows * rows_of,
+        minimum_batch_size=minimum * rows_of,
+        recommended_batch_size=recommended * rows_of,
+        noise_per_step=spread / (rows * mu * math.sqrt(1 - range_share(rows, mu))),
+        expected_error=tuple((2**i * rows * rows_of, error(rows, 2**i)) for i in range(7)),
+        useful_after_records=records,
+        useful_after_seconds=None if records is None or rate is None else records / rate,
+    )
+
+
+def _sine(d: int, k: int, rows: int, batches: int, mu: float, ratio: float, gap: float) -> float:
+    """Expected sine after so many batches. Eigenvalues in units of the first.
+
+    Sampling: the variance of a sample eigenvector. Noise: that of one release of everything, times
+    what releasing after every batch costs, about 1.75 up to 32 batches and sqrt(t) beyond.
+    """
+    cost = 1.75 * max(1.0, math.sqrt(batches / 32))
+    if d <= MOMENT_FEATURES:
+        n = float(batches * rows)
+        noise = 1.25 * ratio * math.sqrt(d * k) / (n * mu * gap)
+    else:
+        # From a random start each batch multiplies the signal by 1 + gain, to 1 from 1/sqrt(d).
+        gain = 0.4 * gap * rows * mu / (ratio * math.sqrt(k))
+        burn_in = 0.5 * math.log(d) / math.log1p(gain)
+        if batches <= burn_in + 0.5:
+            return 1.0
+        n = (batches - burn_in) * rows
+        noise = 2.9 * math.sqrt(ratio * k) * math.sqrt(d * k) / (n * mu * gap)
+    sampling = 1.15 * k * max(ratio - k, 0.0) / (n * gap**2)
+    square = sampling + (cost * noise) ** 2
+    return math.sqrt(square / (1 + square))
+
+
+def _round_numbers(start: int) -> list[int]:
+    """1, 2, 3, 5, 7 times powers of ten, from `start` on."""
+    numbers = (m * 10**e for e in range(1, 9) for m in (1, 2, 3, 5, 7))
+    return [n for n in numbers if n >= start]

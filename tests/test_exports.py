@@ -1,0 +1,27 @@
+"""What can be imported is what is meant to be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import stream_dppca
+import stream_dppca.baselines
+
+
+def test_all_is_sorted_and_complete() -> None:
+    for module in (stream_dppca, stream_dppca.baselines):
+        # Classes first, then functions, each by the alphabet; the linter sorts them so.
+        assert list(module.__all__) == sorted(module.__all__, key=lambda n: (n != "DPPCA", n))
+        for name in module.__all__:
+            assert hasattr(module, name)
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    """OpenDP and pandas take a second each; they wait until they are needed."""
+    code = (
+        "import sys, stream_dppca; "
+        "print([m for m in ('opendp', 'pandas', 'sklearn', 'kafka', 'rich') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,68 @@
+"""The plan against what happens, and its errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_dppca import DPPCA, BatchSizeError, ParameterError, plan
+from tests.conftest import sine, spiked
+
+BASE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+
+
+@pytest.mark.parametrize("d, batch_size, batches", [(10, 2000, 8), (50, 2500, 8), (150, 4000, 8)])
+def test_predictions_within_a_factor_two(d: int, batch_size: int, batches: int) -> None:
+    errors = []
+    for seed in range(5):
+        X, v = spiked(np.random.default_rng(seed + 77), batches * batch_size, d, 0.1)
+        pca = DPPCA(features=range(d), batch_size=batch_size, seed=seed, **BASE)
+        pca.learn_array(X)
+        errors.append(sine(pca.components[0], v))
+    predicted = dict(plan(d=d, batch_size=batch_size, **BASE).expected_error)
+    assert 0.5 < predicted[batches * batch_size] / np.median(errors) < 2
+
+
+def test_the_minimum_is_where_the_estimator_refuses() -> None:
+    for center in ("none", "pairs"):
+        smallest = plan(d=5, center=center, **BASE).minimum_batch_size
+        DPPCA(features=range(5), batch_size=smallest, center=center, **BASE)
+        for refuse in (
+            lambda n, c=center: DPPCA(features=range(5), batch_size=n, center=c, **BASE),
+            lambda n, c=center: plan(d=5, batch_size=n, center=c, **BASE),
+        ):
+            with pytest.raises(BatchSizeError, match=f"at least {smallest}"):
+                refuse(smallest - 2)
+
+
+def test_more_of_everything_helps() -> None:
+    def last(**changes: Any) -> float:
+        return plan(**{"d": 200, "batch_size": 5000, **BASE, **changes}).expected_error[-1][1]
+
+    assert last(batch_size=10_000) < last()
+    assert last(epsilon=2.0) < last()
+    assert last(d=100) < last()
+    assert last(gap=0.5) > last()
+    assert last(n_components=3) > last()
+
+
+def test_time_to_useful() -> None:
+    p = plan(d=50, batch_size=2500, rate=500.0, **BASE)
+    assert p.useful_after_records is not None
+    assert p.useful_after_seconds == p.useful_after_records / 500.0
+    assert "first useful component" in str(p)
+    hopeless = plan(d=100_000, batch_size=400, **BASE)
+    assert hopeless.useful_after_records is None
+    assert "larger batches" in str(hopeless)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("d", 0), ("d", 2.5), ("n_components", 0), ("n_components", 99), ("center", "mean"),
+     ("rate", -1.0), ("gap", 0.0), ("trace_ratio", 0.5), ("epsilon", 0.0), ("delta", 1.0)],
+)  # fmt: skip
+def test_bad_parameters(name: str, value: Any) -> None:
+    with pytest.raises(ParameterError, match=f"`{name}` must"):
+        plan(**{"d": 10, **BASE, name: value})

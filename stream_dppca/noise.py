@@ -16,6 +16,7 @@ Gaussian noise are the same to within `calibration.GRID_SLACK` (docs/privacy.md,
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Any
@@ -88,6 +89,10 @@ class Noise(ABC):
         """A random dimension x columns Gaussian matrix: where an iteration starts. Public."""
 
     @abstractmethod
+    def order(self, n: int) -> NDArray[np.intp]:
+        """A uniformly random order of n records, as secret as the noise."""
+
+    @abstractmethod
     def _discrete_gaussian(self, values: IntArray) -> IntArray: ...
 
     @abstractmethod
@@ -107,6 +112,11 @@ class SecureNoise(Noise):
 
     def direction(self, dimension: int, columns: int) -> FloatArray:
         return np.random.default_rng().standard_normal((dimension, columns))
+
+    def order(self, n: int) -> NDArray[np.intp]:
+        # 128 random bits a record: two are equal with probability below n^2 / 2^129.
+        keys = np.frombuffer(os.urandom(16 * n), dtype=np.uint64).reshape(2, n)
+        return np.lexsort((keys[0], keys[1]))
 
     def _discrete_gaussian(self, values: IntArray) -> IntArray:
         return np.array(_gaussian_measurement(values.size)(values.tolist()), dtype=np.int64)
@@ -134,6 +144,9 @@ class SeededNoise(Noise):
 
     def direction(self, dimension: int, columns: int) -> FloatArray:
         return self._rng.standard_normal((dimension, columns))
+
+    def order(self, n: int) -> NDArray[np.intp]:
+        return self._rng.permutation(n)
 
     def _discrete_gaussian(self, values: IntArray) -> IntArray:
         noise = self._rng.standard_normal(values.size) * GRID_SD

@@ -26,6 +26,9 @@ class FrozenNoise(Noise):
     def direction(self, dimension: int, columns: int) -> FloatArray:
         return np.random.default_rng(0).standard_normal((dimension, columns))
 
+    def order(self, n: int) -> NDArray[np.intp]:
+        return np.arange(n)
+
     def _discrete_gaussian(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         self.asked.append(values.astype(float))
         draws = np.random.default_rng(len(values)).standard_normal(len(values))

@@ -19,7 +19,7 @@ not be private. With a `seed` the noise can be drawn again, and the result says 
 """
 
 from . import shuffling
-from ._common import Fit, Schedule, inverse_time
+from ._common import Fit
 from .analyze_gauss import analyze_gauss
 from .clipped_oja import clipped_oja
 from .oja import oja
@@ -31,13 +31,11 @@ __all__ = [
     "Candidate",
     "Fit",
     "Runner",
-    "Schedule",
     "Search",
     "analyze_gauss",
     "candidates",
     "clip_threshold",
     "clipped_oja",
-    "inverse_time",
     "noisy_power_method",
     "oja",
     "private_oja",

@@ -13,7 +13,7 @@ Floating point (every baseline relies on these three facts; u = 2^-53):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import ParameterError
 from ..noise import Noise, make_noise
+from ..oja import Schedule
 
 FloatArray = NDArray[np.float64]
-#: Step size eta_t of step t = 1, 2, ...
-Schedule = Callable[[int], float]
 
 #: Unit roundoff of float64.
 UNIT = 2.0**-53
@@ -139,19 +138,6 @@ def normalised(moved: FloatArray, fallback: FloatArray) -> FloatArray:
     """`moved` at length 1, or `fallback` if it has no length."""
     length = float(np.linalg.norm(moved))
     return moved / length if length > 0 else fallback
-
-
-def inverse_time(c1: float, c2: float) -> Schedule:
-    """The paper's schedule, eta_t = c1 / (c2 + t).
-
-    Examples
-    --------
-    >>> inverse_time(2.0, 3.0)(1)
-    0.5
-    """
-    in_range("c1", c1)
-    in_range("c2", c2, low=0.0)
-    return lambda t: c1 / (c2 + t)
 
 
 def step_sizes(steps: Schedule | Sequence[float], count: int) -> list[float]:

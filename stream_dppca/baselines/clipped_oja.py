@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..calibration import gaussian_mu
+from ..oja import Schedule
 from ._common import (
     Fit,
     FloatArray,
-    Schedule,
     clean,
     computed_sensitivity,
     in_range,
@@ -71,10 +71,11 @@ def clipped_oja(
 
     Examples
     --------
-    >>> from stream_dppca.baselines import clipped_oja, inverse_time
+    >>> from stream_dppca import InverseTime
+    >>> from stream_dppca.baselines import clipped_oja
     >>> X = np.random.default_rng(0).normal(size=(20_000, 5)) * [1.0, 0.3, 0.3, 0.3, 0.3]
     >>> fit = clipped_oja(X, epsilon=1.0, delta=1e-6, clip=3.0, batch_size=1000,
-    ...                   steps=inverse_time(2.0, 1.0), seed=1)
+    ...                   steps=InverseTime(2.0, 1.0), seed=1)
     >>> bool(fit.components[0, 0] > 0.99), fit.n_used, fit.private
     (True, 20000, False)
 

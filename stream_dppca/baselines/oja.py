@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..oja import Schedule
 from ._common import (
     Fit,
-    Schedule,
     clean,
     noise_source,
     normalised,
@@ -41,7 +41,7 @@ def oja(
     X
         n x d, one record a row, not centred here. Unusable records count as zeros.
     steps
-        eta_t for t = 1, 2, ...: a function of t or a sequence. `inverse_time` makes the paper's.
+        eta_t for t = 1, 2, ...: a function of t or a sequence. `InverseTime` makes the paper's.
     batch_size
         Records a step; a short last batch is left out.
     seed
@@ -54,9 +54,10 @@ def oja(
 
     Examples
     --------
-    >>> from stream_dppca.baselines import inverse_time, oja
+    >>> from stream_dppca import InverseTime
+    >>> from stream_dppca.baselines import oja
     >>> X = [[2.0, 0.1], [-2.0, 0.1], [2.0, -0.1], [-2.0, -0.1]] * 100
-    >>> fit = oja(X, steps=inverse_time(1.0, 5.0), seed=0)
+    >>> fit = oja(X, steps=InverseTime(1.0, 5.0), seed=0)
     >>> bool(fit.components[0, 0] > 0.999), fit.private
     (True, False)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..noise import GRID_MAX, GRID_SD, Noise
+from ..oja import Schedule
 from ._common import (
     Fit,
     FloatArray,
-    Schedule,
     clean,
     clip_rows,
     computed_sensitivity,
@@ -75,13 +74,14 @@ def private_oja(
 
     Examples
     --------
-    >>> from stream_dppca.baselines import inverse_time, private_oja
+    >>> from stream_dppca import InverseTime
+    >>> from stream_dppca.baselines import private_oja
     >>> X = np.random.default_rng(0).normal(size=(20_000, 3)) * [1.0, 0.1, 0.1]
-    >>> fit = private_oja(X, epsilon=0.5, delta=1e-6, clip=2.0, steps=inverse_time(2.0, 500.0),
+    >>> fit = private_oja(X, epsilon=0.5, delta=1e-6, clip=2.0, steps=InverseTime(2.0, 500.0),
     ...                   seed=1)
     >>> bool(fit.components[0, 0] > 0.9), round(fit.sigma, 1), fit.private
     (True, 6.2, False)
-    >>> private_oja(X, epsilon=2.0, delta=1e-6, clip=2.0, steps=inverse_time(2.0, 500.0))
+    >>> private_oja(X, epsilon=2.0, delta=1e-6, clip=2.0, steps=InverseTime(2.0, 500.0))
     Traceback (most recent call last):
     ...
     stream_dppca.errors.ParameterError: `epsilon` must lie between 0.001 and 0.5393 ...
@@ -102,7 +102,7 @@ def private_oja(
 
     w = start(noise, d)[:, 0]
     draws = _grid_noise(noise, d, sensitivity=sensitivity, mu=mu)
-    for record, eta, draw in zip(secret_order(noise, n), etas, draws, strict=False):
+    for record, eta, draw in zip(noise.order(n), etas, draws, strict=False):
         x = rows[record]
         gradient = clip_rows(x * (x @ w), clip)
         # As Noise.gaussian does: round to the grid, add integers, scale back.
@@ -140,15 +140,6 @@ def clip_threshold(
     whole("d", d)
     tail = math.pow(math.log(n * d / zeta), a)
     return C * lambda1 * math.sqrt(d) * (K * gamma * tail + 1.0)
-
-
-def secret_order(noise: Noise, n: int) -> NDArray[np.intp]:
-    """A uniformly random order of n records, as secret as the noise."""
-    if noise.private:
-        # 128 random bits a record: two are equal with probability below n^2 / 2^129.
-        keys = np.frombuffer(os.urandom(16 * n), dtype=np.uint64).reshape(2, n)
-        return np.lexsort((keys[0], keys[1]))
-    return np.argsort(noise.direction(n, 1)[:, 0])
 
 
 def _grid_noise(

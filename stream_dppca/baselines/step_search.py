@@ -13,14 +13,13 @@ from numpy.typing import ArrayLike
 from ..calibration import gaussian_mu
 from ..errors import ParameterError
 from ..noise import Noise
+from ..oja import InverseTime, Schedule
 from ._common import (
     Fit,
     FloatArray,
-    Schedule,
     clean,
     computed_sensitivity,
     in_range,
-    inverse_time,
     noise_source,
     norm_bound,
     whole,
@@ -166,7 +165,7 @@ def step_search(
     for c1, c2 in islice(candidates(), (len(rows) - used) // trial):
         run, held_out = rows[used : used + run_size], rows[used + run_size : used + trial]
         used += trial
-        fit = runner(run, inverse_time(c1, c2), _derived(seed, len(tried)))
+        fit = runner(run, InverseTime(c1, c2), _derived(seed, len(tried)))
         score = captured_variance(held_out, fit.components[0], noise, score_clip, mu=mu)
         fits.append(fit)
         tried.append(Candidate(c1, c2, score))

@@ -34,6 +34,9 @@ class Still(Noise):
     def direction(self, dimension, columns):
         return np.eye(dimension, columns) + 0.1
 
+    def order(self, n):
+        return np.arange(n)
+
     def _discrete_gaussian(self, values):
         return values
 

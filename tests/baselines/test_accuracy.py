@@ -12,13 +12,13 @@ from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from scipy.stats import chi2
 
+from stream_dppca import InverseTime
 from stream_dppca.baselines import (
     Fit,
     analyze_gauss,
     candidates,
     clip_threshold,
     clipped_oja,
-    inverse_time,
     noisy_power_method,
     oja,
     private_oja,
@@ -26,7 +26,6 @@ from stream_dppca.baselines import (
 )
 from stream_dppca.baselines._common import orient, start
 from stream_dppca.baselines.analyze_gauss import from_isometric, to_isometric
-from stream_dppca.baselines.private_oja import secret_order
 from stream_dppca.baselines.shuffling import shuffled_gaussian_mu
 from stream_dppca.baselines.step_search import find_clip
 from stream_dppca.noise import SecureNoise, SeededNoise
@@ -48,7 +47,7 @@ def test_oja_approaches_eigh(gaussian):
     def distance(n, seed):
         X = gaussian(n, 8, seed)
         top = np.linalg.eigh(X.T @ X)[1][:, -1]
-        w = oja(X, steps=inverse_time(1.5, 20.0), seed=seed + APART).components[0]
+        w = oja(X, steps=InverseTime(1.5, 20.0), seed=seed + APART).components[0]
         return math.sqrt(max(0.0, 1 - (w @ top) ** 2))
 
     coarse, fine = (median(distance(n, s) for s in SEEDS) for n in (500, 20_000))
@@ -58,7 +57,7 @@ def test_oja_approaches_eigh(gaussian):
 
 def test_oja_in_batches_agrees_with_single_records(gaussian, sine):
     X = gaussian(20_000, 8, 0)
-    assert sine(oja(X, steps=inverse_time(4.0, 1.0), batch_size=200, seed=9)) < 0.03
+    assert sine(oja(X, steps=InverseTime(4.0, 1.0), batch_size=200, seed=9)) < 0.03
     assert oja(X, steps=[0.1] * 3, batch_size=6000, seed=0).n_used == 18_000
 
 
@@ -72,7 +71,7 @@ def test_private_oja_has_a_floor_that_the_data_does_not_lower(toy, sine):
         public, private = [], []
         for seed in SEEDS:
             X = toy(10_000, 5, seed, s)
-            steps = inverse_time(2.0, 30.0)
+            steps = InverseTime(2.0, 30.0)
             public.append(sine(oja(X, steps=steps, seed=seed + APART)))
             fit = private_oja(X, epsilon=0.5, delta=1e-6, clip=1.3, steps=steps, seed=seed + APART)
             private.append(sine(fit))
@@ -86,7 +85,7 @@ def test_private_oja_has_a_floor_that_the_data_does_not_lower(toy, sine):
 
 def test_private_oja_without_noise_is_oja_in_another_order(still, gaussian, sine):
     fit = private_oja(
-        gaussian(5000, 5, 0), epsilon=0.3, delta=1e-6, clip=50.0, steps=inverse_time(1.5, 20.0)
+        gaussian(5000, 5, 0), epsilon=0.3, delta=1e-6, clip=50.0, steps=InverseTime(1.5, 20.0)
     )
     assert sine(fit) < 0.05
 
@@ -147,11 +146,11 @@ def test_private_oja_adds_the_noise_it_states():
 
 @pytest.mark.parametrize("source", [SecureNoise(), SeededNoise(3)])
 def test_the_order_is_a_fresh_permutation(source):
-    one, other = secret_order(source, 1000), secret_order(source, 1000)
+    one, other = source.order(1000), source.order(1000)
     assert sorted(one) == list(range(1000))
     assert not np.array_equal(one, other)
     # First positions of many orders of 4: chi2 with 3 degrees of freedom, false alarm 1e-6.
-    firsts = np.bincount([secret_order(source, 4)[0] for _ in range(2000)], minlength=4)
+    firsts = np.bincount([source.order(4)[0] for _ in range(2000)], minlength=4)
     assert ((firsts - 500) ** 2 / 500).sum() < chi2.ppf(1 - 1e-6, 3)
 
 
@@ -166,7 +165,7 @@ def test_clip_threshold_is_the_papers():
 def test_clipped_oja_is_accurate_and_uses_whole_batches(gaussian, sine):
     def run(seed):
         X = gaussian(100_500, 10, seed)
-        steps = inverse_time(4.0, 1.0)
+        steps = InverseTime(4.0, 1.0)
         fit = clipped_oja(X, clip=3.0, batch_size=4000, steps=steps, seed=seed + APART, **BUDGET)
         assert fit.n_used == 100_000
         return sine(fit)
@@ -176,7 +175,7 @@ def test_clipped_oja_is_accurate_and_uses_whole_batches(gaussian, sine):
 
 def test_every_batch_of_clipped_oja_has_the_whole_budget(still, gaussian):
     fit = clipped_oja(
-        gaussian(1000, 3, 0), clip=3.0, batch_size=100, steps=inverse_time(1, 1), **BUDGET
+        gaussian(1000, 3, 0), clip=3.0, batch_size=100, steps=InverseTime(1, 1), **BUDGET
     )
     assert len(still.mus) == 10
     assert len(set(still.mus)) == 1

@@ -8,12 +8,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_dppca import baselines
+from stream_dppca import InverseTime, baselines
 from stream_dppca.baselines import (
     _common,
     analyze_gauss,
     clipped_oja,
-    inverse_time,
     noisy_power_method,
     oja,
     private_oja,
@@ -21,7 +20,7 @@ from stream_dppca.baselines import (
 )
 from stream_dppca.errors import ParameterError
 
-STEPS = inverse_time(2.0, 5.0)
+STEPS = InverseTime(2.0, 5.0)
 BUDGET = {"epsilon": 0.3, "delta": 1e-5}
 N = 2000
 

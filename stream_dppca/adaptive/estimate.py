@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,24 +17,32 @@ FloatArray = NDArray[np.float64]
 
 #: What is kept of the past after each batch: a memory of about 1000 batches.
 MEMORY = 1 - 1 / 1024
-#: The alarm: a CUSUM of the innovation's energy in standard deviations, less a drift of its own.
-CUSUM_SLACK, CUSUM_LIMIT = 0.75, 8.0
+#: The alarm: a CUSUM of the innovation's energy in standard deviations, each less the slack.
+CUSUM_SLACK, CUSUM_LIMIT = 0.5, 8.0
+
+#: What of theta moves the components.
+View = Callable[[FloatArray], FloatArray]
 
 
 class RunningEstimate:
     """theta from u_t = f_t theta + noise: sum f u / sum f^2, with forgetting.
 
     Every innovation u_t - f_t theta has a known size as long as theta stays what it was. If its
-    energy stays above that for some batches, or far above for one, the estimate forgets as much of
-    the past as the excess asks for. A jump is followed within a few batches of being visible in
-    the noise; the price on a steady stream is a false alarm in some thousands of batches.
+    energy is above that for some batches, or far above for one, the estimate forgets as much of the
+    past as the excess asks for. So a jump is followed within a few batches of being visible in the
+    noise; the price is a rare false alarm, which costs some of the past and nothing else.
+
+    Parameters
+    ----------
+    size
+        How many numbers with noise of variance 1 a view of theta amounts to.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size  # numbers in theta that carry noise
+    def __init__(self, size: float) -> None:
+        self.size = size
         self.total: FloatArray = np.zeros(())  # sum f u
         self.weight = 0.0  # sum f^2
-        # Mean and variance of the innovation's energy over what is expected, and how many seen.
+        # Mean and variance of the innovation's energy over what is expected, and their weight.
         self.energy = (1.0, 0.04, 4)
         self.cusum = 0.0
 
@@ -47,47 +56,41 @@ class RunningEstimate:
         noise = self.size * self.weight * (1 + math.sqrt(2 / self.size))
         return float(np.sum(self.total**2)) / noise
 
-    def add(self, white: White, whitener: Whitener) -> bool:
+    def add(self, white: White, whitener: Whitener, view: View = np.asarray) -> bool:
         """Take a release in. Returns True if it set off the alarm."""
-        alarm = self.weight > 0 and self._alarm(white)
-        if alarm:
-            white = self._forget(white, whitener)
+        excess = self._excess(white, view) if self.weight > 0 else None
+        if excess is not None:
+            white = self._forget(excess, white, whitener)
         self.total = self.total * MEMORY + white.f * white.u
         self.weight = self.weight * MEMORY + white.f**2
-        return alarm
+        return excess is not None
 
-    def _innovation(self, white: White) -> tuple[float, float]:
-        """Energy of the innovation, and what is expected of it."""
-        theta = self.theta
-        innovation = white.u - white.f * theta
+    def _excess(self, white: White, view: View) -> float | None:
+        """Energy of the innovation beyond what is normal, if that is cause for alarm."""
+        innovation, theta = view(white.u - white.f * self.theta), view(self.theta)
         length = float(np.linalg.norm(theta))
         along = abs(float(np.sum(innovation * theta))) / length if length else 0.0
         # A change of scale alone is no change of direction: 20 % of it is forgiven.
-        excess = max(0.0, along - 0.2 * abs(white.f) * length)
-        energy = float(np.sum(innovation**2)) - along**2 + excess**2
-        return energy, self.size * (1 + white.f**2 / self.weight)
+        unforgiven = max(0.0, along - 0.2 * abs(white.f) * length)
+        energy = float(np.sum(innovation**2)) - along**2 + unforgiven**2
+        expected = self.size * (1 + white.f**2 / self.weight)
 
-    def _alarm(self, white: White) -> bool:
-        energy, expected = self._innovation(white)
         mean, variance, n = self.energy
         sd = math.sqrt(max(variance, 2 / self.size * mean**2))
         z = (energy / expected - mean) / sd
         self.cusum = max(0.0, self.cusum + min(max(z, -3.0), 20.0) - CUSUM_SLACK)
-        if z < 4:  # learn what is normal from what is not far from it
-            n = min(n + 1, 64)
-            x = energy / expected - mean
-            self.energy = (mean + x / n, variance + (x * x - variance) / n, n)
-        return self.cusum >= CUSUM_LIMIT
-
-    def _forget(self, white: White, whitener: Whitener) -> White:
-        energy, expected = self._innovation(white)
-        mean, variance, _ = self.energy
-        sd = math.sqrt(max(variance, 2 / self.size * mean**2))
-        moved = max(energy - expected * mean, CUSUM_SLACK * sd * expected)
-        theta = self.theta
-        self.weight = 1 / (1 / self.weight + moved / (white.fresh**2 * self.size))
-        self.total = theta * self.weight
+        # What is normal is learned from all batches, none of them with more than two sd.
+        n, x = min(n + 1, 64), min(max(z, -2.0), 2.0) * sd
+        self.energy = (mean + x / n, variance + (x * x - variance) / n, n)
+        if self.cusum < CUSUM_LIMIT:
+            return None
         self.cusum = 0.0
+        return max(energy - expected * mean, sd * expected)
+
+    def _forget(self, excess: float, white: White, whitener: Whitener) -> White:
+        theta = self.theta
+        self.weight = 1 / (1 / self.weight + excess / (white.fresh**2 * self.size))
+        self.total = theta * self.weight
         return whitener.rebase(theta, white)
 
     def state(self) -> dict[str, Any]:

@@ -46,9 +46,9 @@ MOMENT_FEATURES = 100
 
 
 def range_share(rows: int, mu: float) -> float:
-    """Share of mu^2 for the range: counts with sd 2 % of the batch, for 1 to 20 % of the budget."""
+    """Share of mu^2 for the range: counts with sd 3 % of the batch, for 0.5 to 20 %."""
     counts = count_of_counts(FIRST, LAST)
-    return min(0.2, max(0.01, counts / (0.02 * rows * mu) ** 2))
+    return min(0.2, max(0.005, counts / (0.03 * rows * mu) ** 2))
 
 
 def smallest_batch(mu: float) -> int:
@@ -72,7 +72,7 @@ class AdaptiveMethod(ABC):
     sampling
         Public guess of sampling variance over privacy variance of one batch and coordinate.
     size
-        Numbers in the estimate.
+        As for `RunningEstimate`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AdaptiveMethod(ABC):
         rows: int,
         quantile: float,
         sampling: float,
-        size: int,
+        size: float,
     ) -> None:
         self.W = W
         self.rows = rows
@@ -167,7 +167,7 @@ class MomentMethod(AdaptiveMethod):
             # The more the noise matters, the tighter the clip.
             quantile=0.5 + 0.45 * sampling / (sampling + 2),
             sampling=sampling,
-            size=d * (d + 1) // 2,
+            size=W.shape[1] * (d + 1) / 2,  # of theta W: off the diagonal the variance is 1/2
         )
 
     def _query(self, batch: Batch) -> MomentQuery:
@@ -178,7 +178,7 @@ class MomentMethod(AdaptiveMethod):
 
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         white = self.whitener(released.row, released.y, np.zeros(()), unit)
-        self.estimate.add(white, self.whitener)
+        self.estimate.add(white, self.whitener, view=lambda v: unpack(v) @ self.W)
         k = self.W.shape[1]
         values, vectors = np.linalg.eigh(unpack(self.estimate.theta))
         self.W = orthonormal(vectors[:, : -k - 1 : -1], like=self.W)
@@ -217,7 +217,7 @@ class GradientMethod(AdaptiveMethod):
 
     def _power(self) -> float:
         # The surer V is, the more later releases are about the same thing.
-        return POWER + 2.0 * (1 - self.gain**2)
+        return POWER + 1 - self.gain**2
 
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         d, k = self.V.shape

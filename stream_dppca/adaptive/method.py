@@ -39,8 +39,8 @@ FloatArray = NDArray[np.float64]
 
 #: In how many releases a batch takes part.
 BANDWIDTH = 32
-#: Weights of a batch in later releases fall as (1 + age)^-POWER.
-POWER = 0.55
+#: Weights of a batch in later releases fall as (1 + age)^-power.
+MOMENT_POWER, GRADIENT_POWER = 0.55, 0.65
 #: Up to this many features the second moment is released, above it the gradient.
 MOMENT_FEATURES = 100
 
@@ -174,7 +174,7 @@ class MomentMethod(AdaptiveMethod):
         return MomentQuery.of(batch)
 
     def _power(self) -> float:
-        return POWER
+        return MOMENT_POWER
 
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         white = self.whitener(released.row, released.y, np.zeros(()), unit)
@@ -217,7 +217,7 @@ class GradientMethod(AdaptiveMethod):
 
     def _power(self) -> float:
         # The surer V is, the more later releases are about the same thing.
-        return POWER + 1 - self.gain**2
+        return GRADIENT_POWER + 1 - self.gain**2
 
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         d, k = self.V.shape

@@ -138,6 +138,13 @@ class SlotBuffer:
 
     def frame_to_rows(self, frame: pd.DataFrame) -> FloatArray:
         """The declared columns of a frame as floats; what is missing or no number is NaN."""
+        if frame.columns.is_unique:
+            where = frame.columns.get_indexer(list(self.features))
+            if (where >= 0).all():
+                chosen = frame if len(where) == frame.shape[1] else frame.iloc[:, where]
+                if all(isinstance(t, np.dtype) and t.kind in "biuf" for t in set(chosen.dtypes)):
+                    rows = chosen.to_numpy(dtype=np.float64)
+                    return rows if chosen is not frame else rows[:, where]
         X = np.empty((len(frame), len(self.features)))
         for j, feature in enumerate(self.features):
             X[:, j] = _column(frame, feature)

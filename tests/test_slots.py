@@ -91,19 +91,19 @@ def test_dicts_and_frames_fill_the_same_slots(
 ) -> None:
     """Object columns, cut anywhere: the batches are bit-equal and no slot is lost or shifted."""
     by_dict, by_frame = buffer(size), buffer(size)
-    left = [by_dict.put_dict(dict(zip(FEATURES, r, strict=True))) for r in records]
+    # A batch is a view of the buffer, so it is copied before the next record overwrites it.
+    left = [copy.deepcopy(by_dict.put_dict(dict(zip(FEATURES, r, strict=True)))) for r in records]
     expected = [b for b in left if b is not None]
     found: list[Batch] = []
     edges = [0, *sorted(min(c, len(records)) for c in cuts), len(records)]
     for start, stop in itertools.pairwise(edges):
         frame = pd.DataFrame(records[start:stop], columns=list(FEATURES), dtype=object)
-        # A batch is a view of the buffer, so it is copied before the next one overwrites it.
         found += [copy.deepcopy(b) for b in by_frame.put_frame(frame)]
     assert by_dict.fill == by_frame.fill == len(records) % size
     assert len(found) == len(expected) == len(records) // size
-    if expected:
-        assert np.array_equal(found[-1].null, expected[-1].null)
-        assert np.array_equal(found[-1].X, expected[-1].X)
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one.null, other.null)
+        assert np.array_equal(one.X, other.X)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

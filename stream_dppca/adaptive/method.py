@@ -42,7 +42,7 @@ BANDWIDTH = 32
 #: Weights of a batch in later releases fall as (1 + age)^-power.
 MOMENT_POWER, GRADIENT_POWER = 0.55, 0.65
 #: Up to this many features the second moment is released, above it the gradient.
-MOMENT_FEATURES = 100
+MOMENT_FEATURES = 64
 
 
 def range_share(rows: int, mu: float) -> float:

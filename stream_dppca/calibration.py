@@ -15,9 +15,7 @@ costs in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has the
 from __future__ import annotations
 
 import math
-
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, ndtri
+from statistics import NormalDist
 
 from .errors import ParameterError
 
@@ -66,9 +64,13 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     """
     if mu <= 0.0:
         return 0.0
-    upper = float(ndtr(mu / 2 - epsilon / mu))
-    lower = math.exp(min(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)), 0.0))
-    return max(upper - lower, 0.0)
+    lower = math.exp(epsilon) * _phi(-mu / 2 - epsilon / mu)
+    return max(_phi(mu / 2 - epsilon / mu) - lower, 0.0)
+
+
+def _phi(x: float) -> float:
+    """The normal distribution function, with all its digits in the lower tail."""
+    return math.erfc(-x / math.sqrt(2)) / 2
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -85,9 +87,10 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 def _largest_mu(epsilon: float, delta: float) -> float:
     eps, dlt = epsilon - GRID_SLACK, delta * (1 - GRID_SLACK)
-    # log delta is close to linear in log mu, so the root is found in log mu, then stepped inside.
-    root = brentq(lambda u: gaussian_delta(eps, math.exp(u)) - dlt, -14.0, 7.0, xtol=1e-13)
-    return math.exp(root) * (1 - 1e-9)
+    low, high = 1e-6, 1e3  # delta rises with mu; bisect until the floats run out
+    while low < (middle := math.sqrt(low * high)) < high:
+        low, high = (middle, high) if gaussian_delta(eps, middle) <= dlt else (low, middle)
+    return low * (1 - 1e-9)  # inside, whatever the last digits of erfc
 
 
 def gaussian_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
@@ -127,7 +130,7 @@ def gaussian_threshold(sigma: float, delta: float, dimension: int) -> float:
     """
     # Phi^-1((1 - delta)^(1/d)) = -Phi^-1(1 - (1 - delta)^(1/d)), and the tail keeps its digits.
     tail = -math.expm1(math.log1p(-delta) / dimension)
-    return 1.0 - sigma * float(ndtri(tail))
+    return 1.0 - sigma * NormalDist().inv_cdf(tail)
 
 
 def mu_with_threshold(epsilon: float, delta: float, delta_threshold: float) -> float:

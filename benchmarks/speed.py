@@ -1,0 +1,339 @@
+"""Speed and memory, as ratios against a peer measured in the same run, on one core.
+
+    python -m benchmarks.speed [--quick] [--no-kafka] [--out DIR]
+
+Writes speed.json and speed.md. Every figure is the best of several runs, ours and the peer's in
+turn, because other work on the machine only ever makes a run slower.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from river import preprocessing
+from sklearn.decomposition import IncrementalPCA
+
+from stream_dppca import DPPCA
+from stream_dppca.noise import SecureNoise
+
+RESULTS = Path(__file__).parent / "results"
+BATCH = 10_000
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+
+
+@dataclass
+class Row:
+    """One line of the table. `value` is what `target` is about."""
+
+    what: str
+    against: str
+    value: float
+    target: float
+    at_most: bool = False  # whether the target is an upper bound
+    unit: str = "x"
+    detail: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+def best(*runs: Callable[[], object], repeats: int) -> list[float]:
+    """Seconds of the best run of each, taken in turn."""
+    seconds = [float("inf")] * len(runs)
+    for _ in range(repeats):
+        for i, run in enumerate(runs):
+            start = time.perf_counter()
+            run()
+            seconds[i] = min(seconds[i], time.perf_counter() - start)
+    return seconds
+
+
+def model(d: int, batch_size: int = BATCH, **changes: object) -> DPPCA:
+    return DPPCA(
+        features=tuple(f"f{i}" for i in range(d)), batch_size=batch_size, **BUDGET, **changes
+    )
+
+
+class Silent(SecureNoise):
+    """No noise at all: what everything else costs."""
+
+    private = False
+
+    def _discrete_gaussian(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+
+def without_noise(pca: DPPCA) -> DPPCA:
+    pca._noise = Silent()
+    return pca
+
+
+def data(n: int, d: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((n, d))
+
+
+# The rows
+
+
+def arrays_against_two_passes(repeats: int) -> Iterator[Row]:
+    for d in (100, 1000):
+        X, w = data(BATCH, d), np.ones(d)
+        ours, bare = model(d), without_noise(model(d))
+        two, whole, rest = best(
+            lambda X=X, w=w: (X @ w) @ X,
+            lambda X=X, m=ours: m.learn_array(X),
+            lambda X=X, m=bare: m.learn_array(X),
+            repeats=repeats,
+        )
+        yield Row(
+            f"`learn_array`, B = {BATCH}, d = {d}",
+            "two passes over the array (X @ w, p @ X)",
+            two / whole,
+            0.6,
+            detail={"ms": whole * 1e3, "peer ms": two * 1e3, "without noise": two / rest},
+        )
+
+
+def arrays_against_incremental_pca(repeats: int) -> Iterator[Row]:
+    for d, target in ((10, 3), (100, 20), (1000, 150)):
+        X = data(BATCH, d)
+        ours, bare, peer = model(d), without_noise(model(d)), IncrementalPCA(n_components=1)
+        whole, rest = best(
+            lambda X=X, m=ours: m.learn_array(X),
+            lambda X=X, m=bare: m.learn_array(X),
+            repeats=repeats,
+        )
+        (theirs,) = best(lambda X=X, p=peer: p.partial_fit(X), repeats=max(repeats // 5, 2))
+        yield Row(
+            f"`learn_array`, B = {BATCH}, d = {d}",
+            "scikit-learn `IncrementalPCA.partial_fit`",
+            theirs / whole,
+            target,
+            detail={"ms": whole * 1e3, "peer ms": theirs * 1e3, "without noise": theirs / rest},
+        )
+
+
+def dicts(repeats: int) -> Iterator[Row]:
+    for d, target in ((10, 3), (100, 6)):
+        names = tuple(f"f{i}" for i in range(d))
+        records = [dict(zip(names, row, strict=True)) for row in data(BATCH, d).tolist()]
+        rows, pca, scaler = np.empty((BATCH, d)), model(d), preprocessing.StandardScaler()
+
+        def bare(records: list = records, rows: np.ndarray = rows, names: tuple = names) -> None:
+            for i, x in enumerate(records):
+                rows[i] = [x[name] for name in names]
+
+        def ours(records: list = records, pca: DPPCA = pca) -> None:
+            for x in records:
+                pca.learn_one(x)
+
+        def peer(records: list = records, scaler: object = scaler) -> None:
+            for x in records:
+                scaler.learn_one(x)
+
+        loop, whole, theirs = best(bare, ours, peer, repeats=max(repeats // 2, 3))
+        us = {"us": whole / BATCH * 1e6}
+        yield Row(
+            f"`learn_one`, d = {d}", "dict to row by key, nothing else", whole / loop, 1.3, True,
+            detail=us | {"peer us": loop / BATCH * 1e6},
+        )  # fmt: skip
+        yield Row(
+            f"`learn_one`, d = {d}", "river `StandardScaler.learn_one`", theirs / whole, target,
+            detail=us | {"peer us": theirs / BATCH * 1e6},
+        )  # fmt: skip
+
+
+def frames(repeats: int) -> Iterator[Row]:
+    for d in (10, 100):
+        frame = pd.DataFrame(data(BATCH, d), columns=[f"f{i}" for i in range(d)])
+        pieces = [frame.iloc[i : i + 1000] for i in range(0, BATCH, 1000)]
+        pca, scaler = model(d), preprocessing.StandardScaler()
+        whole, theirs = best(
+            lambda p=pieces, m=pca: [m.learn_many(x) for x in p],
+            lambda p=pieces, s=scaler: [s.learn_many(x) for x in p],
+            repeats=repeats,
+        )
+        yield Row(
+            f"`learn_many`, frames of 1000, d = {d}", "river `StandardScaler.learn_many`",
+            theirs / whole, 1.0, detail={"ms": whole * 100, "peer ms": theirs * 100},
+        )  # fmt: skip
+
+
+def memory(batches: int) -> Iterator[Row]:
+    """In a process of its own, so that nothing else is measured."""
+    code = """
+import re, sys, numpy as np
+import opendp.prelude
+from stream_dppca import DPPCA
+B, d, batches = map(int, sys.argv[1:])
+def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024
+X = np.random.default_rng(0).standard_normal((B // 10, d)).astype(np.float32)
+start = peak()
+m = DPPCA(features=tuple(range(d)), epsilon=1.0, delta=1e-6, batch_size=B)
+for _ in range(20): m.learn_array(X)
+early = peak()
+small = DPPCA(features=tuple(range(8)), epsilon=8.0, delta=1e-3, batch_size=100, seed=1)
+Y = np.random.default_rng(0).standard_normal((100, 8))
+for _ in range(batches // 10): small.learn_array(Y)
+middle = peak()
+for _ in range(batches): small.learn_array(Y)
+print(early - start, peak() - middle)
+"""
+    B, d = 20_000, 500
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(B), str(d), str(batches)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    used, growth = (float(x) for x in out.stdout.split())
+    allowed = 2.2 * B * d * 8 + 60e6
+    yield Row(
+        f"memory, B = {B}, d = {d}", "2.2 x (B x d x 8 bytes) + 60 MB", used / allowed, 1.0, True,
+        detail={"MB": used / 1e6, "allowed MB": allowed / 1e6},
+    )  # fmt: skip
+    yield Row(
+        f"growth of memory over {batches} batches", "nothing", growth / 1e6, 2.0, True, unit="MB"
+    )
+
+
+def scaling(repeats: int, quick: bool) -> Iterator[Row]:
+    """The slope of log time against log size; 1 is linear. Noise apart, which is linear too."""
+    sizes = {
+        "d": [128, 256, 512, 1024, 2048, 4096],
+        "B": [2000, 4000, 8000, 16_000, 32_000],
+        "k": [4, 8, 16, 32],
+    }
+    for name, values in sizes.items():
+        seconds = []
+        for value in values[: 4 if quick else None]:
+            B, d, k = (
+                value if name == "B" else 4000, value if name == "d" else 256,
+                value if name == "k" else 1,
+            )  # fmt: skip
+            X, m = data(B, d), without_noise(model(d, B, n_components=k))
+            seconds += best(lambda X=X, m=m: m.learn_array(X), repeats=repeats)
+        slope = np.polyfit(np.log(values[: len(seconds)]), np.log(seconds), 1)[0]
+        yield Row(
+            f"cost against {name}, {values[0]} to {values[len(seconds) - 1]}",
+            "linear: slope 1 in log-log", float(slope), 1.15, True, unit="",
+            detail={str(v): s * 1e3 for v, s in zip(values, seconds, strict=False)},
+        )  # fmt: skip
+
+
+def starting(repeats: int) -> Iterator[Row]:
+    empty = [sys.executable, "-c", "pass"]
+    for what, command in (
+        ("import of `stream_dppca`", [sys.executable, "-c", "import stream_dppca"]),
+        ("`stream-dppca --help`", [sys.executable, "-m", "consumers.cli", "--help"]),
+    ):
+        run, base = best(
+            *(
+                lambda c=c: subprocess.run(c, check=True, capture_output=True)
+                for c in (command, empty)
+            ),
+            repeats=max(repeats // 2, 3),
+        )
+        yield Row(what, "half a second", run, 0.5, True, unit="s", detail={"python alone": base})
+
+
+# The report
+
+
+def markdown(rows: list[Row], about: dict[str, str]) -> str:
+    lines = [
+        ", ".join(f"{k} {v}" for k, v in about.items()) + ".",
+        "",
+        "| what | against | measured | target | met | detail |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        bound = "at most" if r.at_most else "at least"
+        detail = ", ".join(f"{k} {v:.3g}" for k, v in r.detail.items())
+        lines.append(
+            f"| {r.what} | {r.against} | {r.value:.3g} {r.unit} | {bound} {r.target:g} {r.unit} "
+            f"| {'yes' if r.met else '**no**'} | {detail} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def about() -> dict[str, str]:
+    model_name = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    packages = ("numpy", "river", "scikit-learn", "pandas", "opendp", "kafka-python")
+    return {"cpu": model_name, "python": platform.python_version()} | {
+        name: version(name) for name in packages
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.speed")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats")
+    parser.add_argument("--no-kafka", action="store_true", help="leave the service out")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    repeats = 5 if args.quick else 30
+    parts: list[Callable[[], Iterator[Row]]] = [
+        lambda: arrays_against_two_passes(repeats),
+        lambda: arrays_against_incremental_pca(repeats),
+        lambda: dicts(repeats),
+        lambda: frames(repeats),
+        lambda: memory(1000 if args.quick else 10_000),
+        lambda: scaling(repeats, args.quick),
+        lambda: starting(repeats),
+    ]
+    if not args.no_kafka:
+        from benchmarks.service import service
+
+        parts.append(lambda: service(args.quick))
+    console = Console()
+    rows: list[Row] = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("speed", total=len(parts))
+        for part in parts:
+            for row in part():
+                rows.append(row)
+                progress.console.print(
+                    f"{'met ' if row.met else 'MISS'} {row.what} | {row.against}: {row.value:.3g}"
+                )
+            progress.advance(task)
+    args.out.mkdir(parents=True, exist_ok=True)
+    text = markdown(rows, about())
+    (args.out / "speed.md").write_text(text)
+    (args.out / "speed.json").write_text(
+        json.dumps({"about": about(), "rows": [asdict(r) | {"met": r.met} for r in rows]}, indent=1)
+    )
+    console.print(f"{sum(r.met for r in rows)} of {len(rows)} targets met; see {args.out}/speed.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,316 @@
+"""Broken variants of production functions. Each must be caught, and stays here.
+
+A mutant is the source of one function with a few characters changed. If the source moves on, the
+mutant no longer applies and says so: then write it anew, do not drop it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+PACKAGE = "stream_dppca."
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` becomes `new` in the function; `audit` must notice on n batches of each kind."""
+
+    name: str
+    function: str  #: "module:function" or "module:Class.method"
+    old: str
+    new: str
+    audit: str
+    kinds: tuple[str, ...]
+    n: int = 1200
+    also: tuple[tuple[str, str, str], ...] = ()  #: more of (function, old, new)
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for change in ((self.function, self.old, self.new), *self.also):
+                stack.enter_context(_planted(*change))
+            yield
+
+
+@contextmanager
+def _planted(function: str, old: str, new: str) -> Iterator[None]:
+    module_name, path = function.split(":")
+    module = importlib.import_module(PACKAGE + module_name)
+    *owners, name = path.split(".")
+    owner: Any = getattr(module, owners[0]) if owners else module
+    original = inspect.getattr_static(owner, name)
+    source = textwrap.dedent(inspect.getsource(original))
+    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {function}"
+    made: dict[str, Any] = {}
+    exec(compile(source.replace(old, new), function, "exec"), vars(module), made)  # noqa: S102
+    # Other modules may have imported it by name.
+    places = [owner] if owners else [
+        m
+        for m in list(sys.modules.values())
+        if m.__name__.startswith(PACKAGE) and getattr(m, name, None) is original
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        for place in places:
+            stack.enter_context(patch.object(place, name, made[name]))
+        yield
+
+
+PAPER = ("paper",)
+BOTH = ("moment", "gradient")
+DRAW = "noise:SeededNoise._discrete_gaussian"
+
+MUTANTS = (
+    # The paper's method
+    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "A1 mean canary", PAPER, 2400),
+    Mutant("noise halved, law", DRAW, "* GRID_SD", "* GRID_SD / 2", "A5 law", PAPER, 200),
+    Mutant("noise halved, public", DRAW, "* GRID_SD", "* GRID_SD / 2", "A7 public stream", PAPER),
+    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "A5 law", PAPER, 1000),
+    Mutant(
+        "no threshold, Algorithm 4",
+        "paper.histogram:private_histogram",
+        "noisy > laplace_threshold(epsilon, delta)",
+        "noisy > -9e9",
+        "A3 lone bins",
+        PAPER,
+    ),
+    Mutant(
+        "no threshold, Algorithm 5",
+        "paper.mean:_fullest_bins",
+        "released = noisy >",
+        "released = noisy > -9e9 * ",
+        "A3 lone bins",
+        PAPER,
+    ),
+    Mutant(
+        "threshold without +1, Algorithm 4",
+        "calibration:laplace_threshold",
+        "return math.ceil(",
+        "return -1 + math.ceil(",
+        "A3 lone bins",
+        PAPER,
+    ),
+    Mutant(
+        "threshold without +1, Algorithm 5",
+        "calibration:gaussian_threshold",
+        "return 1.0 -",
+        "return 0.0 -",
+        "A3 lone bins",
+        PAPER,
+    ),
+    Mutant(
+        "1/B for 1/(B/2)",
+        "paper.mean:private_mean",
+        "_UNIT_ROUNDOFF * M) / n",
+        "_UNIT_ROUNDOFF * M) / (2 * n)",
+        "A1 mean canary",
+        PAPER,
+        2400,
+    ),
+    Mutant(
+        "noise reused across batches",
+        "noise:SeededNoise.at_batch",
+        "(self.seed, batch)",
+        "(self.seed, 0)",
+        "A2 difference",
+        PAPER,
+    ),
+    Mutant(
+        "one draw for all coordinates",
+        DRAW,
+        "standard_normal(values.size)",
+        "standard_normal()",
+        "A1 mean canary",
+        PAPER,
+    ),
+    Mutant(
+        "the second half used twice",
+        "slots:Batch.halves",
+        "first, second = slice(0, n1), slice(n1, None)",
+        "first = second = slice(n1, None)",
+        "A4 halves",
+        PAPER,
+    ),
+    Mutant(
+        "the first half used twice",
+        "slots:Batch.halves",
+        "first, second = slice(0, n1), slice(n1, None)",
+        "first = second = slice(0, n1)",
+        "A4 halves",
+        PAPER,
+    ),
+    Mutant(
+        "Lap(1/eps)",
+        "paper.histogram:private_histogram",
+        "scale=2.0 / epsilon",
+        "scale=1.0 / epsilon",
+        "A6 laplace canary",
+        PAPER,
+        2000,
+    ),
+    # The adaptive method
+    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "mean canary", BOTH),
+    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "law", BOTH, 300),
+    Mutant(
+        "sensitivity rho for sqrt 2 rho",
+        "adaptive.queries:MomentQuery.clipped_mean",
+        "math.sqrt(2) * rho",
+        "rho",
+        "mean canary",
+        ("moment",),
+        4000,
+    ),
+    Mutant(
+        "sensitivity rho for 2 rho",
+        "adaptive.queries:GradientQuery.clipped_mean",
+        "math.hypot(2 * rho",
+        "math.hypot(rho",
+        "mean canary",
+        ("gradient",),
+    ),
+    Mutant(
+        "divided by valid records",
+        "adaptive.queries:MomentQuery.clipped_mean",
+        "return pack(total) / n",
+        "return pack(total) / (n - self.batch.null.sum())",
+        "mean canary",
+        ("moment",),
+        2000,
+    ),
+    Mutant(
+        "divided by valid records",
+        "adaptive.queries:GradientQuery.clipped_mean",
+        "return total / n",
+        "return total / (n - self.batch.null.sum())",
+        "mean canary",
+        ("gradient",),
+        2000,
+    ),
+    Mutant(
+        "nulls dropped",
+        "slots:SlotBuffer.put_rows",
+        "start, n = 0, len(X)",
+        "X = X[np.isfinite(X).all(axis=1)]; start, n = 0, len(X)",
+        "slots",
+        ("paper", "moment"),
+    ),
+    Mutant(
+        "column not normalised",
+        "adaptive.correlated:CorrelatedRelease.column",
+        "weights / np.linalg.norm(weights)",
+        "weights",
+        "column length",
+        BOTH,
+    ),
+    Mutant(
+        "past enters too strongly",
+        "adaptive.correlated:CorrelatedRelease.column",
+        "weights / np.linalg.norm(weights)",
+        "weights",
+        "mean canary",
+        ("moment",),
+        4000,
+    ),
+    Mutant(
+        "noise reused across batches",
+        "noise:SeededNoise.at_batch",
+        "(self.seed, batch)",
+        "(self.seed, 0)",
+        "law",
+        BOTH,
+        300,
+    ),
+    Mutant(
+        "one draw for all coordinates",
+        DRAW,
+        "standard_normal(values.size)",
+        "standard_normal()",
+        "law",
+        BOTH,
+        300,
+    ),
+    Mutant(
+        "range counts without noise",
+        "adaptive.radius:noisy_radius",
+        "noise.gaussian(count, sensitivity=1.0, mu=mu_count)[0]",
+        "count[0]",
+        "range output",
+        ("moment",),
+    ),
+    Mutant(
+        "range counts without noise",
+        "adaptive.radius:noisy_radius",
+        "noise.gaussian(count, sensitivity=1.0, mu=mu_count)[0]",
+        "count[0]",
+        "range canary",
+        ("gradient",),
+        300,
+    ),
+    Mutant(
+        "range spends all of mu again",
+        "adaptive.method:AdaptiveMethod.__init__",
+        "self.mu * math.sqrt(share)",
+        "self.mu",
+        "range canary",
+        BOTH,
+    ),
+    Mutant(
+        "each count spends all of the range's mu",
+        "adaptive.radius:noisy_radius",
+        "mu_count = mu / math.sqrt(count_of_counts(low, high))",
+        "mu_count = mu",
+        "law",
+        BOTH,
+        300,
+    ),
+    Mutant(
+        "one term not clipped",
+        "adaptive.queries:MomentQuery.clipped_mean",
+        "total = np.zeros",
+        "factor[-1] = 1.0; total = np.zeros",
+        "mean canary",
+        ("moment",),
+        400,
+    ),
+    Mutant(
+        "one term not clipped",
+        "adaptive.queries:GradientQuery.clipped_mean",
+        "total = np.zeros",
+        "s[-1] = 1.0; total = np.zeros",
+        "mean canary",
+        ("gradient",),
+        400,
+    ),
+    Mutant(
+        "copies share the secret history",
+        "adaptive.correlated:CorrelatedRelease.__getstate__",
+        "return self.mu, self.bandwidth",
+        "return self.mu, self.bandwidth, self._past",
+        "copies",
+        BOTH,
+        also=(
+            (
+                "adaptive.correlated:CorrelatedRelease.__setstate__",
+                "self.mu, self.bandwidth = state\n    self.restart()",
+                "self.mu, self.bandwidth, self._past = state",
+            ),
+            (
+                "adaptive.whitening:Whitener.__getstate__",
+                "return self.sampling, self.bandwidth",
+                "return self.sampling, self.bandwidth, self._past",
+            ),
+            (
+                "adaptive.whitening:Whitener.__setstate__",
+                "self.sampling, self.bandwidth = state\n    self.restart()",
+                "self.sampling, self.bandwidth, self._past = state",
+            ),
+        ),
+    ),
+)

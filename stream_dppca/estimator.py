@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from river import base
 
 from .adaptive import adaptive_method
@@ -30,6 +30,8 @@ MethodName = Literal["adaptive", "paper"]
 Centering = Literal["none", "pairs"]
 
 STATE_VERSION = 1
+#: Bounds on rounding are worked out for batches up to this size.
+LARGEST_BATCH = 2**22
 
 
 class DPPCA(base.MiniBatchTransformer):
@@ -49,8 +51,9 @@ class DPPCA(base.MiniBatchTransformer):
     **What is not.** Steps in front that look at the data break the promise. river's
     `StandardScaler` does: it scales each record by statistics of those before it, so that one
     record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. A `clone` does
-    not know what its original released: feeding the same records to both spends twice. The time a
-    batch takes is not hidden.
+    not know what its original released: feeding the same records to both spends twice; a copy, a
+    pickle and the child of a fork leave the partial batch behind. The time a batch takes is not
+    hidden. One estimator belongs to one thread.
 
     Parameters
     ----------
@@ -140,6 +143,9 @@ class DPPCA(base.MiniBatchTransformer):
         self._slots = SlotBuffer(features, batch_size, max_norm)
         self._method = self._make_method()
         self._method.check_batch(batch_size // self._slots_per_row, self._slots_per_row)
+        self._privacy = PrivacyStatement(
+            epsilon=epsilon, delta=delta, method=method, private=self._noise.private
+        )
         self._n_batches = 0
         self._release: Release | None = None
 
@@ -156,13 +162,13 @@ class DPPCA(base.MiniBatchTransformer):
         for batch in self._slots.put_frame(X):
             self._run(batch)
 
-    def learn_array(self, X: ArrayLike) -> None:
-        """Take the rows of an n x d array, columns in the order of `features`."""
-        rows = np.asarray(X)
-        if rows.dtype.kind not in "biuf":
-            raise ParameterError("X", "must hold real numbers", f"dtype {rows.dtype}")
-        if rows.dtype != np.float32:
-            rows = rows.astype(np.float64, copy=False)
+    def learn_array(self, X: NDArray[Any]) -> None:
+        """Take the rows of an n x d numpy array, columns in the order of `features`."""
+        if not isinstance(X, np.ndarray) or X.dtype.kind not in "biuf":
+            found = f"dtype {X.dtype}" if isinstance(X, np.ndarray) else type(X).__name__
+            raise ParameterError("X", "must be a numpy array of real numbers", found)
+        with np.errstate(all="ignore"):
+            rows = X if X.dtype == np.float32 else X.astype(np.float64, copy=False)
         if rows.ndim != 2 or rows.shape[1] != len(self._slots.features):
             rule = f"must have shape (n, {len(self._slots.features)})"
             raise ParameterError("X", rule, rows.shape)
@@ -173,7 +179,8 @@ class DPPCA(base.MiniBatchTransformer):
         """A full batch: learn from it, then show the result."""
         t = self._n_batches + 1
         rows = batch.pairs() if self.center == "pairs" else batch
-        outcome = self._method.step(rows, t, self._noise.at_batch(t))
+        with np.errstate(all="ignore"):  # a warning would tell of the records
+            outcome = self._method.step(rows, t, self._noise.at_batch(t))
         self._n_batches = t
         self._release = Release(
             batch=t,
@@ -212,13 +219,8 @@ class DPPCA(base.MiniBatchTransformer):
 
     @property
     def privacy(self) -> PrivacyStatement:
-        """What is promised."""
-        return PrivacyStatement(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            method=self.method,
-            private=self._noise.private,
-        )
+        """What is promised, as it was when the estimator was made."""
+        return self._privacy
 
     def transform_one(self, x: dict[Any, Any]) -> dict[Hashable, Any]:
         """Scores along the components, {0: ..., 1: ...}; zeros before the first release.
@@ -294,8 +296,12 @@ class DPPCA(base.MiniBatchTransformer):
         try:
             restored._method.load(state["method"])
             restored._n_batches = int(state["n_batches"])
+            if restored._n_batches < 0:
+                raise StateError("n_batches", "must not be negative")
             if state["release"] is not None:
                 restored._release = Release.model_validate(state["release"])
+        except StateError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise StateError("method", f"cannot be used: {type(error).__name__}") from None
         return restored
@@ -340,7 +346,7 @@ class DPPCA(base.MiniBatchTransformer):
         if len(set(features)) != len(features):
             raise ParameterError("features", "must not name a feature twice", features)
         check_budget(self.epsilon, self.delta)
-        _check_int("batch_size", self.batch_size, 2, 2**31 - 1)
+        _check_int("batch_size", self.batch_size, 2, LARGEST_BATCH)
         _check_int("n_components", self.n_components, 1, len(features))
         for name, value, allowed in (
             ("method", self.method, get_args(MethodName)),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .noise import Noise
 from .slots import Batch
 
-__all__ = ["Method", "Outcome"]
+__all__ = ["Method", "Outcome", "checked_basis"]
 
 FloatArray = NDArray[np.float64]
 
@@ -29,6 +29,18 @@ class Outcome:
     @classmethod
     def skip(cls, why: str, range: float | None = None) -> Outcome:
         return cls(skipped=why, range=range)
+
+
+def checked_basis(value: Any, *, like: FloatArray) -> FloatArray:
+    """Orthonormal columns out of a saved state, or a ValueError.
+
+    Sensitivities are worked out for orthonormal columns; a state that was tampered with must not
+    bring others.
+    """
+    W = np.array(value, dtype=np.float64).reshape(like.shape)
+    if not np.allclose(W.T @ W, np.eye(len(W.T)), rtol=0, atol=1e-9):  # false for NaN
+        raise ValueError("not orthonormal")
+    return W
 
 
 class Method(Protocol):

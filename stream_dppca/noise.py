@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -67,6 +68,21 @@ class Noise(ABC):
             grid = np.clip(query / unit, -GRID_MAX, GRID_MAX)
         noisy = self._discrete_gaussian(np.rint(grid).astype(np.int64).ravel())
         return np.asarray(noisy.reshape(query.shape) * unit, dtype=np.float64)
+
+    def gaussian_each(
+        self, count: int, *, sensitivity: float, mu: float
+    ) -> Callable[[float], float]:
+        """A function that releases `count` numbers one after the other, each as `gaussian` would.
+
+        All their noise is drawn here, in one call, before any of the numbers is known.
+        """
+        unit = self.gaussian_sd(1, sensitivity=sensitivity, mu=mu) / GRID_SD
+        draws = iter(self._discrete_gaussian(np.zeros(count, dtype=np.int64)).tolist())
+
+        def release(number: float) -> float:
+            return float(round(min(max(number / unit, -GRID_MAX), GRID_MAX)) + next(draws)) * unit
+
+        return release
 
     @staticmethod
     def gaussian_sd(size: int, *, sensitivity: float, mu: float) -> float:

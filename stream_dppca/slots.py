@@ -9,6 +9,7 @@ slot**, and whether it does depends on that record alone.
 from __future__ import annotations
 
 import struct
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .secrecy import forget_in_child
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +29,13 @@ FloatArray = NDArray[np.float64]
 
 _SQRT_HALF = 0.5**0.5
 
+# numpy turns its complex scalars into floats and warns; here they are no numbers, and silent.
+warnings.filterwarnings(
+    "error", category=np.exceptions.ComplexWarning, module=r"stream_dppca\.slots"
+)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)  # it holds records
 class Batch:
     """One full batch: a row a slot, null rows all zero."""
 
@@ -39,13 +47,20 @@ class Batch:
         return len(self.X)
 
     @classmethod
-    def of(cls, X: FloatArray, max_norm: float) -> Batch:
-        """Find the nulls of a block of rows. Copies the block only if it has any."""
+    def of(cls, X: FloatArray, max_norm: float, *, ours: bool = False) -> Batch:
+        """Find the nulls of a contiguous block of rows and make them zero.
+
+        If the block is not ours it is copied first, but only if there are nulls. The copy is
+        aligned in memory as the block was: last digits of BLAS products may depend on that, and
+        a null must not change those of other records.
+        """
         with np.errstate(all="ignore"):
             sq_norm = np.einsum("ij,ij->i", X, X)
             null = ~(sq_norm <= max_norm * max_norm)  # true for NaN too
         if null.any():
-            X, sq_norm = np.where(null[:, None], 0.0, X), np.where(null, 0.0, sq_norm)
+            X = X if ours else _copy_aligned(X)
+            X[null] = 0.0
+            sq_norm[null] = 0.0
         return cls(X, sq_norm, null)
 
     def pairs(self) -> Batch:
@@ -79,10 +94,11 @@ class SlotBuffer:
         self.features = tuple(features)
         self.size = size
         self.max_norm = max_norm
-        self.clear()
+        self.forget()
 
-    def clear(self) -> None:
-        """Forget the partial batch."""
+    def forget(self) -> None:
+        """Drop the partial batch."""
+        forget_in_child(self)
         self.fill = 0
         self._rows: FloatArray | None = None
         self._get = (
@@ -98,7 +114,7 @@ class SlotBuffer:
 
     def __setstate__(self, state: tuple[tuple[Any, ...], int, float]) -> None:
         self.features, self.size, self.max_norm = state
-        self.clear()
+        self.forget()
 
     def put_dict(self, x: Any) -> Batch | None:
         """Take one slot. Returns the batch if this filled it."""
@@ -139,11 +155,12 @@ class SlotBuffer:
     def frame_to_rows(self, frame: pd.DataFrame) -> FloatArray:
         """The declared columns of a frame as floats; what is missing or no number is NaN."""
         if frame.columns.is_unique:
-            where = frame.columns.get_indexer(list(self.features))
+            where = frame.columns.get_indexer(self.features)  # type: ignore[arg-type]
             if (where >= 0).all():
                 chosen = frame if len(where) == frame.shape[1] else frame.iloc[:, where]
                 if all(isinstance(t, np.dtype) and t.kind in "biuf" for t in set(chosen.dtypes)):
-                    rows = chosen.to_numpy(dtype=np.float64)
+                    with np.errstate(all="ignore"):
+                        rows = chosen.to_numpy(dtype=np.float64)
                     return rows if chosen is not frame else rows[:, where]
         X = np.empty((len(frame), len(self.features)))
         for j, feature in enumerate(self.features):
@@ -157,7 +174,17 @@ class SlotBuffer:
 
     def _close(self, rows: FloatArray) -> Batch:
         self.fill = 0
-        return Batch.of(rows, self.max_norm)
+        return Batch.of(rows, self.max_norm, ours=True)
+
+
+def _copy_aligned(X: FloatArray) -> FloatArray:
+    """A copy whose address is that of X, modulo a cache line."""
+    line = 64
+    raw = np.empty(X.nbytes + line, dtype=np.uint8)
+    shift = (X.ctypes.data - raw.ctypes.data) % line
+    copy = raw[shift : shift + X.nbytes].view(np.float64).reshape(X.shape)
+    copy[:] = X
+    return copy
 
 
 def _column(frame: pd.DataFrame, feature: Any) -> FloatArray | float:
@@ -169,8 +196,12 @@ def _column(frame: pd.DataFrame, feature: Any) -> FloatArray | float:
         return np.nan
     kind = getattr(column.dtype, "kind", "O")
     if kind in "biuf":
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    if kind in "cmM":
+        with np.errstate(all="ignore"):
+            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    if kind == "c":  # one complex number makes the whole column complex
+        values = column.to_numpy()
+        return np.where(values.imag == 0, values.real, np.nan)
+    if kind in "mM":
         return np.nan
     return np.fromiter((number(v) for v in column.astype(object)), np.float64, len(column))
 

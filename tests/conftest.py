@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -25,6 +27,13 @@ class FrozenNoise(Noise):
 
     def direction(self, dimension: int, columns: int) -> FloatArray:
         return np.random.default_rng(0).standard_normal((dimension, columns))
+
+    def gaussian_each(
+        self, count: int, *, sensitivity: float, mu: float
+    ) -> Callable[[float], float]:
+        """One question for each number, so that each is among those asked."""
+        how = {"sensitivity": sensitivity, "mu": mu}
+        return lambda number: float(self.gaussian(np.array([float(number)]), **how)[0])
 
     def order(self, n: int) -> NDArray[np.intp]:
         return np.arange(n)

@@ -85,3 +85,14 @@ def test_seeded_noise_depends_on_seed_and_batch_only() -> None:
     assert draw(1, 1) == draw(1, 1)
     assert len({draw(1, 1), draw(1, 2), draw(2, 1)}) == 3
     assert not SeededNoise(1).private
+
+
+@pytest.mark.parametrize("noise", [SecureNoise(), SeededNoise(5)], ids=["secure", "seeded"])
+def test_numbers_released_one_by_one_have_the_same_law(noise: SecureNoise | SeededNoise) -> None:
+    release = noise.gaussian_each(3000, sensitivity=3.0, mu=0.5)
+    z = np.array([release(17.0) for _ in range(3000)]) - 17.0
+    assert stats.kstest(z / 6.0, "norm").pvalue > FALSE_ALARM
+    with pytest.raises(StopIteration):
+        release(17.0)  # no number without noise of its own
+    huge = noise.gaussian_each(1, sensitivity=1.0, mu=1.0)
+    assert 1e6 < huge(1e300) < 1e9

@@ -140,7 +140,7 @@ def test_frames_of_every_dtype() -> None:
             "object": [1.5, "x"],
             "category": pd.Categorical([1.0, 2.0]),
             "time": pd.to_datetime(["2020", "2021"]),
-            "complex": [1j, 2j],
+            "complex": [1j, 2 + 0j],
         }
     )
     slots = SlotBuffer([*frame.columns, "missing"], 2, 1e18)
@@ -149,7 +149,7 @@ def test_frames_of_every_dtype() -> None:
     for name, expected in {
         "float32": [1, 2], "int": [1, 2], "bool": [1, 0], "nullable": [1, nan],
         "text": [nan, nan], "object": [1.5, nan], "category": [1, 2], "time": [nan, nan],
-        "complex": [nan, nan], "missing": [nan, nan],
+        "complex": [nan, 2], "missing": [nan, nan],
     }.items():  # fmt: skip
         assert np.array_equal(rows[name], expected, equal_nan=True), name
 

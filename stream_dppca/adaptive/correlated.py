@@ -27,13 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..noise import Noise
+from ..secrecy import forget_in_child
 
 __all__ = ["CorrelatedRelease", "Released", "combine"]
 
 FloatArray = NDArray[np.float64]
 
-#: Room for rounding in the weighted sum of queries: they are below 2^24 sensitivities for any
-#: batch this code can hold, so float64 is off by less than 2^-20 of one.
+#: Room for rounding in the weighted sum of queries: a mean over n <= 2^22 rows is below n
+#: sensitivities, so float64 is off by less than 1600 n 2^-53 < 1e-6 of one.
 _ROUNDING = 1e-6
 
 
@@ -46,7 +47,7 @@ class Released:
     alone: FloatArray  #: this batch's own query, solved for: C^-1 y
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Batch:
     column: FloatArray  # weights of the batch in its own release and later ones
     query: FloatArray  # SECRET: exact, in units of its noise
@@ -67,10 +68,11 @@ class CorrelatedRelease:
     def __init__(self, *, mu: float, bandwidth: int) -> None:
         self.mu = mu
         self.bandwidth = bandwidth
-        self.restart()
+        self.forget()
 
-    def restart(self) -> None:
-        """Forget the past; later releases have nothing to do with earlier ones."""
+    def forget(self) -> None:
+        """Drop the past; later releases have nothing to do with earlier ones."""
+        forget_in_child(self)
         self._past: deque[_Batch] = deque(maxlen=self.bandwidth - 1)  # newest first
 
     def __getstate__(self) -> tuple[float, int]:
@@ -78,7 +80,7 @@ class CorrelatedRelease:
 
     def __setstate__(self, state: tuple[float, int]) -> None:
         self.mu, self.bandwidth = state
-        self.restart()
+        self.forget()
 
     def column(self, power: float) -> FloatArray:
         """Unit length, falling as (1 + age)^-power."""

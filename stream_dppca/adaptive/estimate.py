@@ -105,5 +105,7 @@ class RunningEstimate:
         self.total = np.array(state["total"], dtype=np.float64)
         self.weight = float(state["weight"])
         mean, variance, n = state["energy"]
+        if not (np.isfinite(self.total).all() and self.weight >= 0 and variance >= 0 and n > 0):
+            raise ValueError("not a state of this estimate")
         self.energy = (float(mean), float(variance), int(n))
         self.cusum = float(state["cusum"])

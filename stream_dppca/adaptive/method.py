@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..calibration import gaussian_mu
-from ..errors import BatchSizeError
-from ..method import Outcome
+from ..errors import BatchSizeError, ParameterError
+from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import orthonormal
 from ..slots import Batch
@@ -39,6 +39,8 @@ FloatArray = NDArray[np.float64]
 
 #: In how many releases a batch takes part.
 BANDWIDTH = 32
+#: Coordinates that one record may reach; the proof of the grid is for this many.
+MOST_COORDINATES = 2**24
 #: Weights of a batch in later releases fall as (1 + age)^-power.
 MOMENT_POWER, GRADIENT_POWER = 0.55, 0.65
 #: Up to this many features the second moment is released, above it the gradient.
@@ -98,6 +100,10 @@ class AdaptiveMethod(ABC):
         self.estimate = RunningEstimate(size)
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
+        d, k = self.W.shape
+        if d * k * BANDWIDTH > MOST_COORDINATES:
+            most = MOST_COORDINATES // BANDWIDTH
+            raise ParameterError("features", f"times components must be at most {most}", d * k)
         smallest = smallest_batch(self.mu)
         if rows < smallest:
             why = "with fewer records the range cannot be found within the noise"
@@ -147,10 +153,10 @@ class AdaptiveMethod(ABC):
         return {"W": self.W.tolist(), "estimate": self.estimate.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.W = np.array(state["W"], dtype=np.float64).reshape(self.W.shape)
+        self.W = checked_basis(state["W"], like=self.W)
         self.estimate.load(state["estimate"])
-        self.correlated.restart()
-        self.whitener.restart()
+        self.correlated.forget()
+        self.whitener.forget()
 
 
 class MomentMethod(AdaptiveMethod):
@@ -253,11 +259,13 @@ class GradientMethod(AdaptiveMethod):
 
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
-        self.V = np.array(state["V"], dtype=np.float64).reshape(self.V.shape)
-        self.L = np.array(state["L"], dtype=np.float64).reshape(self.L.shape)
-        self.bulk = float(state["bulk"])
-        self.first_sensitivity = float(state["first_sensitivity"])
-        self.gain = float(state["gain"])
+        self.V = checked_basis(state["V"], like=self.V)
+        L = np.array(state["L"], dtype=np.float64).reshape(self.L.shape)
+        scalars = [float(state[name]) for name in ("bulk", "first_sensitivity", "gain")]
+        if not (np.isfinite(L).all() and np.array_equal(L, L.T) and all(s >= 0 for s in scalars)):
+            raise ValueError("not a state of this method")
+        self.L = L
+        self.bulk, self.first_sensitivity, self.gain = scalars
 
 
 def adaptive_method(*, W: FloatArray, epsilon: float, delta: float, rows: int) -> AdaptiveMethod:

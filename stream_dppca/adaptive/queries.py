@@ -27,7 +27,7 @@ _CHUNK = 1024  # rows scaled at a time: the temporary stays in the cache
 SIDE = 0.15
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # it holds records
 class GradientQuery:
     """Mean of clipped, centred gradients s_i (x_i (x_i^T W) - W L) over a batch, and of the s_i.
 
@@ -56,7 +56,7 @@ class GradientQuery:
         sq = batch.sq_norm * norm_p
         # Rounding of |x|^2, of p against x^T W, and of W^T W against I, relative to the square of
         # the largest the distance can be.
-        slack = 8 * (sum(W.shape) + 8) * _U * (np.sqrt(sq) + norm_l) ** 2
+        slack = 8 * (sum(W.shape) + 8) * math.sqrt(W.shape[1]) * _U * (np.sqrt(sq) + norm_l) ** 2
         if norm_l > 0:
             sq = sq - 2 * np.einsum("ij,ij->i", P @ L, P) + norm_l**2
         sq = np.maximum(sq, 0.0) + slack
@@ -81,7 +81,7 @@ class GradientQuery:
         return min(max(side / (SIDE * rho), 0.0), 1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # it holds records
 class MomentQuery:
     """Mean of clipped second moments x_i x_i^T over a batch, as a vector of d(d+1)/2 numbers.
 

@@ -70,11 +70,13 @@ def noisy_radius(
     >>> radius(j - 1) < 7 <= radius(j)
     True
     """
-    mu_count = mu / math.sqrt(count_of_counts(low, high))
-    for _ in range(count_of_counts(low, high)):
+    counts = count_of_counts(low, high)
+    mu_count = mu / math.sqrt(counts)
+    release = noise.gaussian_each(counts, sensitivity=1.0, mu=mu_count)
+    for _ in range(counts):
         middle = (low + high) // 2
-        count = np.array([np.count_nonzero(sq_distance > radius(middle) ** 2)], dtype=np.float64)
-        if noise.gaussian(count, sensitivity=1.0, mu=mu_count)[0] > beyond:
+        count = int(np.count_nonzero(sq_distance > radius(middle) ** 2))
+        if release(count) > beyond:
             low = min(middle + 1, high)
         else:
             high = middle

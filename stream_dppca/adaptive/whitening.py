@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..secrecy import forget_in_child
 from .correlated import combine
 
 __all__ = ["White", "Whitener"]
@@ -56,10 +57,11 @@ class Whitener:
     def __init__(self, *, sampling: float, bandwidth: int) -> None:
         self.sampling = sampling
         self.bandwidth = bandwidth
-        self.restart()
+        self.forget()
 
-    def restart(self) -> None:
-        """Begin anew, as `CorrelatedRelease` does when it is copied."""
+    def forget(self) -> None:
+        """Begin anew, as `CorrelatedRelease` does whenever it is copied."""
+        forget_in_child(self)
         self._past: deque[_Past] = deque(maxlen=self.bandwidth - 1)  # newest first
 
     def __getstate__(self) -> tuple[float, int]:
@@ -67,7 +69,7 @@ class Whitener:
 
     def __setstate__(self, state: tuple[float, int]) -> None:
         self.sampling, self.bandwidth = state
-        self.restart()
+        self.forget()
 
     def __call__(self, row: FloatArray, y: FloatArray, offset: FloatArray, gain: float) -> White:
         """Whiten release y = C q + xi, where q + offset has mean gain * theta."""

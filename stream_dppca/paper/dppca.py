@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BatchSizeError
-from ..method import Outcome
+from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import Schedule, oja_step
 from ..slots import Batch
@@ -102,7 +102,7 @@ class PaperMethod:
         return {"W": self.W.tolist()}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.W = np.array(state["W"], dtype=np.float64).reshape(self.W.shape)
+        self.W = checked_basis(state["W"], like=self.W)
 
     def _gradients(self, half: Batch) -> FloatArray:
         """g_i = A_i w = x_i (x_i . w), a row each; with k columns, k of them side by side."""

@@ -26,6 +26,7 @@ FloatArray = NDArray[np.float64]
 
 #: The label of the bin [0, 0]; all others are floor(4 log2 eigenvalue).
 ZERO_BIN = np.iinfo(np.int64).min
+SMALLEST_BIN = 4 * -900
 
 
 def subset_count(epsilon: float, delta: float, zeta: float, C1: float) -> int:
@@ -58,7 +59,7 @@ def private_top_eigenvalue(
 
     Returns
     -------
-    None where the paper returns bottom: no bin released, or the bin [0, 0] won.
+    None where the paper returns bottom: no bin released, or the bin [0, 0] won (or 2^-900).
     """
     k = subset_count(epsilon, delta, zeta, C1)
     # Line 1: differences of neighbours.
@@ -78,7 +79,7 @@ def private_top_eigenvalue(
         return None
     # Line 7: the fullest bin, on a tie the lowest.
     fullest = int(bins[int(counts.argmax())])
-    if fullest == ZERO_BIN:
+    if fullest < SMALLEST_BIN:  # the bin [0, 0], or one where later steps would underflow
         return None
     # Line 8: its lower edge, halved because differences double the covariance.
     return math.pow(2.0, fullest / 4) / 2

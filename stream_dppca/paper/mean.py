@@ -58,8 +58,10 @@ class MeanBudget:
         )
 
     def threshold(self, dimension: int) -> float:
-        """Noisy counts above this are released."""
-        sigma = math.sqrt(2 * dimension) / self.mu_histogram
+        """Noisy counts above this are released: for the sd of the noise that is drawn."""
+        sigma = Noise.gaussian_sd(
+            2 * dimension, sensitivity=math.sqrt(2 * dimension), mu=self.mu_histogram
+        )
         return gaussian_threshold(sigma, self.delta_threshold, dimension)
 
 
@@ -101,7 +103,7 @@ def private_mean(
     # Line 1: the bin width.
     tau = 2**0.25 * K * math.sqrt(eigenvalue) * math.log(25) ** a
     # Lines 2 to 5: in each coordinate, the left edge of the fullest released bin.
-    center = _fullest_bins(G[~null], tau, budget, slots=n, noise=noise)
+    center = _fullest_bins(G[~null], tau, budget, noise)
     if center is None:
         return None
     # Lines 6 and 7: truncate.
@@ -119,9 +121,7 @@ def private_mean(
     return PrivateMean(center + noisy, sigma)
 
 
-def _fullest_bins(
-    G: FloatArray, tau: float, budget: MeanBudget, *, slots: int, noise: Noise
-) -> FloatArray | None:
+def _fullest_bins(G: FloatArray, tau: float, budget: MeanBudget, noise: Noise) -> FloatArray | None:
     """Left edges l tau of the fullest released bins (l tau, (l+1) tau], or None."""
     n, d = G.shape
     if n == 0:
@@ -135,10 +135,9 @@ def _fullest_bins(
     counts = np.diff(starts, append=d * n).astype(np.float64)
     coordinate, bin_ = starts // n, ordered.ravel()[starts]
 
-    # How many bins are occupied is not public, how many could be is.
-    noisy = noise.gaussian(
-        counts, sensitivity=math.sqrt(2 * d), mu=budget.mu_histogram, size=2 * slots * d
-    )
+    # How many bins are occupied is not public. At most 2 d counts differ between neighbours, the
+    # others are rounded alike, so rounding is paid for 2 d.
+    noisy = noise.gaussian(counts, sensitivity=math.sqrt(2 * d), mu=budget.mu_histogram, size=2 * d)
     released = noisy > budget.threshold(d)
     coordinate, bin_, noisy = coordinate[released], bin_[released], noisy[released]
     # By coordinate, then fullest first, then lowest bin; take the first of each coordinate.

@@ -134,6 +134,16 @@ class Spy:
         self.gaussians.append(Call(np.ravel(query), np.ravel(noisy)))
         return noisy
 
+    def gaussian_each(self, count: int, **how: Any) -> Callable[[float], float]:
+        release = self._source.gaussian_each(count, **how)
+
+        def spied(number: float) -> float:
+            noisy = release(number)
+            self.gaussians.append(Call(np.array([float(number)]), np.array([noisy])))
+            return noisy
+
+        return spied
+
     def laplace(self, counts: Any, **how: Any) -> Any:
         noisy = self._source.laplace(counts, **how)
         self.laplaces.append(Call(counts.astype(float), noisy.astype(float)))

@@ -239,16 +239,16 @@ MUTANTS = (
     Mutant(
         "range counts without noise",
         "adaptive.radius:noisy_radius",
-        "noise.gaussian(count, sensitivity=1.0, mu=mu_count)[0]",
-        "count[0]",
+        "if release(count) > beyond",
+        "if count > beyond",
         "range output",
         ("moment",),
     ),
     Mutant(
         "range counts without noise",
         "adaptive.radius:noisy_radius",
-        "noise.gaussian(count, sensitivity=1.0, mu=mu_count)[0]",
-        "count[0]",
+        "if release(count) > beyond",
+        "if count > beyond",
         "range canary",
         ("gradient",),
         300,
@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant(
         "each count spends all of the range's mu",
         "adaptive.radius:noisy_radius",
-        "mu_count = mu / math.sqrt(count_of_counts(low, high))",
+        "mu_count = mu / math.sqrt(counts)",
         "mu_count = mu",
         "law",
         BOTH,
@@ -298,7 +298,7 @@ MUTANTS = (
         also=(
             (
                 "adaptive.correlated:CorrelatedRelease.__setstate__",
-                "self.mu, self.bandwidth = state\n    self.restart()",
+                "self.mu, self.bandwidth = state\n    self.forget()",
                 "self.mu, self.bandwidth, self._past = state",
             ),
             (
@@ -308,7 +308,7 @@ MUTANTS = (
             ),
             (
                 "adaptive.whitening:Whitener.__setstate__",
-                "self.sampling, self.bandwidth = state\n    self.restart()",
+                "self.sampling, self.bandwidth = state\n    self.forget()",
                 "self.sampling, self.bandwidth, self._past = state",
             ),
         ),

@@ -101,6 +101,7 @@ class SlotBuffer:
         forget_in_child(self)
         self.fill = 0
         self._rows: FloatArray | None = None
+        self._known_columns: tuple[Any, slice | list[int] | None] = (None, None)
         self._get = (
             itemgetter(*self.features)
             if len(self.features) > 1
@@ -154,18 +155,30 @@ class SlotBuffer:
 
     def frame_to_rows(self, frame: pd.DataFrame) -> FloatArray:
         """The declared columns of a frame as floats; what is missing or no number is NaN."""
-        if frame.columns.is_unique:
-            where = frame.columns.get_indexer(self.features)  # type: ignore[arg-type]
-            if (where >= 0).all():
-                chosen = frame if len(where) == frame.shape[1] else frame.iloc[:, where]
-                if all(isinstance(t, np.dtype) and t.kind in "biuf" for t in set(chosen.dtypes)):
-                    with np.errstate(all="ignore"):
-                        rows = chosen.to_numpy(dtype=np.float64)
-                    return rows if chosen is not frame else rows[:, where]
+        if (where := self._columns(frame)) is not None:
+            chosen = frame if where == slice(None) else frame.iloc[:, where]
+            values = chosen.to_numpy()
+            if values.dtype.kind in "biuf":  # all columns are plain numbers
+                with np.errstate(all="ignore"):
+                    return np.asarray(values, dtype=np.float64)
         X = np.empty((len(frame), len(self.features)))
         for j, feature in enumerate(self.features):
             X[:, j] = _column(frame, feature)
         return X
+
+    def _columns(self, frame: pd.DataFrame) -> slice | list[int] | None:
+        """Where the features stand in a frame, None if not each exactly once."""
+        known, where = self._known_columns
+        if frame.columns is known:
+            return where
+        names = list(frame.columns)
+        where = None
+        if tuple(names) == self.features:
+            where = slice(None)
+        elif all(names.count(feature) == 1 for feature in self.features):
+            where = [names.index(feature) for feature in self.features]
+        self._known_columns = frame.columns, where
+        return where
 
     def _open(self) -> FloatArray:
         rows = np.empty((self.size, len(self.features)))

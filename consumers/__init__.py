@@ -1,0 +1,1 @@
+"""The Kafka service around `stream_dppca`."""

@@ -1,0 +1,300 @@
+"""`stream-dppca`: the service and its tools, as commands.
+
+Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .log import Log
+    from .settings import Settings
+
+__all__ = ["main"]
+
+EXIT_CONFIGURATION: Final = 78
+EXIT_REFUSED: Final = 65
+
+DESCRIPTION = """\
+Differentially private PCA of a Kafka topic: records go in, private components come out.
+
+A first model on an existing cluster:
+
+  export DPPCA_BOOTSTRAP_SERVERS=kafka:9092 DPPCA_INPUT_TOPIC=telemetry
+  export DPPCA_FEATURES=cpu,memory,disk.read DPPCA_EPSILON=1 DPPCA_DELTA=1e-6
+  export DPPCA_BATCH_SIZE=10000
+  stream-dppca check-config      # are the settings right, and the topics there?
+  stream-dppca serve             # learn; a second one is a hot standby
+  stream-dppca inspect           # the current component, labelled and sorted
+
+Every setting is a flag (--batch-size), a variable (DPPCA_BATCH_SIZE) or a line of a TOML file
+(batch_size = 10000); flags win over variables, variables over the file. See `serve --help`.
+"""
+
+COMMANDS: Final = {
+    "serve": "learn from a topic and publish the components",
+    "check-config": "check the settings, and the topics unless --offline",
+    "show-config": "print the settings, secrets masked",
+    "topics": "make the output and state topics, or say what is missing",
+    "merge": "publish the combined component of all shards, once",
+    "inspect": "print the current component of a model, labelled and sorted",
+    "run": "learn from a file instead of a topic; releases as JSON lines",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        "stream-dppca", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="command", help="\n".join(
+        f"{name:13} {text}" for name, text in COMMANDS.items()
+    ))  # fmt: skip
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="see `<command> --help`")
+    if given and given[0] in COMMANDS:
+        command, options = given[0], given[1:]
+    else:
+        parsed = parser.parse_args(given)
+        command, options = parsed.command, parsed.options
+    try:
+        return _RUN[command](_parse(command, options))
+    except Exception as error:
+        from .logs import describe_error
+
+        described = describe_error(error)
+        # The text of an error that is not ours may quote a record: its type and place must do.
+        text = described.get("message") or json.dumps({"event": "crashed", **described})
+        return _fail(text, _exit_code(error))
+
+
+def _exit_code(error: Exception) -> int:
+    from stream_dppca import DPPCAError
+
+    from .errors import ConfigurationError, StateRefused
+
+    if isinstance(error, StateRefused):
+        return EXIT_REFUSED
+    return EXIT_CONFIGURATION if isinstance(error, ConfigurationError | DPPCAError) else 1
+
+
+def _fail(text: str, code: int) -> int:
+    sys.stderr.write(text.rstrip() + "\n")
+    return code
+
+
+def _parse(command: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """A command's options: its own, and every setting."""
+    from .settings import PREFIX, Settings
+
+    parser = argparse.ArgumentParser(
+        f"stream-dppca {command}", description=COMMANDS[command].capitalize() + "."
+    )
+    parser.add_argument("--config", type=Path, help=f"a TOML file of settings ({PREFIX}CONFIG)")
+    if command == "check-config":
+        parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
+    if command == "inspect":
+        parser.add_argument("--task", default=None, help="a shard; default: merged if there is one")
+        parser.add_argument("--json", action="store_true", help="the release as published")
+        parser.add_argument("--top", type=int, default=0, help="only the largest loadings")
+    if command == "run":
+        parser.add_argument("--input", required=True, help="a file, or - for standard input")
+        parser.add_argument("--state", type=Path, help="where to keep the state, to go on later")
+        parser.add_argument(
+            "--new-records", action="store_true",
+            help="the input holds new records only: pass over none that the state has used",
+        )  # fmt: skip
+        parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    group = parser.add_argument_group("settings")
+    for name, field in Settings.model_fields.items():
+        if command == "run" and name == "format":
+            choices = ("csv", "jsonl", "parquet", "npy")
+            parser.add_argument("--format", choices=choices, help="default: by the file's name")
+            continue
+        default = field.get_default()
+        shown = "" if field.is_required() or default in ("", None) else f" [{default}]"
+        group.add_argument(
+            "--" + name.replace("_", "-"), default=argparse.SUPPRESS, metavar="…",
+            help=f"{field.description}{shown}".replace("%", "%%"),
+        )  # fmt: skip
+    options = parser.parse_args(arguments)
+    flags = {n: v for n, v in vars(options).items() if n in Settings.model_fields}
+    if command == "run":
+        flags.pop("format", None)
+    options.flags = flags
+    return options
+
+
+def _settings(options: argparse.Namespace, **defaults: Any) -> Settings:
+    from .settings import load_settings, unmatched_variables
+
+    for name in unmatched_variables():
+        sys.stderr.write(f"warning: {name} is no setting of this version; is it mistyped?\n")
+    return load_settings({**defaults, **options.flags}, options.config)
+
+
+def _kafka(settings: Settings) -> Log:
+    from .kafka_edge import KafkaConfig, KafkaLog
+    from .logs import set_up_logs
+
+    set_up_logs(sys.stderr)
+    return KafkaLog(
+        KafkaConfig(
+            connection=settings.connection(),
+            group=settings.group,
+            input_topic=settings.input_topic,
+            state_topic=settings.state_topic,
+            output_topic=settings.output_topic,
+            session_timeout_s=settings.session_timeout_s,
+            request_timeout_s=settings.request_timeout_s,
+            transaction_timeout_s=settings.transaction_timeout_s,
+            fetch=settings.fetch(),
+        )
+    )
+
+
+# Commands
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from .logs import describe_error, log_event, set_up_logs
+    from .service import Service
+
+    settings = _settings(options)
+    log = _kafka(settings)
+    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+    stop = threading.Event()
+    signalled: list[float] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        # A second signal: at once. Some senders signal the process and its group, in one go.
+        if signalled and time.monotonic() - signalled[0] > 0.5:
+            os._exit(128 + number)
+        signalled.append(time.monotonic())
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    log_event("starting", input=settings.input_topic, output=settings.output_topic,
+              state=settings.state_topic, group=settings.group, shards=settings.shards,
+              epsilon=settings.epsilon, delta=settings.delta)  # fmt: skip
+    code = 0
+    try:
+        Service(settings, log, stop=stop).run()
+    except Exception as error:
+        log_event("stopped", level="error", **describe_error(error))
+        code = _exit_code(error)
+    # Everything is closed. Threads of the client can hold up the interpreter's end for seconds.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _check_config(options: argparse.Namespace) -> int:
+    from .service import task_config
+    from .states import make_estimator
+    from .topics import ensure_topics
+
+    settings = _settings(options)
+    make_estimator(task_config(settings).estimator)
+    if not options.offline:
+        kept = settings.model_copy(update={"create_topics": False})
+        ensure_topics(_kafka(settings), kept)
+    sys.stdout.write("the settings are fine\n")
+    return 0
+
+
+def _show_config(options: argparse.Namespace) -> int:
+    sys.stdout.write(json.dumps(_settings(options).shown(), indent=2) + "\n")
+    return 0
+
+
+def _topics(options: argparse.Namespace) -> int:
+    from .topics import ensure_topics, wanted_topics
+
+    settings = _settings(options)
+    ensure_topics(_kafka(settings), settings)
+    for name, info in wanted_topics(settings).items():
+        sys.stdout.write(f"{name}: {info.partitions} partition(s), compacted\n")
+    return 0
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from .merge import merged_record
+
+    settings = _settings(options)
+    log = _kafka(settings)
+    record = merged_record(log.scan(settings.output_topic), settings.model)
+    if record is None:
+        return _fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
+    log.publish([record])
+    sys.stdout.write(record.value.decode() + "\n")
+    return 0
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from .inspect import current_release, describe
+
+    settings = _settings(options, **_READING)
+    records = _kafka(settings).scan(settings.output_topic)
+    release = current_release(records, settings.model, options.task)
+    if release is None:
+        return _fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
+    text = release.model_dump_json() if options.json else describe(release, options.top)
+    sys.stdout.write(text.rstrip() + "\n")
+    return 0
+
+
+#: To read releases, nothing needs to be known about how they are made.
+_READING: Final = {"features": "-", "epsilon": 1, "delta": 1e-6, "batch_size": 2}
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .files import run_file
+
+    name = "stdin" if options.input == "-" else Path(options.input).stem
+    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name) or "file"
+    settings = _settings(options, input_topic=safe)
+    suffix = Path(options.input).suffix.lstrip(".")
+    format: Any = options.format or {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
+    if format not in ("csv", "jsonl", "parquet", "npy"):
+        return _fail("--format: say which of csv, jsonl, parquet, npy", EXIT_CONFIGURATION)
+
+    def out(value: bytes) -> None:
+        sys.stdout.buffer.write(value + b"\n")
+        sys.stdout.buffer.flush()
+
+    from .progress import shown_progress
+
+    with shown_progress(options.input, quiet=options.quiet) as progress:
+        waiting = run_file(
+            settings, options.input, format, state=options.state, out=out, progress=progress,
+            new_records=options.new_records,
+        )  # fmt: skip
+    if waiting:
+        sys.stderr.write(f"{waiting} rows wait for a full batch of {settings.batch_size}\n")
+    return 0
+
+
+_RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
+    "serve": _serve,
+    "check-config": _check_config,
+    "show-config": _show_config,
+    "topics": _topics,
+    "merge": _merge,
+    "inspect": _inspect,
+    "run": _run,
+}
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,79 @@
+"""JSON logs on stdout: one object a line, with an event name.
+
+An event carries names, numbers of partitions, offsets and batches, never anything of a record. Of
+an error that is not ours only the type and the place are logged: its text may quote data. The
+Kafka client logs through here too, warnings and worse only: at debug it logs message values.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+import traceback
+from typing import Any, Literal, TextIO
+
+from stream_dppca import DPPCAError
+
+from .errors import ServiceError
+
+__all__ = ["describe_error", "log_event", "set_up_logs"]
+
+Level = Literal["info", "warning", "error"]
+
+_logger = logging.getLogger("stream_dppca.service")
+_lock = threading.Lock()
+
+
+def log_event(event: str, *, level: Level = "info", **fields: Any) -> None:
+    """Log that something happened."""
+    _logger.log(getattr(logging, level.upper()), event, extra={"fields": fields})
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """An error as fields of an event."""
+    fields: dict[str, Any] = {"error": type(error).__name__}
+    if isinstance(error, ServiceError | DPPCAError):
+        fields["message"] = str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    fields["at"] = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} {f.name}" for f in frames[-6:]]
+    return fields
+
+
+class _Lines(logging.Handler):
+    def __init__(self, stream: TextIO, context: dict[str, Any]) -> None:
+        super().__init__()
+        self._stream, self._context = stream, context
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.gmtime(record.created)
+        entry: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", now) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.msg if record.name == _logger.name else "client",
+            **self._context,
+        }
+        if record.name == _logger.name:
+            entry.update(getattr(record, "fields", {}))
+        else:
+            entry.update(logger=record.name, message=record.getMessage()[:500])
+        with _lock:
+            try:
+                self._stream.write(json.dumps(entry, default=str) + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # nobody listens any more
+                pass
+
+
+def set_up_logs(stream: TextIO | None = None, **context: Any) -> None:
+    """Send every event to `stream` (stdout), each with the fields of `context`."""
+    handler = _Lines(stream or sys.stdout, context)
+    _logger.handlers = [handler]
+    _logger.setLevel(logging.INFO)
+    _logger.propagate = False
+    kafka = logging.getLogger("kafka")
+    kafka.handlers = [handler]
+    kafka.setLevel(logging.WARNING)
+    kafka.propagate = False

@@ -1,0 +1,102 @@
+"""Every metric, what kind it is, and what to do when it moves.
+
+Safe figures only: slots, batches, offsets, times, published values. How many records were bad or
+clipped is a fact about records that no noise covers, so it is not counted anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+__all__ = ["DEFINITIONS", "Definition", "Metrics"]
+
+
+class Definition(NamedTuple):
+    kind: str
+    help: str
+    labels: tuple[str, ...]
+    action: str
+
+
+DEFINITIONS: Final[dict[str, Definition]] = {
+    "dppca_slots_total": Definition(
+        "counter", "Slots taken by this process, nulls included.", (),
+        "Flat while the lag grows: the service is stuck; see dppca_loop_age_seconds.",
+    ),
+    "dppca_batches_total": Definition(
+        "counter", "Batches committed and published by this process.", ("task",),
+        "Flat while slots grow: batches fail; look for task_dropped in the logs.",
+    ),
+    "dppca_published_timestamp_seconds": Definition(
+        "gauge", "When the newest release was published.", ("task",),
+        "Older than a batch takes: see the lag and the logs.",
+    ),
+    "dppca_lag_messages": Definition(
+        "gauge", "Messages in the input that have not been read.", ("task",),
+        "Growing: more shards, larger packed messages, or a faster format.",
+    ),
+    "dppca_input_partitions": Definition(
+        "gauge", "Input partitions that a task reads.", ("task",),
+        "Not what the topic has: look for partitions_added in the logs.",
+    ),
+    "dppca_offsets_lost_total": Definition(
+        "counter", "Offsets that retention removed before they were read.", (),
+        "Moving: the service is slower than retention; keep records longer or add shards.",
+    ),
+    "dppca_tasks": Definition(
+        "gauge", "Tasks that this process runs; 0 for a standby.", (),
+        "0 on every instance: nobody works; look for task_dropped in the logs.",
+    ),
+    "dppca_tasks_dropped_total": Definition(
+        "counter", "Tasks dropped with what they had in memory, to load the committed state.", (),
+        "A few at rebalances are normal; a steady rate is not: see task_dropped in the logs.",
+    ),
+    "dppca_rebalances_total": Definition(
+        "counter", "Changes of the group that this process saw.", (),
+        "A steady rate: instances die or stall; see their logs.",
+    ),
+    "dppca_commit_seconds": Definition(
+        "histogram", "Time of a state transaction, confirmation included.", (),
+        "Growing: the brokers are slow; a batch waits this long.",
+    ),
+    "dppca_loop_age_seconds": Definition(
+        "gauge", "Time since the loop last turned.", (),
+        "Near stall_timeout_s: the process is about to end itself, with all stacks in the log.",
+    ),
+}  # fmt: skip
+
+
+class Metrics:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.slots = self._counter("dppca_slots_total")
+        self.batches = self._counter("dppca_batches_total")
+        self.offsets_lost = self._counter("dppca_offsets_lost_total")
+        self.dropped = self._counter("dppca_tasks_dropped_total")
+        self.rebalances = self._counter("dppca_rebalances_total")
+        self.published = self._gauge("dppca_published_timestamp_seconds")
+        self.lag = self._gauge("dppca_lag_messages")
+        self.partitions = self._gauge("dppca_input_partitions")
+        self.tasks = self._gauge("dppca_tasks")
+        self.loop_age = self._gauge("dppca_loop_age_seconds")
+        name = "dppca_commit_seconds"
+        buckets = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+        self.commit_seconds = Histogram(
+            name, DEFINITIONS[name].help, registry=self.registry, buckets=buckets
+        )
+
+    def _counter(self, name: str) -> Counter:
+        definition = DEFINITIONS[name]
+        return Counter(name, definition.help, definition.labels, registry=self.registry)
+
+    def _gauge(self, name: str) -> Gauge:
+        definition = DEFINITIONS[name]
+        return Gauge(name, definition.help, definition.labels, registry=self.registry)
+
+    def render(self) -> bytes:
+        """In the text format of Prometheus."""
+        return generate_latest(self.registry)

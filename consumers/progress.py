@@ -1,0 +1,32 @@
+"""A progress bar on standard error, for people only."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+__all__ = ["shown_progress"]
+
+
+@contextlib.contextmanager
+def shown_progress(name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A function to call with slots and batches. Shows nothing where nobody looks."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda slots, batches: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    except ImportError:
+        yield lambda slots, batches: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("{task.fields[slots]:,} slots, {task.fields[batches]:,} releases"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None, slots=0, batches=0)
+        yield lambda slots, batches: bar.update(task, slots=slots, batches=batches)

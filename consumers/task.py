@@ -1,0 +1,200 @@
+"""One task: one estimator over its share of the input partitions.
+
+    fence -> load the last committed state -> publish its release again (same bytes) -> seek
+      ┌─> poll -> decode -> slots ... the batch is full -> the estimator releases
+      └── publish <- one transaction: state, offsets, the exact bytes to publish
+
+Everything in memory is worth nothing until the transaction has been confirmed. Whatever goes wrong
+before that, the task is dropped whole and another one loads the last committed state; nothing of
+the dropped one can have been seen. The argument is written out in docs/service.md.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stream_dppca import DPPCA
+
+from . import testhooks
+from .codecs import Codec
+from .errors import StateRefused
+from .intake import Intake
+from .log import Claim, Ledger, Log, Membership, Record
+from .logs import log_event
+from .metrics import Metrics
+from .releases import make_record, make_release
+from .states import (
+    VERSION,
+    Published,
+    StateRecord,
+    check_history,
+    decode_state,
+    encode_state,
+    make_estimator,
+    restore_estimator,
+)
+
+__all__ = ["Task", "TaskConfig"]
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What all tasks of a model share."""
+
+    model: str
+    shards: int
+    input_topic: str
+    features: tuple[str, ...]
+    estimator: Mapping[str, Any]  #: parameters of `DPPCA`
+    codec: Codec
+    start: Literal["earliest", "latest"] = "earliest"
+    refresh_s: float = 10.0  #: how often to look for new partitions, and at the lag
+    stall_s: float = 120.0  #: how long a partition with unread messages may stand still
+
+
+class Task:
+    """A running task. Any error it raises means: drop it."""
+
+    def __init__(
+        self,
+        number: int,
+        log: Log,
+        membership: Membership,
+        claim: Claim,
+        config: TaskConfig,
+        metrics: Metrics,
+    ) -> None:
+        self.number, self.claim = number, claim
+        self._config, self._metrics = config, metrics
+        self.current: Record | None = None  #: the release that is out
+        # The order is the guarantee: fence first, then read what the fenced may have written.
+        self._ledger: Ledger = log.ledger(number, claim)
+        self._open: list[Ledger | Intake] = [self._ledger]
+        try:
+            self._intake = Intake(
+                log, config.input_topic, config.codec, metrics, task=number, shards=config.shards,
+                refresh_s=config.refresh_s, stall_s=config.stall_s,
+            )  # fmt: skip
+            self._open.append(self._intake)
+            self._estimator = self._load(membership)
+            self._publish_again()
+        except BaseException:
+            self.close()
+            raise
+
+    # Start
+
+    def _load(self, membership: Membership) -> DPPCA:
+        """The estimator of the last committed state; the intake stands where it stopped."""
+        config = self._config
+        history = [
+            decode_state(
+                value, model=config.model, task=self.number, shards=config.shards,
+                input=config.input_topic,
+            )
+            for value in self._ledger.load()
+        ]  # fmt: skip
+        check_history(history)
+        self._committed = positions = history[-1].next_positions() if history else {}
+        self._refuse_lost_state(membership, {p: at.offset for p, at in positions.items()})
+        if not history:
+            self._intake.begin({}, config.start)
+            log_event("state_new", task=self.number)
+            return make_estimator(config.estimator)
+        last = history[-1]
+        estimator = restore_estimator(last.estimator, config.estimator)
+        if estimator.n_batches != last.batch:
+            raise StateRefused(f"the state of batch {last.batch} holds another batch's estimator")
+        self.current = last.release.record()
+        # A partition that the state does not know is new: nothing of it has been used.
+        self._intake.begin(positions, "earliest")
+        log_event("state_loaded", task=self.number, batch=last.batch)
+        return estimator
+
+    def _refuse_lost_state(self, membership: Membership, offsets: Mapping[int, int]) -> None:
+        """State and offsets are committed together. If the offsets are ahead, states are lost
+        (topic emptied, copied back, unclean election): records that were used would be used again.
+        """
+        topic = self._config.input_topic
+        for p, used in membership.committed(topic, self._intake.share()).items():
+            if used > offsets.get(p, 0):
+                raise StateRefused(
+                    f"the group has used partition {p} of {topic!r} up to offset {used}, the state "
+                    f"of task {self.number} only up to {offsets.get(p, 0)}: states are lost. "
+                    "Restore the state topic; or, to begin a new model, give it its own name, "
+                    "group and state topic, and start='latest'."
+                )
+
+    # The loop
+
+    def step(self, timeout_s: float) -> bool:
+        """Read once and learn, at most to the end of the batch. True if there was anything."""
+        testhooks.reach("polling")
+        if not self._intake.read(timeout_s):
+            return False
+        estimator = self._estimator
+        size, before = estimator.batch_size, estimator.n_batches
+        while estimator.n_batches == before and self._intake.waiting:
+            estimator.learn_array(self._intake.take(size - estimator.n_seen % size))
+        if estimator.n_batches != before:
+            testhooks.reach("batch_full")
+            self._finish_batch()
+        return True
+
+    def _finish_batch(self) -> None:
+        """Durable, then visible."""
+        estimator, config = self._estimator, self._config
+        release = estimator.last_release
+        if release is None or estimator.n_seen % estimator.batch_size:
+            raise RuntimeError("not at the end of a batch")
+        published = make_release(
+            release, model=config.model, task=self.number, shards=config.shards,
+            features=config.features,
+        )  # fmt: skip
+        record = make_record(published)
+        state = StateRecord(
+            version=VERSION,
+            model=config.model,
+            task=self.number,
+            shards=config.shards,
+            input=config.input_topic,
+            batch=release.batch,
+            writer=uuid.uuid4().hex,
+            positions={str(p): at for p, at in sorted(self._intake.positions.items())},
+            estimator=estimator.state(),
+            release=Published.of(record),
+        )
+        testhooks.reach("before_transaction")
+        started = time.monotonic()
+        self._committed = dict(self._intake.positions)
+        self._ledger.commit(encode_state(state), self._committed)
+        self._metrics.commit_seconds.observe(time.monotonic() - started)
+        testhooks.reach("after_commit")
+        self._publish(record)
+        self._metrics.batches.labels(task=str(self.number)).inc()
+        log_event("released", task=self.number, batch=release.batch, skipped=release.skipped)
+        testhooks.reach("after_publish")
+
+    def _publish(self, record: Record) -> None:
+        self._ledger.publish([record], self._committed)
+        self.current = record
+        self._metrics.published.labels(task=str(self.number)).set_to_current_time()
+
+    def _publish_again(self) -> None:
+        """Whoever committed this release may have died before it was out."""
+        if self.current is not None:
+            self._publish(self.current)
+            log_event("published_again", task=self.number, batch=self._estimator.n_batches)
+
+    def publish_merged(self, record: Record) -> None:
+        """A merged release. The offsets are those of the last batch, not of where we are now."""
+        self._ledger.publish([record], self._committed)
+
+    def close(self) -> None:
+        """Let go of everything. What is in memory is lost, as it must be."""
+        while self._open:
+            self._open.pop().close()

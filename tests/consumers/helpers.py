@@ -1,0 +1,102 @@
+"""What the tests of the service share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from consumers.codecs import make_codec
+from consumers.log import Claim, Log, Membership
+from consumers.memory_log import Cluster, MemoryLog
+from consumers.metrics import Metrics
+from consumers.releases import PublishedRelease, parse_release
+from consumers.task import Task, TaskConfig
+
+FEATURES = ("cpu", "memory", "disk.read")
+BATCH = 300
+ESTIMATOR: dict[str, Any] = {
+    "features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "batch_size": BATCH,
+}  # fmt: skip
+MODEL, INPUT, STATE, OUTPUT, GROUP = "m", "in", "m.state", "m.out", "g"
+
+
+def rows(n: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, 3)) * [3.0, 1.0, 0.3]
+
+
+def as_json(row: Sequence[float]) -> bytes:
+    cpu, memory, read = map(float, row)
+    return json.dumps({"cpu": cpu, "memory": memory, "disk": {"read": read}, "x": "y"}).encode()
+
+
+def cluster(partitions: int = 1, shards: int = 1) -> Cluster:
+    made = Cluster()
+    made.create(INPUT, partitions)
+    made.create(STATE, shards, {"cleanup.policy": "compact"})
+    made.create(OUTPUT, 1, {"cleanup.policy": "compact"})
+    return made
+
+
+def memory_log(on: Cluster, max_records: int = 100) -> MemoryLog:
+    return MemoryLog(on, group=GROUP, state_topic=STATE, input_topic=INPUT, output_topic=OUTPUT,
+                     max_records=max_records)  # fmt: skip
+
+
+def config(format: str = "json", shards: int = 1, **estimator: Any) -> TaskConfig:
+    return TaskConfig(
+        model=MODEL,
+        shards=shards,
+        input_topic=INPUT,
+        features=FEATURES,
+        estimator={**ESTIMATOR, **estimator},
+        codec=make_codec(format, FEATURES, 1 << 20),  # type: ignore[arg-type]
+        refresh_s=0.0,
+    )
+
+
+def settled(membership: Membership, tasks: int | None = None) -> Claim:
+    """Poll until the group gives a claim (of so many tasks)."""
+    for _ in range(300):
+        claim = membership.poll(0.1)
+        if claim is not None and (tasks is None or len(claim.tasks) == tasks):
+            return claim
+    raise AssertionError("the group did not settle")
+
+
+def start_task(log: Log, number: int = 0, **options: Any) -> Task:
+    membership = log.join()
+    claim = settled(membership)
+    task = Task(number, log, membership, claim, config(**options), Metrics())
+    task.membership = membership  # type: ignore[attr-defined]
+    return task
+
+
+def drain(task: Task, until: Callable[[], bool] | None = None) -> None:
+    """Step until there is nothing more to do."""
+    while task.step(0.0):
+        if until is not None and until():
+            return
+
+
+def releases(log: Log, topic: str = OUTPUT) -> list[PublishedRelease]:
+    return [parse_release(record.value) for record in log.scan(topic)]
+
+
+def check_output(log: Log, topic: str = OUTPUT) -> dict[Any, int]:
+    """Numbers without gaps and one payload each; returns the last number of each task."""
+    payloads: dict[tuple[Any, int], set[bytes]] = {}
+    for record in log.scan(topic):
+        release = parse_release(record.value)
+        payloads.setdefault((release.task, release.batch), set()).add(record.value)
+    assert all(len(distinct) == 1 for distinct in payloads.values())
+    last: dict[Any, int] = {}
+    for task, batch in payloads:
+        last[task] = max(last.get(task, 0), batch)
+    for task, batch in last.items():
+        if task != "merged":
+            assert {b for t, b in payloads if t == task} == set(range(1, batch + 1))
+    return last

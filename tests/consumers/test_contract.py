@@ -1,0 +1,236 @@
+"""What the service asks of a log, asked of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from consumers.errors import Fenced, LogError, OffsetsGone
+from consumers.kafka_edge import KafkaConfig, KafkaLog
+from consumers.log import Log, Position, Reader, Record, TopicInfo
+from consumers.memory_log import Cluster, MemoryLog
+
+from .helpers import settled
+
+COMPACT = {"cleanup.policy": "compact"}
+
+
+class Case:
+    """A log with fresh topics, and a second instance of everything on request."""
+
+    def __init__(self, make: Callable[[], Log], produce: Callable[..., None], names: Any) -> None:
+        self.make, self.produce, self.names = make, produce, names
+        self.log = make()
+        self._open: list[Any] = []
+        self.log.create_topic(names["input_topic"], TopicInfo(2, {}), 1)
+        self.log.create_topic(names["state_topic"], TopicInfo(2, COMPACT), 1)
+        self.log.create_topic(names["output_topic"], TopicInfo(1, COMPACT), 1)
+
+    def kept(self, part: Any) -> Any:
+        self._open.append(part)
+        return part
+
+    def close(self) -> None:
+        for part in reversed(self._open):
+            part.close()
+
+
+def names(fresh: Callable[[str], str]) -> dict[str, str]:
+    kinds = ("input_topic", "state_topic", "output_topic", "group")
+    return {kind: fresh(kind) for kind in kinds}
+
+
+@pytest.fixture
+def kafka_case(broker: Any, fresh_name: Callable[[str], str]) -> Iterator[Case]:
+    from kafka import KafkaProducer
+
+    named = names(fresh_name)
+    connection = {"bootstrap_servers": broker.bootstrap_servers}
+    config = KafkaConfig(connection=connection, session_timeout_s=6.0, **named)
+    producer = KafkaProducer(**connection)
+
+    def produce(topic: str, value: bytes | None, partition: int = 0) -> None:
+        producer.send(topic, value, key=b"k", partition=partition).get(10)
+
+    case = Case(lambda: KafkaLog(config), produce, named)
+    yield case
+    case.close()
+    producer.close()
+
+
+@pytest.fixture
+def memory_case(fresh_name: Callable[[str], str]) -> Iterator[Case]:
+    cluster, named = Cluster(), names(fresh_name)
+    case = Case(lambda: MemoryLog(cluster, **named), cluster.produce, named)
+    yield case
+    case.close()
+
+
+def read_all(reader: Reader, n: int) -> list[tuple[int, int, bytes | None]]:
+    """n messages as (partition, offset, value)."""
+    found: list[tuple[int, int, bytes | None]] = []
+    deadline = time.monotonic() + 20
+    while len(found) < n and time.monotonic() < deadline:
+        for chunk in reader.read(0.2):
+            assert len(chunk.offsets) == len(chunk.values)
+            pairs = zip(chunk.offsets, chunk.values, strict=True)
+            found += [(chunk.partition, offset, value) for offset, value in pairs]
+    return found
+
+
+class Contract:
+    """The same tests for each kind of log."""
+
+    @pytest.fixture
+    def case(self) -> Case:
+        raise NotImplementedError("see the subclasses")
+
+    def test_topics(self, case: Case) -> None:
+        info = case.log.topic(case.names["state_topic"])
+        assert info is not None and info.partitions == 2
+        assert info.configs is not None and info.configs["cleanup.policy"] == "compact"
+        assert case.log.topic("no-such-topic") is None
+        case.log.create_topic(case.names["state_topic"], TopicInfo(5, COMPACT), 1)
+        again = case.log.topic(case.names["state_topic"])
+        assert again is not None and again.partitions == 2
+
+    def test_reading(self, case: Case) -> None:
+        topic = case.names["input_topic"]
+        for i in range(4):
+            case.produce(topic, b"%d" % i, i % 2)
+        case.produce(topic, None, 0)
+        reader = case.kept(case.log.reader(topic))
+        assert reader.partitions() == {0, 1}
+        assert {p: tuple(b) for p, b in reader.bounds([0, 1]).items()} == {0: (0, 3), 1: (0, 2)}
+        reader.assign({0: 0, 1: 1})
+        wanted = [(0, 0, b"0"), (0, 1, b"2"), (0, 2, None), (1, 1, b"3")]
+        assert sorted(read_all(reader, 4)) == wanted
+        assert reader.read(0.0) == []
+        assert reader.positions() == {0: 3, 1: 2}
+        reader.assign({1: 0})
+        assert read_all(reader, 2) == [(1, 0, b"1"), (1, 1, b"3")]
+
+    def test_offsets_that_are_not_there(self, case: Case) -> None:
+        reader = case.kept(case.log.reader(case.names["input_topic"]))
+        reader.assign({0: 7})
+        with pytest.raises(OffsetsGone):
+            read_all(reader, 1)
+
+    def test_a_transaction_is_state_and_offsets(self, case: Case) -> None:
+        member = case.kept(case.log.join())
+        claim = settled(member, 2)
+        ledger = case.kept(case.log.ledger(1, claim))
+        assert ledger.load() == []
+        assert member.committed(case.names["input_topic"], [0, 1]) == {}
+        for i in range(1, 4):
+            ledger.commit(b"state %d" % i, {0: Position(10 * i, 3), 1: Position(i)})
+        assert ledger.load()[-1] == b"state 3"
+        assert member.committed(case.names["input_topic"], [0, 1]) == {0: 30, 1: 3}
+        other = case.kept(case.log.ledger(0, claim))
+        assert other.load() == []
+
+    def test_publishing(self, case: Case) -> None:
+        claim = settled(case.kept(case.log.join()), 2)
+        ledger = case.kept(case.log.ledger(0, claim))
+        made = [Record(b"k", b"1", (("h", b"x"),)), Record(b"k", b"2")]
+        ledger.publish(made[:1], {0: Position(1)})
+        ledger.publish(made[1:], {0: Position(1)})
+        case.log.publish([Record(b"k", b"3")])
+        assert case.log.scan(case.names["output_topic"]) == [*made, Record(b"k", b"3")]
+
+    def test_an_earlier_owner_is_fenced(self, case: Case) -> None:
+        claim = settled(case.kept(case.log.join()), 2)
+        old = case.kept(case.log.ledger(0, claim))
+        old.commit(b"1", {0: Position(1)})
+        new = case.kept(case.log.ledger(0, claim))
+        assert new.load() == [b"1"]
+        with pytest.raises(LogError):
+            old.commit(b"2 of the old", {0: Position(2)})
+        with pytest.raises(LogError):
+            old.publish([Record(b"k", b"of the old")], {0: Position(1)})
+        new.commit(b"2 of the new", {0: Position(2)})
+        assert new.load() == [b"1", b"2 of the new"]
+        assert case.log.scan(case.names["output_topic"]) == []
+
+    def test_an_earlier_owner_cannot_publish_first_thing(self, case: Case) -> None:
+        """The zombie that was stopped between its commit and its publish."""
+        claim = settled(case.kept(case.log.join()), 2)
+        old = case.kept(case.log.ledger(0, claim))
+        old.commit(b"1", {0: Position(1)})
+        case.kept(case.log.ledger(0, claim))
+        with pytest.raises(Fenced):
+            old.publish([Record(b"k", b"of the old")], {0: Position(1)})
+        assert case.log.scan(case.names["output_topic"]) == []
+
+    def test_a_left_generation_cannot_commit(self, case: Case) -> None:
+        first = case.kept(case.log.join())
+        claim = settled(first, 2)
+        ledger = case.kept(case.log.ledger(0, claim))
+        second = case.kept(case.make().join())
+        deadline = time.monotonic() + 20
+        now = claim
+        while now is claim and time.monotonic() < deadline:
+            second.poll(0.1)
+            now = first.poll(0.1) or claim
+        assert now is not claim
+        with pytest.raises(Fenced):
+            ledger.commit(b"stale", {0: Position(1)})
+        # Nor publish, not even with an epoch of its own: the zombie that starts over.
+        again = case.kept(case.log.ledger(0, claim))
+        with pytest.raises(Fenced):
+            again.publish([Record(b"k", b"stale")], {0: Position(1)})
+        assert case.kept(case.log.ledger(0, now)).load() == []
+        assert case.log.scan(case.names["output_topic"]) == []
+
+    def test_tasks_are_shared_and_handed_over(self, case: Case) -> None:
+        first, second = case.log.join(), case.kept(case.make().join())
+        claims = {}
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            claims = {member: member.poll(0.1) for member in (first, second)}
+            held = [claim.tasks for claim in claims.values() if claim is not None]
+            if sorted(map(sorted, held)) == [[0], [1]]:
+                break
+        else:
+            raise AssertionError("the tasks were not shared")
+        first.close()
+        assert settled(second, 2).tasks == {0, 1}
+
+
+class TestMemory(Contract):
+    @pytest.fixture
+    def case(self, memory_case: Case) -> Case:
+        return memory_case
+
+
+class TestKafka(Contract):
+    @pytest.fixture
+    def case(self, kafka_case: Case) -> Case:
+        return kafka_case
+
+    def test_positions_pass_what_cannot_be_read(
+        self, case: Case, broker: Any, fresh_name: Callable[[str], str]
+    ) -> None:
+        """Else an aborted transaction of the producers would look like a lag that never ends."""
+        from kafka import KafkaProducer
+
+        topic = case.names["input_topic"]
+        producer = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("txn")
+        )
+        producer.init_transactions()
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            producer.send(topic, b"x", partition=0).get(10)
+            end()
+        producer.close()
+        reader = case.kept(case.log.reader(topic))
+        reader.assign({0: 0})
+        assert read_all(reader, 1) == [(0, 0, b"x")]
+        deadline = time.monotonic() + 10
+        while reader.positions()[0] < reader.bounds([0])[0].end and time.monotonic() < deadline:
+            assert reader.read(0.2) == []
+        assert reader.positions()[0] == reader.bounds([0])[0].end == 4

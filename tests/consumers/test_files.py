@@ -1,0 +1,149 @@
+"""`stream-dppca run`: formats, resuming, kills."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consumers.cli import main
+from consumers.errors import ConfigurationError, Fenced
+from consumers.files import StateFile, read_blocks
+
+from .helpers import FEATURES, as_json, rows
+
+BATCH = 300
+FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3",
+         "--batch-size", str(BATCH)]  # fmt: skip
+POINTS = ("polling", "batch_full", "before_transaction", "inside_transaction", "after_commit",
+          "after_publish", "closing")  # fmt: skip
+
+
+def write(folder: Path, format: str, X: np.ndarray) -> Path:
+    path = folder / f"data.{format}"
+    if format == "csv":
+        lines = [
+            ",".join(["other", *FEATURES]),
+            *(",".join(["x", *map(repr, r)]) for r in X.tolist()),
+        ]
+        path.write_text("\n".join(lines) + "\n")
+    elif format == "jsonl":
+        path.write_bytes(b"\n".join(as_json(r) for r in X) + b"\n")
+    elif format == "npy":
+        np.save(path, X)
+    else:
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({f: X[:, i] for i, f in enumerate(FEATURES)}), path)
+    return path
+
+
+def read(path: Path, format: str) -> np.ndarray:
+    return np.concatenate(list(read_blocks(str(path), format, FEATURES)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet", "npy"])
+def test_every_format_gives_the_same_rows(tmp_path: Path, format: str) -> None:
+    X = rows(5000)
+    assert read(write(tmp_path, format, X), format).tolist() == X.tolist()
+
+
+def test_bad_lines_are_nulls(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(
+        b'\xef\xbb\xbfcpu,memory,disk.read\r\n1,2,3\r\n1,2\n,,\n1,x,3\n\n"1,2,3\n\xff,1,2\n4,5,6\n'
+    )
+    X = read(path, "csv")
+    assert np.isnan(X).all(axis=1).tolist() == [False, *[True] * 6, False]
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(as_json([1, 2, 3]) + b"\n{\n\n[]\n" + as_json([4, 5, 6]))
+    assert np.isnan(read(path, "jsonl")).all(axis=1).tolist() == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet", "npy"])
+def test_missing_columns_are_said_at_once(tmp_path: Path, format: str) -> None:
+    path = write(tmp_path, format, rows(3))
+    with pytest.raises(ConfigurationError, match=r"column y|shape"):
+        list(read_blocks(str(path), format, ("cpu", "y")))  # type: ignore[arg-type]
+
+
+def run(*arguments: Any, stdin: bytes = b"", **environment: str) -> Any:
+    command = [sys.executable, "-m", "consumers.cli", "run", *map(str, arguments), *FLAGS]
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment}
+    return subprocess.run(command, input=stdin, capture_output=True, env=env, timeout=60)
+
+
+def batches(output: bytes) -> dict[int, set[bytes]]:
+    found: dict[int, set[bytes]] = {}
+    for line in output.splitlines():
+        found.setdefault(json.loads(line)["batch"], set()).add(line)
+    return found
+
+
+def test_a_run_that_is_killed_everywhere_and_goes_on(tmp_path: Path) -> None:
+    """Every point once, one after the other, on the same state."""
+    path, state = write(tmp_path, "csv", rows(8 * BATCH + 17)), tmp_path / "state.json"
+    output = b""
+    for point in POINTS:
+        times = ":2" if point == "batch_full" else ""
+        done = run("--input", path, "--state", state, DPPCA_TEST_HOOKS="1",
+                   DPPCA_TEST_CRASH_AT=point + times)  # fmt: skip
+        assert done.returncode == -9, (point, done.stderr)
+        output += done.stdout
+    done = run("--input", path, "--state", state)
+    assert done.returncode == 0
+    assert b"17 rows wait" in done.stderr
+    found = batches(output + done.stdout)
+    assert sorted(found) == list(range(1, 9))
+    assert all(len(payloads) == 1 for payloads in found.values())
+
+
+def test_the_end_is_the_last_release_again(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path, state = write(tmp_path, "jsonl", rows(2 * BATCH)), tmp_path / "state.json"
+    arguments = ["run", "--input", str(path), "--state", str(state), *FLAGS]
+    assert main(arguments) == 0
+    first = capfdbinary.readouterr().out.splitlines()
+    assert main(arguments) == 0
+    assert capfdbinary.readouterr().out.splitlines() == first[-1:]
+    assert len(first) == 2
+
+
+def test_new_records_on_standard_input(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state.json"
+    X = rows(2 * BATCH)
+    arguments = ["run", "--input", "-", "--format", "jsonl", "--state", str(state),
+                 "--new-records", *FLAGS]  # fmt: skip
+    for part in (X[:BATCH], X[BATCH:]):
+        data = b"\n".join(as_json(r) for r in part)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+        assert main(arguments) == 0
+    found = batches(capfdbinary.readouterr().out)
+    assert sorted(found) == [1, 2]
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    first = StateFile(tmp_path / "s")
+    with pytest.raises(Fenced, match="another process"):
+        StateFile(tmp_path / "s")
+    first.close()
+    StateFile(tmp_path / "s").close()
+
+
+def test_another_epsilon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, state = write(tmp_path, "npy", rows(BATCH)), tmp_path / "state.json"
+    arguments = ["run", "--input", str(path), "--state", str(state), *FLAGS]
+    assert main(arguments) == 0
+    assert main([*arguments, "--epsilon", "2"]) == 65
+    assert "epsilon" in capsys.readouterr().err

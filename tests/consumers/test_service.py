@@ -1,0 +1,257 @@
+"""The service's loop on the in-process log; its pages; its watchdog."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from consumers.errors import ConfigurationError, LogError
+from consumers.http import HttpServer
+from consumers.log import TopicInfo
+from consumers.logs import describe_error, log_event, set_up_logs
+from consumers.memory_log import Cluster, MemoryLog
+from consumers.metrics import Metrics
+from consumers.service import Service
+from consumers.settings import Settings, load_settings
+from consumers.topics import ensure_topics
+
+from .helpers import FEATURES, as_json, check_output, rows
+from .processes import wait_for
+
+BATCH = 300
+
+
+def settings(**changes: Any) -> Settings:
+    return load_settings(
+        {"features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "batch_size": BATCH,
+         "input_topic": "in", "model": "m", "http_port": 0, "partition_refresh_s": 0.1, **changes}
+    )  # fmt: skip
+
+
+def log_of(cluster: Cluster, s: Settings) -> MemoryLog:
+    return MemoryLog(cluster, group=s.group, state_topic=s.state_topic, input_topic=s.input_topic,
+                     output_topic=s.output_topic)  # fmt: skip
+
+
+@contextmanager
+def running(cluster: Cluster, s: Settings) -> Iterator[Service]:
+    service = Service(s, log_of(cluster, s), watched=False)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            service.run()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield service
+    finally:
+        service.stop.set()
+        thread.join(10)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def feed(cluster: Cluster, n: int, partitions: int = 1) -> None:
+    for i, row in enumerate(rows(n)):
+        cluster.produce("in", as_json(row), i % partitions)
+
+
+def test_a_service_on_the_memory_log() -> None:
+    cluster, s = Cluster(), settings()
+    cluster.create("in", 1)
+    feed(cluster, 3 * BATCH + 5)
+    with running(cluster, s) as service:
+        wait_for("releases", lambda: log_of(cluster, s).topic(s.output_topic)
+                 and check_output(log_of(cluster, s), s.output_topic) == {0: 3})  # fmt: skip
+        assert service.ready() == (True, "working")
+        component = service.component(None)
+        assert component is not None and json.loads(component)["batch"] == 3
+        assert service.component("1") is None
+    assert service.ready() == (False, "leaving")
+    with running(cluster, s):
+        feed(cluster, BATCH)
+        wait_for("more", lambda: check_output(log_of(cluster, s), s.output_topic) == {0: 4})
+
+
+def test_instances_come_and_go() -> None:
+    cluster, s = Cluster(), settings(shards=2)
+    cluster.create("in", 4)
+    with running(cluster, s) as first:
+        wait_for("both", lambda: len(first._tasks) == 2)
+        with running(cluster, s) as second:
+            wait_for("one each", lambda: len(first._tasks) == len(second._tasks) == 1)
+            feed(cluster, 4 * BATCH, 4)
+            wait_for("merged", lambda: check_output(
+                log_of(cluster, s), s.output_topic) == {0: 2, 1: 2, "merged": 4})  # fmt: skip
+            with running(cluster, s) as third:
+                wait_for("standby", lambda: third.ready() == (True, "standing by"))
+        wait_for("both again", lambda: len(first._tasks) == 2)
+        feed(cluster, 4 * BATCH, 4)
+        wait_for("all", lambda: check_output(log_of(cluster, s), s.output_topic)
+                 == {0: 4, 1: 4, "merged": 8})  # fmt: skip
+
+
+def test_errors_of_the_log_are_got_over() -> None:
+    cluster, s = Cluster(), settings()
+    cluster.create("in", 1)
+    feed(cluster, 5 * BATCH)
+    failures = 3
+
+    def fail(moment: str) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise LogError("no answer")
+
+    cluster.on_commit = fail
+    with running(cluster, s) as service:
+        wait_for("releases", lambda: log_of(cluster, s).topic(s.output_topic)
+                 and check_output(log_of(cluster, s), s.output_topic) == {0: 5})  # fmt: skip
+        assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 3
+
+
+def test_what_cannot_be_mended_ends_the_service() -> None:
+    cluster, s = Cluster(), settings()
+    with pytest.raises(ConfigurationError, match="'in' does not exist"), running(cluster, s) as it:
+        wait_for("the end", lambda: it.ready()[1] == "leaving")
+
+
+def test_topics_are_made_or_asked_for() -> None:
+    cluster, s = Cluster(), settings(shards=3, create_topics=False)
+    cluster.create("in", 1)
+    log = log_of(cluster, s)
+    with pytest.raises(ConfigurationError, match=r"--create --topic m\.dppca-state"):
+        ensure_topics(log, s)
+    ensure_topics(log, settings(shards=3))
+    ensure_topics(log, s)
+    info = log.topic(s.state_topic)
+    assert info == TopicInfo(3, info.configs if info else None)
+    with pytest.raises(ConfigurationError, match="3 partitions, shards is 2"):
+        ensure_topics(log, settings(shards=2))
+    other = Cluster()
+    other.create("in", 1)
+    other.create(s.state_topic, 3, {"cleanup.policy": "delete"})
+    with pytest.raises(ConfigurationError, match="the state would expire"):
+        ensure_topics(log_of(other, s), settings(shards=3))
+
+
+# Pages
+
+
+class Page:
+    def __init__(self) -> None:
+        self.is_alive, self.is_ready, self.release = True, True, b"{}"
+
+    def alive(self) -> bool:
+        return self.is_alive
+
+    def ready(self) -> tuple[bool, str]:
+        return self.is_ready, "so"
+
+    def component(self, task: str | None) -> bytes | None:
+        return self.release if task in (None, "0") else None
+
+
+def test_pages() -> None:
+    import urllib.error
+    import urllib.request
+
+    page = Page()
+    server = HttpServer("127.0.0.1", 0, page, Metrics())
+
+    def get(path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}") as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    try:
+        assert get("/livez") == (200, b"alive\n")
+        assert get("/readyz") == (200, b"so\n")
+        assert get("/component") == get("/component?task=0") == (200, b"{}")
+        assert get("/component?task=1")[0] == 503
+        assert b"dppca_slots_total 0.0" in get("/metrics")[1]
+        assert get("/")[0] == 404
+        page.is_alive = page.is_ready = False
+        assert get("/livez")[0] == get("/readyz")[0] == 503
+        with pytest.raises(ConfigurationError, match="http_port"):
+            HttpServer("127.0.0.1", server.port, page, Metrics())
+    finally:
+        server.close()
+
+
+# Logs
+
+
+def test_logs_are_json_and_hold_no_foreign_text(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs(sys.stdout, model="m")
+    log_event("something", batch=3)
+    try:
+        raise ValueError("the record was 987654")
+    except ValueError as error:
+        log_event("failed", level="error", **describe_error(error))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["event"] == "something" and lines[0]["batch"] == 3 and lines[0]["model"] == "m"
+    assert lines[1]["error"] == "ValueError" and "987654" not in str(lines[1])
+    assert describe_error(LogError("ours"))["message"] == "ours"
+
+
+# The watchdog
+
+STALL = """
+import sys, threading, time
+from consumers.logs import set_up_logs
+from consumers.metrics import Metrics
+from consumers.watchdog import Watchdog
+set_up_logs()
+stop = threading.Event()
+dog = Watchdog(stall_s=0.5, leave_s=0.5, stop=stop, metrics=Metrics())
+dog.start()
+if sys.argv[1] == "leave":
+    stop.set()
+def a_function_that_hangs(secret):
+    time.sleep(30)
+a_function_that_hangs("987654")
+"""
+
+
+@pytest.mark.parametrize(
+    "how, code, event", [("stall", 70, "stalled"), ("leave", 75, "exit_forced")]
+)
+def test_a_process_that_hangs_is_ended(how: str, code: int, event: str) -> None:
+    started = time.monotonic()
+    command = [sys.executable, "-c", STALL, how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert json.loads(done.stdout.splitlines()[-1])["event"] == event
+    assert time.monotonic() - started < 10
+    if how == "stall":
+        assert "a_function_that_hangs" in done.stderr
+        assert "987654" not in done.stderr
+
+
+def test_the_points_of_the_hooks_kill() -> None:
+    code = "from consumers import testhooks as t; [t.reach('polling') for _ in range(3)]; print(1)"
+    for environment, wanted in (
+        ({"DPPCA_TEST_CRASH_AT": "polling:3"}, 0),
+        ({"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_CRASH_AT": "polling:3"}, -signal.SIGKILL),
+        ({"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_CRASH_AT": "polling:4"}, 0),
+    ):
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+        assert done.returncode == wanted

@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test check bench clean
+.PHONY: run test check bench crash soak clean
 
-run: $(VENV)/.ready  ## learn from a telemetry stream and show the private component
-	@$(BIN)/python -m stream_dppca $(ARGS)
+run: $(VENV)/.ready  ## telemetry into a real Kafka, private components out, a live view
+	@$(BIN)/python -m consumers.demo $(ARGS)
 
 test: $(VENV)/.ready  ## every test, doctest and README example
 	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
@@ -18,8 +18,15 @@ check: $(VENV)/.ready  ## lint, types, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: $(VENV)/.ready  ## the figures of the README
-	@$(BIN)/python -m benchmarks $(ARGS)
+bench: $(VENV)/.ready  ## accuracy and speed: the figures of the README
+	@$(BIN)/python -m benchmarks.speed $(ARGS)
+	@$(BIN)/python -m benchmarks.accuracy $(ARGS)
+
+crash: $(VENV)/.ready  ## the crash matrix, with 50 random kills
+	@STREAM_DPPCA_CRASHES=50 $(BIN)/python -m pytest tests/crash $(ARGS)
+
+soak: $(VENV)/.ready  ## ten minutes at full speed, memory flat
+	@$(BIN)/python -m tests.crash.soak $(ARGS)
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

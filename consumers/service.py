@@ -158,7 +158,9 @@ class Service:
         for number in list(self._tasks):
             if self.stop.is_set():
                 return
-            self._guarded(number, partial(self._step, self._tasks[number], timeout_s))
+            task = self._tasks.get(number)  # another one's failure may have dropped it
+            if task is not None:
+                self._guarded(number, partial(self._step, task, timeout_s))
         self._merge()
 
     def _current_claim(self) -> Claim | None:

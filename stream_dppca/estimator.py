@@ -15,7 +15,7 @@ from .calibration import check_budget
 from .errors import ParameterError, StateError
 from .method import Method
 from .noise import Noise, make_noise
-from .oja import InverseTime, Schedule, orthonormal
+from .oja import InverseTime, Schedule, column_signs, orthonormal
 from .paper import PaperMethod
 from .release import PrivacyStatement, Release
 from .slots import Batch, SlotBuffer, number
@@ -181,6 +181,8 @@ class DPPCA(base.MiniBatchTransformer):
         rows = batch.pairs() if self.center == "pairs" else batch
         with np.errstate(all="ignore"):  # a warning would tell of the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
+            if t == 1:  # from here on, signs follow from release to release
+                self._method.W = self._method.W * column_signs(self._method.W)
         self._n_batches = t
         self._release = Release(
             batch=t,

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from .errors import ParameterError
 
-__all__ = ["InverseTime", "Schedule", "TheoremSchedule", "oja_step", "orthonormal"]
+__all__ = [
+    "InverseTime",
+    "Schedule",
+    "TheoremSchedule",
+    "column_signs",
+    "oja_step",
+    "orthonormal",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -118,20 +125,25 @@ def orthonormal(W: FloatArray, like: FloatArray | None = None) -> FloatArray:
     """Orthonormal columns that span what W spans, column by column (QR).
 
     Signs follow the columns of `like`, so a component does not flip between releases; without
-    it the largest coordinate of each column is positive. Columns that are zero or not finite are
-    replaced by those of `like`.
+    it the largest coordinate of each column is positive. What is not finite, or zero, is replaced
+    by `like`.
     """
     if like is not None and not np.isfinite(W).all():
         W = like
     scale = np.abs(W).max(initial=0.0)
     if scale == 0.0:
         return W if like is None else like
-    Q, _R = np.linalg.qr(W / scale)
+    Q, _ = np.linalg.qr(W / scale)
+    return np.asarray(Q * column_signs(Q, like))
+
+
+def column_signs(W: FloatArray, like: FloatArray | None = None) -> FloatArray:
+    """+1 or -1 for each column: towards that of `like`, or its largest coordinate positive."""
     if like is None:
-        signs = np.sign(Q[np.abs(Q).argmax(axis=0), np.arange(Q.shape[1])])
+        along = W[np.abs(W).argmax(axis=0), np.arange(W.shape[1])]
     else:
-        signs = np.sign(np.einsum("ij,ij->j", Q, like))
-    return Q * np.where(signs == 0, 1.0, signs)
+        along = np.einsum("ij,ij->j", W, like)
+    return np.where(along < 0, -1.0, 1.0)
 
 
 def _check_positive(name: str, value: float) -> None:

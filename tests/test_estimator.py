@@ -148,6 +148,15 @@ def test_several_components(k: int) -> None:
     assert m.last_release.spread == pytest.approx(scale[:k] ** 2, rel=0.5)
 
 
+@pytest.mark.parametrize("d", [5, 70])
+def test_the_largest_weight_of_a_first_release_is_positive(d: int) -> None:
+    for seed in range(5):
+        pca = DPPCA(features=range(d), epsilon=8.0, delta=1e-3, batch_size=500, n_components=2)
+        pca.learn_array(np.random.default_rng(seed).standard_normal((500, d)))
+        W = pca.components
+        assert (W[np.arange(2), np.abs(W).argmax(axis=1)] > 0).all()
+
+
 def test_scores() -> None:
     m = model(n_components=2)
     x = dict.fromkeys(FEATURES, 1.0)

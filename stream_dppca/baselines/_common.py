@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import ParameterError
 from ..noise import Noise, make_noise
-from ..oja import Schedule
+from ..oja import Schedule, column_signs
 
 FloatArray = NDArray[np.float64]
 
@@ -123,9 +123,7 @@ def orient(components: FloatArray) -> FloatArray:
     >>> orient(np.array([[0.6, -0.8]]))
     array([[-0.6,  0.8]])
     """
-    largest = np.argmax(np.abs(components), axis=1)
-    signs = np.where(components[np.arange(len(components)), largest] < 0, -1.0, 1.0)
-    return components * signs[:, np.newaxis]
+    return components * column_signs(components.T)[:, np.newaxis]
 
 
 def start(noise: Noise, dimension: int, columns: int = 1) -> FloatArray:

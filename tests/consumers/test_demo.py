@@ -1,0 +1,264 @@
+"""`make run`: the generator's records, the view, and the whole of it with and without a broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from consumers import demo, generator, view
+from consumers.broker import ADDRESS_VARIABLE, BrokerUnavailable
+from consumers.codecs import make_codec
+from consumers.errors import LogError
+from consumers.log import Record
+from consumers.releases import PublishedRelease, make_record
+from stream_dppca.release import PrivacyStatement
+from stream_dppca.telemetry import FEATURES, TRUE_DIRECTION
+
+# The generator
+
+
+@pytest.mark.parametrize("format", ["json", "packed"])
+def test_the_service_reads_what_the_generator_sends(format: generator.Format) -> None:
+    records = [r for batch in islice(generator.messages(format, 64, seed=1), 40) for r in batch]
+    codec = make_codec(generator.service_format(format), FEATURES, 1 << 20)
+    rows = codec.decode([record.value for record in records]).rows
+    assert rows.shape == (40 * 64, len(FEATURES))
+    assert np.isfinite(rows).all()
+    covariance = np.cov(rows.T.astype(float))
+    assert view.sine(np.linalg.eigh(covariance)[1][:, -1], TRUE_DIRECTION) < 0.1
+    assert len({record.key for record in records}) == 40
+
+
+def test_both_formats_hold_the_same_records() -> None:
+    [packed] = next(generator.messages("packed", 3, seed=5))
+    objects = [json.loads(r.value) for r in next(generator.messages("json", 3, seed=5))]
+    rows = np.frombuffer(packed.value, "<f4").reshape(3, -1)
+    np.testing.assert_allclose(rows, [[o[f] for f in FEATURES] for o in objects], atol=1e-4)
+
+
+@pytest.mark.parametrize("rate", [20.0, 5000.0])
+def test_the_rate_is_kept_and_failures_are_got_over(rate: float) -> None:
+    sent: list[int] = []
+    failures = [LogError("away")]
+
+    def send(records: Any) -> None:
+        if rate > 1000 and failures:
+            raise failures.pop()
+        sent.append(len(records))
+
+    rows = 1 if rate < 100 else 50
+    batches = iter(lambda: [Record(b"", b"")] * rows, None)
+    count = generator.produce(
+        send, batches, rows=rows, rate=rate, stop=threading.Event(), seconds=2.5
+    )
+    assert count == sum(sent)
+    assert 0.3 * rate < count <= 2.6 * rate
+
+
+def test_the_generator_stops_when_told() -> None:
+    stop = threading.Event()
+    stop.set()
+    assert generator.produce(lambda _: None, iter([]), rows=1, rate=1.0, stop=stop) == 0
+    with pytest.raises(SystemExit):
+        generator.main(["--rate", "0"])
+
+
+# The view
+
+
+class Still:
+    """A stage on which nothing runs."""
+
+    broker = "Apache Kafka 4.3.1 on the local JVM at 127.0.0.1:12345"
+
+    def log(self) -> Any:
+        raise NotImplementedError
+
+    def ports(self) -> list[int]:
+        return [8321]
+
+    def failed(self) -> None:
+        return None
+
+    def tidy(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def release(batch: int, w: np.ndarray, task: Any = 0, **changes: Any) -> bytes:
+    made = PublishedRelease(
+        model="m", task=task, shards=1, batch=batch, n_seen=1000 * batch, features=FEATURES,
+        components=[{"loadings": dict(zip(FEATURES, w.tolist(), strict=True)), "spread": 3.0}],  # type: ignore[arg-type]
+        range=1.0, step=0.5, sigma=0.02, skipped=False, reason=None,
+        privacy=PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True),
+    ).model_copy(update=changes)  # fmt: skip
+    return make_record(made).value
+
+
+def story(n: int = 30, sign: float = 1.0) -> view.Story:
+    told = view.Story("0")
+    rng = np.random.default_rng(0)
+    for batch in range(1, n + 1):
+        w = TRUE_DIRECTION + rng.standard_normal(len(FEATURES)) * 0.2 / batch
+        assert told.take(release(batch, sign * w / np.linalg.norm(w)))
+    return told
+
+
+def drawn(told: view.Story, width: int, height: int) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
+    console.print(view.screen(told, Still(), width, height))
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width, height", [(80, 24), (120, 40), (200, 60), (60, 18)])
+def test_the_view_fits(width: int, height: int) -> None:
+    lines = drawn(story(), width, height)
+    assert len(lines) == height
+    assert {len(line) for line in lines} == {width}
+    text = "\n".join(lines)
+    assert "requests_per_s" in text and "batch 30" in text
+    if height >= 24:
+        assert all(name in text for name in (*FEATURES, "promise", "12345", ":8321/component"))
+    if width >= 80:
+        assert "…" not in text
+    waiting = drawn(view.Story("0"), width, height)
+    assert len(waiting) == height and "waiting for the first release" in "".join(waiting)
+
+
+def test_bars_are_sorted_and_signed() -> None:
+    w = np.linspace(-0.3, 0.9, len(FEATURES))
+    w /= np.linalg.norm(w)
+    told = view.Story("0")
+    told.take(release(1, w))
+    assert told.current is not None
+    lines = view.bars(told.current, 80, 12).plain.splitlines()
+    shown = [float(re.findall(r"[+-]\d\.\d+", line)[0]) for line in lines]
+    assert shown == sorted(shown, key=abs, reverse=True)
+    assert min(shown) < 0 < max(shown)
+    # All bars begin at one axis, to the left of it or to the right.
+    left = [line.rindex("━") for line, x in zip(lines, shown, strict=True) if x < -0.1]
+    right = [
+        re.sub("┃", "━", line).index("━") for line, x in zip(lines, shown, strict=True) if x > 0.1
+    ]
+    assert max(left) < min(right)
+    assert len(view.bars(told.current, 80, 5).plain.splitlines()) == 5
+
+
+def test_a_direction_has_no_sign() -> None:
+    one, other = story().current, story(sign=-1.0).current
+    assert one is not None and other is not None and one != other
+    assert view.bars(one, 80, 12) == view.bars(other, 80, 12)
+
+
+def test_the_story_takes_each_release_once() -> None:
+    told = story(3)
+    assert told.releases == 3 and told.current is not None and told.current.batch == 3
+    assert not told.take(release(3, TRUE_DIRECTION))  # published again
+    assert not told.take(b"{}")
+    assert not told.take(release(9, TRUE_DIRECTION, task=1))
+    assert told.batches == {"0": 3, "1": 9}
+    assert told.noise == pytest.approx(0.5 * 0.02 * np.sqrt(11 / 2) / 3)
+    assert "moved" in view.plain_line(told) and "release 3" in view.plain_line(told)
+
+
+def test_what_is_not_private_is_said() -> None:
+    statement = PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=False)
+    assert "NOT PRIVATE" in view.promise(statement).plain
+
+
+# The whole
+
+
+def test_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
+    code = demo.main(["--no-broker", "--seconds", "7", "--batch-size", "2000", "--epsilon", "2"])
+    said = capsys.readouterr().out
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if line.startswith("release ")]
+    assert len(lines) >= 3
+    assert [int(line.split()[1]) for line in lines] == list(range(1, len(lines) + 1))
+    assert f"{len(lines)} releases from {2000 * len(lines):,} records" in said
+    assert "a log inside this process" in said
+    assert "ε = 2, δ = 1e-06 for every record" in said
+    assert "serve" in said and "--bootstrap-servers HOST:9092" in said
+    last = float(re.findall(r"([\d.]+) at last", said)[0])
+    assert last < 0.1
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert all(thread.daemon for thread in set(threading.enumerate()) - threads)
+
+
+def test_shards_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--no-broker", "--seconds", "6", "--batch-size", "2000", "--shards", "2"]
+    assert demo.main(arguments) == 0
+    assert "releases from" in capsys.readouterr().out
+
+
+def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--no-broker", "--seconds", "1", "--batch-size", "1000000"]) == 1
+    assert demo.NOTHING in capsys.readouterr().out
+
+
+def test_a_machine_without_brokers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(progress: Any) -> Any:
+        raise BrokerUnavailable("no Kafka broker can be had here:\n  docker: no docker command")
+
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    monkeypatch.setattr(demo.brokers, "provide_broker", none)
+    monkeypatch.setenv("DPPCA_SEED", "1")  # of somebody's own model
+    assert demo.main(["--seconds", "6", "--batch-size", "2000"]) == 0
+    said = capsys.readouterr().out
+    assert "docker: no docker command" in said
+    assert "a log inside this process" in said
+    assert "NOT PRIVATE" not in said
+
+
+def test_an_address_is_an_order(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:9")
+    assert demo.main(["--seconds", "5"]) == 1
+    said = capsys.readouterr().out
+    assert "does not answer" in said and "release 1" not in said
+
+
+@pytest.mark.broker
+def test_on_a_real_broker(broker: Any) -> None:
+    """The processes of `make run`, ended as Ctrl-C does."""
+    environment = {**os.environ, ADDRESS_VARIABLE: broker.bootstrap_servers}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "consumers.demo", "--seconds", "60", "--batch-size", "2000"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+    )  # fmt: skip
+    try:
+        lines = []
+        for line in process.stdout or ():
+            lines.append(line)
+            if line.startswith("release 3 "):
+                break
+        process.send_signal(signal.SIGINT)
+        left = time.monotonic()
+        said = "".join(lines) + process.communicate(timeout=20)[0]
+        assert process.returncode == 0, said
+        assert time.monotonic() - left < 6
+        assert "your cluster at" in said and "left on your cluster: telemetry-demo-" in said
+    finally:
+        process.kill()
+        process.wait()

@@ -58,7 +58,7 @@ def test_the_power_method_is_that_of_the_package() -> None:
     data = accuracy.Data(accuracy.replace(CELL, **LOUD), seed=0)
     start = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 1)))[0]
     rng = np.random.default_rng(1)
-    ours = accuracy.gradient_power(data.X, start, np.array([2.0]), 12, data.mu, rng)[0]
+    ours = accuracy.gradient_power(data.X, start, [(2.0, 12)], data.mu, rng)[0]
     fit = noisy_power_method(data.X, clip=2.0, n_iterations=12, clip_on="gradient", seed=1, **LOUD)
     assert sine(ours, fit.components.T) < 0.05
 

@@ -1,0 +1,227 @@
+"""Problems with a known truth.
+
+A `Problem` is public and fixed; `problem.stream(seed)` is one instance of it with a random basis.
+
+- `Spiked(l2)`, **G(l2)** in the tables: N(0, S) with eigenvalues 1, l2, l2, ...
+- `SignPlusNoise(s)`, **T(s)**: the paper's Example, x = +-v + N(0, s^2 I).
+- `Spectrum(...)`: any eigenvalues, with factors of any law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "FACTORS",
+    "Problem",
+    "SignPlusNoise",
+    "Spectrum",
+    "Spiked",
+    "Stream",
+    "captured",
+    "sine",
+]
+
+Array = NDArray[Any]
+
+#: From this many features on, data is made in float32.
+LARGE = 1000
+
+
+@dataclass
+class Stream:
+    """Records with a known covariance."""
+
+    components: Array  #: d x k, the true ones, best first (as many as are known)
+    draw: Callable[[int], Array]  #: the next n records
+
+
+class Problem(Protocol):
+    """What the tables need to know of a problem besides its records."""
+
+    d: int
+
+    @property
+    def label(self) -> str: ...
+
+    def eigenvalues(self) -> Array:
+        """All d, largest first."""
+        ...
+
+    def stream(self, seed: int) -> Stream: ...
+
+
+def sine(W: Array, truth: Array) -> float:
+    """Sine of the largest angle between the spans of two matrices with orthonormal columns."""
+    W, truth = W.astype(np.float64), truth[:, : W.shape[1]].astype(np.float64)
+    return float(min(np.linalg.norm(W - truth @ (truth.T @ W), 2), 1.0))
+
+
+def captured(W: Array, problem: Problem, truth: Array) -> float:
+    """Share of the variance that the best W would capture and this one does not."""
+    values = problem.eigenvalues()
+    best = float(values[: W.shape[1]].sum())
+    got = float(values[: truth.shape[1]] @ ((truth.T @ W) ** 2).sum(axis=1))
+    rest = float(W.shape[1] - ((truth.T @ W) ** 2).sum())  # in directions that are not listed
+    return max(0.0, 1 - (got + rest * float(values[-1])) / best)
+
+
+def _direction(rng: np.random.Generator, d: int) -> Array:
+    v = rng.standard_normal(d)
+    return v / np.linalg.norm(v)
+
+
+def _chunks(X: Array) -> Iterator[Array]:
+    """Views of some rows at a time, small enough for the cache."""
+    size = max(1, 2**17 // X.shape[1])
+    return (X[i : i + size] for i in range(0, len(X), size))
+
+
+def _dtype(d: int) -> type:
+    return np.float32 if d >= LARGE else np.float64
+
+
+@dataclass(frozen=True)
+class Spiked:
+    """G(l2): Gaussian, eigenvalues 1, l2, l2, ... around a random direction.
+
+    With `path`, the direction at record i is `path(i)` radians along a great circle.
+    """
+
+    d: int
+    l2: float = 0.1
+    scale: Callable[[int], float] | None = None
+    path: Callable[[int], float] | None = None
+
+    @property
+    def label(self) -> str:
+        return f"G({self.l2:g})"
+
+    def eigenvalues(self) -> Array:
+        return np.r_[1.0, np.full(self.d - 1, self.l2)]
+
+    def stream(self, seed: int) -> Stream:
+        rng = np.random.default_rng([seed, 1])
+        v0, other = _direction(rng, self.d), rng.standard_normal(self.d)
+        other -= (other @ v0) * v0
+        other /= np.linalg.norm(other)
+        stream = Stream(v0[:, None], lambda n: draw(n))
+        at = 0
+
+        def draw(n: int) -> Array:
+            """All n records of a call come from one distribution: call once a batch to drift."""
+            nonlocal at
+            angle = 0.0 if self.path is None else self.path(at)
+            v = math.cos(angle) * v0 + math.sin(angle) * other
+            stream.components = v[:, None]
+            Z = rng.standard_normal((n, self.d), dtype=_dtype(self.d))
+            root = math.sqrt(self.l2) * (1.0 if self.scale is None else self.scale(at))
+            stretch = ((1 / math.sqrt(self.l2) - 1) * v).astype(Z.dtype)
+            for rows in _chunks(Z):
+                rows += np.outer(rows @ v.astype(Z.dtype), stretch)
+                rows *= Z.dtype.type(root)
+            at += n
+            return Z
+
+        return stream
+
+
+@dataclass(frozen=True)
+class SignPlusNoise:
+    """T(s): +-v plus Gaussian noise of sd s in every coordinate."""
+
+    d: int
+    s: float
+
+    @property
+    def label(self) -> str:
+        return f"T({self.s:g})"
+
+    def eigenvalues(self) -> Array:
+        return np.r_[1.0, np.zeros(self.d - 1)] + self.s**2
+
+    def stream(self, seed: int) -> Stream:
+        rng = np.random.default_rng([seed, 2])
+        v = _direction(rng, self.d)
+
+        def draw(n: int) -> Array:
+            X = rng.standard_normal((n, self.d), dtype=_dtype(self.d))
+            for rows in _chunks(X):
+                rows *= X.dtype.type(self.s)
+                rows += np.outer(rng.choice([-1.0, 1.0], len(rows)), v).astype(X.dtype)
+            return X
+
+        return Stream(v[:, None], draw)
+
+
+def _student(rng: np.random.Generator, Z: Array) -> Array:
+    """Student t with 4 degrees of freedom, one radius a record: elliptical."""
+    return Z * np.sqrt(2 / rng.chisquare(4, len(Z)))[:, None]
+
+
+def _log_normal(rng: np.random.Generator, Z: Array) -> Array:
+    """Independent log-normal factors of random sign, variance 1, kurtosis 55."""
+    return np.sign(Z) * np.exp(rng.standard_normal(Z.shape) - 1)
+
+
+def _skewed(rng: np.random.Generator, Z: Array) -> Array:
+    """Centred exponential factors."""
+    return rng.standard_exponential(Z.shape) - 1
+
+
+def _discrete(rng: np.random.Generator, Z: Array) -> Array:
+    """Centred counts: Poisson with mean 1."""
+    return rng.poisson(1.0, Z.shape) - 1.0
+
+
+#: Laws of the factors: variance 1, made from a matrix of normals.
+FACTORS: dict[str, Callable[[np.random.Generator, Array], Array]] = {
+    "Gaussian": lambda rng, Z: Z,
+    "Student t4": _student,
+    "log-normal": _log_normal,
+    "skewed": _skewed,
+    "discrete": _discrete,
+}
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """x = scale Q sqrt(L) f + mean: any eigenvalues L, factors f of any law, a random basis Q."""
+
+    values: tuple[float, ...]
+    name: str
+    factors: str = "Gaussian"
+    scale: float = 1.0
+    mean: float = 0.0
+    #: False: the features themselves are the components, each on its own scale.
+    rotate: bool = True
+    d: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "d", len(self.values))
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def eigenvalues(self) -> Array:
+        return np.array(self.values) * self.scale**2
+
+    def stream(self, seed: int) -> Stream:
+        rng = np.random.default_rng([seed, 3])
+        d = self.d
+        Q = np.linalg.qr(rng.standard_normal((d, d)))[0] if self.rotate else np.eye(d)
+        root = self.scale * np.sqrt(np.array(self.values))
+        centre = self.mean * _direction(rng, d) * math.sqrt(d)
+
+        def draw(n: int) -> Array:
+            F = FACTORS[self.factors](rng, rng.standard_normal((n, d))) * root
+            return (F @ Q.T if self.rotate else F) + centre
+
+        return Stream(Q, draw)

@@ -75,6 +75,7 @@ def plan(
     center: str = "none",
     trace_ratio: float | None = None,
     gap: float = 0.9,
+    range_ratio: float | None = None,
 ) -> Plan:
     """What to expect of `DPPCA` with its default method.
 
@@ -91,6 +92,11 @@ def plan(
         as if every other direction had a tenth of its variance.
     gap
         Guess of (lambda_k - lambda_{k+1}) / lambda_1, how far the components stand out.
+    range_ratio
+        Guess of how far a gradient x (x.w) typically is from the mean gradient, over the top
+        eigenvalue; that of Gaussian data by default. Data that hardly varies but along the
+        component, such as +-v plus a little noise of sd s, has s sqrt(d). It matters for more
+        than 64 features.
 
     Examples
     --------
@@ -118,8 +124,12 @@ def plan(
     if not (math.isfinite(ratio) and ratio >= 1):
         raise ParameterError("trace_ratio", "must be finite and at least 1", ratio)
 
+    reach = 1.45 * math.sqrt(ratio * n_components) if range_ratio is None else range_ratio
+    if not (math.isfinite(reach) and reach > 0):
+        raise ParameterError("range_ratio", "must be finite and positive", range_ratio)
+
     def error(rows: int, batches: int) -> float:
-        return _sine(d, n_components, rows, batches, mu, ratio, gap)
+        return _sine(d, n_components, rows, batches, mu, ratio, gap, reach)
 
     minimum = smallest_batch(mu)
     recommended = next(
@@ -130,7 +140,7 @@ def plan(
         raise BatchSizeError(rows * rows_of, minimum * rows_of, "the range drowns in noise")
     useful = next((t for t in range(1, 1001) if error(rows, t) <= USEFUL), None)
     records = None if useful is None else useful * rows * rows_of
-    spread = ratio * math.sqrt(2) if d <= MOMENT_FEATURES else 2.9 * math.sqrt(ratio)
+    spread = ratio * math.sqrt(2) if d <= MOMENT_FEATURES else 2 * reach
     return Plan(
         dimension=d,
         n_components=n_components,
@@ -146,7 +156,9 @@ def plan(
     )
 
 
-def _sine(d: int, k: int, rows: int, batches: int, mu: float, ratio: float, gap: float) -> float:
+def _sine(
+    d: int, k: int, rows: int, batches: int, mu: float, ratio: float, gap: float, reach: float
+) -> float:
     """Expected sine after so many batches. Eigenvalues in units of the first.
 
     Sampling: the variance of a sample eigenvector. Noise: that of one release of everything, times
@@ -163,7 +175,7 @@ def _sine(d: int, k: int, rows: int, batches: int, mu: float, ratio: float, gap:
         if batches <= burn_in + 0.5:
             return 1.0
         n = (batches - burn_in) * rows
-        noise = 2.9 * math.sqrt(ratio * k) * math.sqrt(d * k) / (n * mu * gap)
+        noise = 2 * reach * math.sqrt(d * k) / (n * mu * gap)
     sampling = 1.15 * k * max(ratio - k, 0.0) / (n * gap**2)
     square = sampling + (cost * noise) ** 2
     return math.sqrt(square / (1 + square))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stream_dppca import DPPCA, BatchSizeError, ParameterError, plan
-from tests.conftest import sine, spiked
+from tests.conftest import signal_plus_noise, sine, spiked
 
 BASE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 
@@ -23,6 +23,20 @@ def test_predictions_within_a_factor_two(d: int, batch_size: int, batches: int) 
         errors.append(sine(pca.components[0], v))
     predicted = dict(plan(d=d, batch_size=batch_size, **BASE).expected_error)
     assert 0.5 < predicted[batches * batch_size] / np.median(errors) < 2
+
+
+def test_quiet_data_is_predicted_too() -> None:
+    """Example 4.1 with sigma = 0.01: the noise is a hundredth of that on Gaussian data."""
+    d, sigma, n = 150, 0.01, 12 * 4000
+    X, v = signal_plus_noise(np.random.default_rng(3), n, d, sigma)
+    pca = DPPCA(features=range(d), batch_size=4000, seed=3, **BASE)
+    pca.learn_array(X)
+    p = plan(
+        d=d, batch_size=4000, trace_ratio=1 + d * sigma**2, gap=1.0,
+        range_ratio=sigma * d**0.5, **BASE,
+    )  # fmt: skip
+    eight, sixteen = (dict(p.expected_error)[t * 4000] for t in (8, 16))
+    assert sixteen / 2 < sine(pca.components[0], v) < 2 * eight
 
 
 def test_the_minimum_is_where_the_estimator_refuses() -> None:
@@ -61,7 +75,8 @@ def test_time_to_useful() -> None:
 @pytest.mark.parametrize(
     "name, value",
     [("d", 0), ("d", 2.5), ("n_components", 0), ("n_components", 99), ("center", "mean"),
-     ("rate", -1.0), ("gap", 0.0), ("trace_ratio", 0.5), ("epsilon", 0.0), ("delta", 1.0)],
+     ("rate", -1.0), ("gap", 0.0), ("trace_ratio", 0.5),
+     ("range_ratio", 0.0), ("epsilon", 0.0), ("delta", 1.0)],
 )  # fmt: skip
 def test_bad_parameters(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=f"`{name}` must"):

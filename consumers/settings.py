@@ -30,7 +30,8 @@ __all__ = ["PREFIX", "Settings", "load_settings", "unmatched_variables"]
 PREFIX = "DPPCA_"
 #: Variables that are not settings: the file with the settings, and the hooks of `testhooks`.
 OTHER_VARIABLES = frozenset(
-    PREFIX + name for name in ("CONFIG", "TEST_HOOKS", "TEST_CRASH_AT", "TEST_NOISE")
+    PREFIX + name
+    for name in ("CONFIG", "TEST_HOOKS", "TEST_CRASH_AT", "TEST_STOP_AT", "TEST_NOISE")
 )
 Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
@@ -57,6 +58,9 @@ class Settings(BaseSettings):
     method: Literal["adaptive", "paper"] = Field("adaptive", description="how to learn")
     center: Literal["none", "pairs"] = Field(
         "none", description='"pairs" if the mean is not known to be zero'
+    )
+    scales: Annotated[tuple[float, ...], NoDecode] = Field(
+        (), description="public scale of each feature, in their order: records are divided by them"
     )
     max_norm: float = Field(1e18, gt=0, description="public cap; a longer record is a null")
     paper_k: float = Field(4.0, gt=0, description="K of method=paper")
@@ -117,7 +121,7 @@ class Settings(BaseSettings):
         120.0, gt=0, description="a loop that stands still this long ends the process"
     )
 
-    @field_validator("features", mode="before")
+    @field_validator("features", "scales", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -182,6 +186,7 @@ class Settings(BaseSettings):
             "method": self.method,
             "center": self.center,
             "seed": self.seed,
+            "scales": self.scales or None,
             "max_norm": self.max_norm,
             "K": self.paper_k,
             "a": self.paper_a,

@@ -76,8 +76,11 @@ class DPPCA(base.MiniBatchTransformer):
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
         every release says so.
+    scales
+        Public scale of each feature, in their order: records are divided by them. Features in
+        different units need it, or a `PublicScaler` in front.
     max_norm
-        Public cap on the norm of a record; one beyond it is a null.
+        Public cap on the norm of a record, scaled; one beyond it is a null.
     K, a, zeta, C1, step
         Of `method="paper"`: the tail of Assumption A.4, the failure probability of a batch, the
         constant of Algorithm 4, and the step size (`InverseTime` or `TheoremSchedule`).
@@ -116,6 +119,7 @@ class DPPCA(base.MiniBatchTransformer):
         method: MethodName = "adaptive",
         center: Centering = "none",
         seed: int | None = None,
+        scales: Sequence[float] | None = None,
         max_norm: float = 1e18,
         K: float = 4.0,
         a: float = 1.0,
@@ -131,6 +135,7 @@ class DPPCA(base.MiniBatchTransformer):
         self.method = method
         self.center = center
         self.seed = seed
+        self.scales = scales
         self.max_norm = max_norm
         self.K = K
         self.a = a
@@ -140,7 +145,7 @@ class DPPCA(base.MiniBatchTransformer):
 
         self._check_parameters()
         self._noise: Noise = make_noise(seed)
-        self._slots = SlotBuffer(features, batch_size, max_norm)
+        self._slots = SlotBuffer(features, batch_size, max_norm, scales)
         self._method = self._make_method()
         self._method.check_batch(batch_size // self._slots_per_row, self._slots_per_row)
         self._privacy = PrivacyStatement(
@@ -242,6 +247,7 @@ class DPPCA(base.MiniBatchTransformer):
     def _scores(self, rows: FloatArray) -> FloatArray:
         if self._release is None:
             return np.zeros((len(rows), self.n_components))
+        rows = self._slots.scaled(rows)
         rows = np.where(np.abs(rows) <= self.max_norm, rows, 0.0)  # false for NaN
         return rows @ self._method.W
 
@@ -311,6 +317,7 @@ class DPPCA(base.MiniBatchTransformer):
     def _config(self) -> dict[str, Any]:
         params = self._get_params()
         params["features"] = list(self._slots.features)
+        params["scales"] = None if self.scales is None else [float(s) for s in self.scales]
         if self.step is not None:
             if not isinstance(self.step, InverseTime):
                 raise StateError("config.step", "must be an InverseTime to be saved")
@@ -372,8 +379,24 @@ class DPPCA(base.MiniBatchTransformer):
                 isinstance(number, int | float) and math.isfinite(number) and low <= number <= high
             ):
                 raise ParameterError(name, f"must lie between {low:g} and {high:g}", number)
+        self._check_scales()
         if self.step is not None and not callable(self.step):
             raise ParameterError("step", "must be a schedule such as InverseTime", self.step)
+
+    def _check_scales(self) -> None:
+        scales: Any = self.scales
+        if scales is None:
+            return
+        if isinstance(scales, str) or not isinstance(scales, Sequence):
+            raise ParameterError("scales", "must be a tuple of numbers", scales)
+        if len(scales) != len(self.features):
+            rule = f"must have one number for each of the {len(self.features)} features"
+            raise ParameterError("scales", rule, len(scales))
+        for scale in scales:
+            if isinstance(scale, bool) or not (
+                isinstance(scale, int | float) and 1e-18 <= scale <= 1e18
+            ):
+                raise ParameterError("scales", "must lie between 1e-18 and 1e+18", scale)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

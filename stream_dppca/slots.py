@@ -90,10 +90,17 @@ class SlotBuffer:
     that release the same records would spend the budget twice.
     """
 
-    def __init__(self, features: Sequence[Any], size: int, max_norm: float) -> None:
+    def __init__(
+        self,
+        features: Sequence[Any],
+        size: int,
+        max_norm: float,
+        scales: Sequence[float] | None = None,
+    ) -> None:
         self.features = tuple(features)
         self.size = size
         self.max_norm = max_norm
+        self.scales = None if scales is None else np.array(scales, dtype=np.float64)
         self.forget()
 
     def forget(self) -> None:
@@ -110,11 +117,11 @@ class SlotBuffer:
         width = struct.Struct(f"={len(self.features)}d")
         self._pack, self._stride = width.pack_into, width.size
 
-    def __getstate__(self) -> tuple[tuple[Any, ...], int, float]:
-        return self.features, self.size, self.max_norm
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.features, self.size, self.max_norm, self.scales
 
-    def __setstate__(self, state: tuple[tuple[Any, ...], int, float]) -> None:
-        self.features, self.size, self.max_norm = state
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.features, self.size, self.max_norm, self.scales = state
         self.forget()
 
     def put_dict(self, x: Any) -> Batch | None:
@@ -138,7 +145,12 @@ class SlotBuffer:
             if self.fill == 0 and n - start >= self.size and X.dtype == np.float64:
                 block = X[start : start + self.size]  # a whole batch: no copy
                 start += self.size
-                yield Batch.of(np.ascontiguousarray(block), self.max_norm)
+                if self.scales is None:
+                    yield Batch.of(np.ascontiguousarray(block), self.max_norm)
+                else:
+                    yield Batch.of(
+                        self.scaled(np.asarray(block, dtype=np.float64)), self.max_norm, ours=True
+                    )
                 continue
             rows = self._rows if self._rows is not None else self._open()
             take = min(n - start, self.size - self.fill)
@@ -185,8 +197,16 @@ class SlotBuffer:
         self._rows, self._memory = rows, rows.data.cast("B")
         return rows
 
+    def scaled(self, rows: FloatArray, out: FloatArray | None = None) -> FloatArray:
+        """Rows divided by the public scales."""
+        if self.scales is None:
+            return rows
+        with np.errstate(all="ignore"):
+            return np.divide(rows, self.scales, out=out)
+
     def _close(self, rows: FloatArray) -> Batch:
         self.fill = 0
+        self.scaled(rows, out=rows)
         return Batch.of(rows, self.max_norm, ours=True)
 
 

@@ -86,6 +86,32 @@ def test_the_three_ways_in_agree(method: str, batch_size: int, k: int, center: s
     assert one.state() == many.state() == array.state()
 
 
+@pytest.mark.parametrize("center", ["none", "pairs"])
+def test_scales_are_a_division_whatever_the_way_in(center: str) -> None:
+    rng = np.random.default_rng(0)
+    scales = (1e6, 1e-6, 2.0, 8.0, 0.5)
+    X = rng.standard_normal((1500, 5))
+    X[3, 2], X[9] = np.nan, 1e300
+    raw = X * scales
+    settings: dict[str, Any] = {"seed": 5, "batch_size": 700, "center": center}
+    plain = model(**settings)
+    plain.learn_array(raw / scales)
+    array, one, many = (model(scales=scales, **settings) for _ in range(3))
+    before = raw.copy()
+    array.learn_array(raw)
+    assert np.array_equal(raw, before, equal_nan=True)
+    for row in raw.tolist():
+        one.learn_one(dict(zip(FEATURES, row, strict=True)))
+    many.learn_many(pd.DataFrame(raw, columns=list(FEATURES)))
+    assert array.state() == one.state() == many.state()
+    assert array.components == pytest.approx(plain.components)
+    x = dict(zip(FEATURES, raw[0].tolist(), strict=True))
+    assert array.transform_one(x)[0] == pytest.approx(X[0] @ plain.components[0])
+    restored = DPPCA.from_state(json.loads(json.dumps(array.state())), scales=scales)
+    assert restored.transform_one(x) == array.transform_one(x)
+    assert pickle.loads(pickle.dumps(array)).transform_one(x) == array.transform_one(x)
+
+
 def test_float32_is_taken() -> None:
     X = np.random.default_rng(1).standard_normal((1000, 5)).astype(np.float32)
     one, other = model(seed=1), model(seed=1)
@@ -273,7 +299,7 @@ def test_state_is_plain_json_and_small() -> None:
     "name, value",
     [("features", ("a", "b", "c", "d", "x")), ("epsilon", 1.0), ("delta", 1e-6), ("seed", 1),
      ("n_components", 2), ("center", "pairs"), ("max_norm", 10.0), ("method", "paper"),
-     ("batch_size", 2000)],
+     ("batch_size", 2000), ("scales", (1.0, 1.0, 1.0, 1.0, 2.0))],
 )  # fmt: skip
 def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: Any) -> None:
     state = model(epsilon=20.0, C1=0.5).state()
@@ -304,7 +330,8 @@ def test_a_broken_state_is_refused(broken: Any) -> None:
         ("n_components", 0), ("n_components", 6), ("n_components", 1.0),
         ("method", "best"), ("center", "mean"), ("seed", -1), ("seed", 0.5),
         ("max_norm", 0.0), ("max_norm", math.inf), ("K", math.nan), ("a", -1.0), ("zeta", 0.0),
-        ("C1", 0.0), ("step", 3),
+        ("C1", 0.0), ("step", 3), ("scales", (1.0,)), ("scales", 2.0), ("scales", "abcde"),
+        ("scales", (1.0, 1.0, 1.0, 1.0, 0.0)), ("scales", (1.0, 1.0, 1.0, 1.0, math.nan)),
     ],
 )  # fmt: skip
 def test_a_bad_parameter_is_named(name: str, value: Any) -> None:

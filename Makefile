@@ -19,6 +19,7 @@ check: $(VENV)/.ready  ## lint, types, import contracts
 	@$(BIN)/lint-imports --no-cache
 
 bench: $(VENV)/.ready  ## accuracy and speed: the figures of the README
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
 	@$(BIN)/python -m benchmarks.speed $(ARGS)
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)
 

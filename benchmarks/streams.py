@@ -50,6 +50,11 @@ class Problem(Protocol):
     @property
     def label(self) -> str: ...
 
+    @property
+    def range_ratio(self) -> float | None:
+        """As for `plan`: how far gradients are from their mean, where not as in Gaussian data."""
+        ...
+
     def eigenvalues(self) -> Array:
         """All d, largest first."""
         ...
@@ -103,6 +108,10 @@ class Spiked:
     def label(self) -> str:
         return f"G({self.l2:g})"
 
+    @property
+    def range_ratio(self) -> None:
+        return None
+
     def eigenvalues(self) -> Array:
         return np.r_[1.0, np.full(self.d - 1, self.l2)]
 
@@ -142,6 +151,10 @@ class SignPlusNoise:
     @property
     def label(self) -> str:
         return f"T({self.s:g})"
+
+    @property
+    def range_ratio(self) -> float:
+        return self.s * math.sqrt(self.d / (1 + self.s**2))
 
     def eigenvalues(self) -> Array:
         return np.r_[1.0, np.zeros(self.d - 1)] + self.s**2
@@ -209,6 +222,10 @@ class Spectrum:
     @property
     def label(self) -> str:
         return self.name
+
+    @property
+    def range_ratio(self) -> None:
+        return None
 
     def eigenvalues(self) -> Array:
         return np.array(self.values) * self.scale**2

@@ -65,10 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in COMMANDS:
         command, options = given[0], given[1:]
     else:
-        parsed = parser.parse_args(given)
-        command, options = parsed.command, parsed.options
+        asked = parser.parse_args(given)
+        command, options = asked.command, asked.options
+    # Before anything is imported that takes seconds: a signal to leave may come by then.
+    stop = _stop_on_signals() if command == "serve" else None
     try:
-        return _RUN[command](_parse(command, options))
+        parsed = _parse(command, options)
+        parsed.stop = stop
+        return _RUN[command](parsed)
     except Exception as error:
         from .logs import describe_error
 
@@ -166,13 +170,8 @@ def _kafka(settings: Settings) -> Log:
 # Commands
 
 
-def _serve(options: argparse.Namespace) -> int:
-    from .logs import describe_error, log_event, set_up_logs
-    from .service import Service
-
-    settings = _settings(options)
-    log = _kafka(settings)
-    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+def _stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
     stop = threading.Event()
     signalled: list[float] = []
 
@@ -185,12 +184,22 @@ def _serve(options: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
+    return stop
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from .logs import describe_error, log_event, set_up_logs
+    from .service import Service
+
+    settings = _settings(options)
+    log = _kafka(settings)
+    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
               epsilon=settings.epsilon, delta=settings.delta)  # fmt: skip
     code = 0
     try:
-        Service(settings, log, stop=stop).run()
+        Service(settings, log, stop=options.stop).run()
     except Exception as error:
         log_event("stopped", level="error", **describe_error(error))
         code = _exit_code(error)

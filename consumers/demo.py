@@ -215,7 +215,8 @@ class Threads:
         """Let go of what has been used: no disk is behind this log."""
         with self._cluster.changed:
             group = self._cluster.groups.get(self._settings.group)
-            for (topic, p), used in (group.offsets if group else {}).items():
+            for (topic, p), at in (group.offsets if group else {}).items():
+                used = at.offset
                 partition = self._cluster.topics[topic].partitions[p]
                 for entry in partition.entries[partition.first : used]:
                     entry.value = None

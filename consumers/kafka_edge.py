@@ -31,6 +31,7 @@ from kafka.admin import ConfigResource, ConfigResourceType  # type: ignore[impor
 from kafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
     StickyPartitionAssignor,
 )
+from kafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped]
 from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[import-untyped]
 
 from . import testhooks
@@ -44,6 +45,8 @@ MAX_RECORD_BYTES: Final = 8 << 20
 #: One past this many offsets at the end of the state partition are read first.
 TAIL: Final = 64
 CLOSE_SECONDS: Final = 1.0
+#: In the metadata of the group's offsets, before the next row.
+ROW: Final = "row="
 
 _FENCED = (
     kafka_errors.ProducerFencedError,
@@ -102,6 +105,33 @@ class KafkaConfig:
         }
 
 
+class _AnyText(bytes):
+    """Bytes that can always be decoded."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
+        return super().decode(encoding, "replace")
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return _AnyText(found) if isinstance(found, bytes) else found
+
+
+_read_msg = DefaultRecordBatch._read_msg
+
+
+def _read_any_msg(batch: Any) -> Any:
+    """The names of headers are bytes to a broker and text to kafka-python: it cannot read, nor get
+    past, a record with a name that is no UTF-8. One such message would stop a task for good."""
+    try:
+        return _read_msg(batch)
+    except UnicodeDecodeError:
+        batch._buffer = _AnyText(batch._buffer)
+        return _read_msg(batch)
+
+
+DefaultRecordBatch._read_msg = _read_any_msg
+
+
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     """Errors of the client as ours. Their texts name topics and offsets, not records."""
@@ -113,6 +143,8 @@ def _translated() -> Iterator[None]:
         raise OffsetsGone("an offset is out of range") from error
     except kafka_errors.KafkaTimeoutError as error:
         raise Unavailable(f"{type(error).__name__}: {error}") from error
+    except kafka_errors.CorruptRecordError as error:  # its text may quote the record
+        raise LogError("CorruptRecordError") from error
     except kafka_errors.KafkaError as error:
         raise LogError(f"{type(error).__name__}: {error}") from error
 
@@ -353,23 +385,31 @@ class _Membership:
         """The claim, unless something has happened since."""
         return self._claim if self._listener.changes == self._seen else None
 
-    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
         timeout_ms = int(self._config.request_timeout_s * 1000)
         with _translated():
             consumer = KafkaConsumer(**self._config.consumer, group_id=self._config.group)
             try:
                 found = {
-                    p: consumer.committed(TopicPartition(topic, p), timeout_ms=timeout_ms)
+                    p: consumer.committed(TopicPartition(topic, p), True, timeout_ms)
                     for p in partitions
                 }
             finally:
                 _close(consumer)
-        return {p: offset for p, offset in found.items() if offset is not None}
+        return {
+            p: Position(at.offset, _row(at.metadata)) for p, at in found.items() if at is not None
+        }
 
     def close(self) -> None:
         self._closing.set()
         self._thread.join(self.POLL_SECONDS + 0.2)
         _close(self._consumer)
+
+
+def _row(metadata: str | None) -> int:
+    """The row in the metadata of an offset; 0 if somebody else committed it."""
+    row = (metadata or "").removeprefix(ROW)
+    return int(row) if row.isdecimal() else 0
 
 
 class _Reader:
@@ -492,6 +532,7 @@ class _Ledger:
     def publish(self, records: Sequence[Record], positions: Mapping[int, Position]) -> None:
         with self._transaction(positions):
             _send(self._producer, self._config, records)
+            testhooks.reach("inside_publish")
 
     @contextlib.contextmanager
     def _transaction(self, positions: Mapping[int, Position]) -> Iterator[None]:
@@ -503,13 +544,14 @@ class _Ledger:
         """
         offsets = {
             TopicPartition(self._config.input_topic, p): OffsetAndMetadata(
-                at.offset, f"row={at.row}", -1
+                at.offset, f"{ROW}{at.row}", -1
             )
             for p, at in positions.items()
         }
         with _translated():
             self._producer.begin_transaction()
             self._producer.send_offsets_to_transaction(offsets, self._claim.token)
+            testhooks.reach("offsets_sent")
             yield
             try:
                 self._producer.commit_transaction()

@@ -94,8 +94,8 @@ class Membership(Protocol):
         """Take part in the group; call it often. None while the group is not settled."""
         ...
 
-    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """The offsets that the group has committed, where it has."""
+    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
+        """The positions that the group has committed, where it has."""
         ...
 
     def close(self) -> None:

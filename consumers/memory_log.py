@@ -57,7 +57,7 @@ class _Group:
     members: list[int] = field(default_factory=list)
     generation: int = 0
     owners: dict[int, int] = field(default_factory=dict)  # task -> member
-    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    offsets: dict[tuple[str, int], Position] = field(default_factory=dict)
 
     def rebalance(self, tasks: int) -> None:
         """A new generation. Owners keep what is their fair share; the rest goes round."""
@@ -217,11 +217,11 @@ class _Membership:
                 cluster.changed.wait(timeout_s)
             return self._claim
 
-    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
         with self._log.cluster.changed:
             group = self._log.cluster.groups.get(self._log.group, _Group())
             found = {p: group.offsets.get((topic, p)) for p in partitions}
-            return {p: offset for p, offset in found.items() if offset is not None}
+            return {p: position for p, position in found.items() if position is not None}
 
     def close(self) -> None:
         self._log.cluster.expire(self._log.group, self.member, self._tasks)
@@ -316,7 +316,7 @@ class _Ledger:
                 raise Fenced("the group has moved on to another generation")
             self._end("committed")
             for p, position in positions.items():
-                group.offsets[self._log.input_topic, p] = position.offset
+                group.offsets[self._log.input_topic, p] = position
         self._log.cluster.on_commit("after")
 
     def close(self) -> None:

@@ -165,12 +165,12 @@ class Service:
 
     def _current_claim(self) -> Claim | None:
         """What the group says. Any change of it drops all tasks: they belong to a generation."""
-        if self._membership is None:
-            return None
         idle = not self._tasks
         if not idle and time.monotonic() < self._group_at:
             return self._claim
         try:
+            if self._membership is None:  # given up to join again
+                self._membership = self._log.join()
             claim = self._membership.poll(IDLE_SECONDS if idle else 0.0)
         except LogError as error:
             log_event("group_error", level="warning", **describe_error(error))
@@ -200,7 +200,7 @@ class Service:
         if time.monotonic() - since > self.settings.session_timeout_s and self._membership:
             log_event("rejoining", level="warning")
             self._membership.close()
-            self._membership = self._log.join()
+            self._membership = None
             self._distrusted = None
         return True
 

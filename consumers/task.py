@@ -23,7 +23,7 @@ from . import testhooks
 from .codecs import Codec
 from .errors import StateRefused
 from .intake import Intake
-from .log import Claim, Ledger, Log, Membership, Record
+from .log import Claim, Ledger, Log, Membership, Position, Record
 from .logs import log_event
 from .metrics import Metrics
 from .releases import make_record, make_release
@@ -71,8 +71,10 @@ class Task:
         self.number, self.claim = number, claim
         self._config, self._metrics = config, metrics
         self.current: Record | None = None  #: the release that is out
+        testhooks.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
         self._ledger: Ledger = log.ledger(number, claim)
+        testhooks.reach("fenced")
         self._open: list[Ledger | Intake] = [self._ledger]
         try:
             self._intake = Intake(
@@ -81,6 +83,7 @@ class Task:
             )  # fmt: skip
             self._open.append(self._intake)
             self._estimator = self._load(membership)
+            testhooks.reach("loaded")
             self._publish_again()
         except BaseException:
             self.close()
@@ -100,7 +103,7 @@ class Task:
         ]  # fmt: skip
         check_history(history)
         self._committed = positions = history[-1].next_positions() if history else {}
-        self._refuse_lost_state(membership, {p: at.offset for p, at in positions.items()})
+        self._refuse_lost_state(membership, positions)
         if not history:
             self._intake.begin({}, config.start)
             log_event("state_new", task=self.number)
@@ -115,16 +118,18 @@ class Task:
         log_event("state_loaded", task=self.number, batch=last.batch)
         return estimator
 
-    def _refuse_lost_state(self, membership: Membership, offsets: Mapping[int, int]) -> None:
+    def _refuse_lost_state(self, membership: Membership, positions: Mapping[int, Position]) -> None:
         """State and offsets are committed together. If the offsets are ahead, states are lost
         (topic emptied, copied back, unclean election): records that were used would be used again.
         """
         topic = self._config.input_topic
         for p, used in membership.committed(topic, self._intake.share()).items():
-            if used > offsets.get(p, 0):
+            at = positions.get(p, Position(0))
+            if used > at:
                 raise StateRefused(
-                    f"the group has used partition {p} of {topic!r} up to offset {used}, the state "
-                    f"of task {self.number} only up to {offsets.get(p, 0)}: states are lost. "
+                    f"the group has used partition {p} of {topic!r} up to offset {used.offset}, "
+                    f"row {used.row}, the state of task {self.number} only up to {at.offset}, "
+                    f"row {at.row}: states are lost. "
                     "Restore the state topic; or, to begin a new model, give it its own name, "
                     "group and state topic, and start='latest'."
                 )

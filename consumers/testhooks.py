@@ -2,6 +2,7 @@
 
 - `DPPCA_TEST_CRASH_AT=<point>[:n]`: at the n-th time (the first without n) that the named point
   is reached, the process kills itself with SIGKILL.
+- `DPPCA_TEST_STOP_AT=<point>[:n]`: the same with SIGSTOP; the test wakes it with SIGCONT.
 - `DPPCA_TEST_NOISE=off`: no noise. Every release then says `private: false`.
 """
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from stream_dppca import DPPCA
 
-__all__ = ["POINTS", "enabled", "noise_off", "on_reach", "reach", "silence"]
+__all__ = ["MORE_POINTS", "POINTS", "enabled", "noise_off", "on_reach", "reach", "silence"]
 
 POINTS: Final = (
     "polling",
@@ -30,6 +31,9 @@ POINTS: Final = (
     "after_publish",
     "closing",
 )
+#: When a task starts, and inside Kafka's transactions.
+MORE_POINTS: Final = ("claimed", "fenced", "loaded", "offsets_sent", "inside_publish")
+_SIGNALS: Final = {"DPPCA_TEST_CRASH_AT": signal.SIGKILL, "DPPCA_TEST_STOP_AT": signal.SIGSTOP}
 
 #: Called with every point that is reached; tests in one process put something here.
 on_reach: list[Callable[[str], None]] = []
@@ -48,14 +52,13 @@ def reach(point: str) -> None:
     """Say that a point has been reached."""
     for listener in on_reach:
         listener(point)
-    wanted = os.environ.get("DPPCA_TEST_CRASH_AT")
-    if wanted is None or not enabled():
+    if not enabled():
         return
-    name, _, times = wanted.partition(":")
-    if name == point:
-        _reached[point] += 1
-        if _reached[point] == int(times or 1):
-            os.kill(os.getpid(), signal.SIGKILL)
+    _reached[point] += 1
+    for variable, number in _SIGNALS.items():
+        name, _, times = os.environ.get(variable, "").partition(":")
+        if name == point and _reached[point] == int(times or 1):
+            os.kill(os.getpid(), number)
 
 
 def silence(estimator: DPPCA) -> None:

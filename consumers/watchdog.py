@@ -60,7 +60,11 @@ class Watchdog:
 
     def _watch(self) -> None:
         leaving: float | None = None
+        looked = time.monotonic()
         while not self._done.wait(0.1):
+            unseen, looked = time.monotonic() - looked, time.monotonic()
+            if unseen > min(1.0, self._stall_s / 2):
+                self.beat()  # we too stood still: the process was stopped, its loop does not hang
             self._metrics.loop_age.set(self.age())
             if self._stop.is_set():
                 leaving = leaving or time.monotonic()

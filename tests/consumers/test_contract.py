@@ -128,7 +128,10 @@ class Contract:
         for i in range(1, 4):
             ledger.commit(b"state %d" % i, {0: Position(10 * i, 3), 1: Position(i)})
         assert ledger.load()[-1] == b"state 3"
-        assert member.committed(case.names["input_topic"], [0, 1]) == {0: 30, 1: 3}
+        assert member.committed(case.names["input_topic"], [0, 1]) == {
+            0: Position(30, 3),
+            1: Position(3),
+        }
         other = case.kept(case.log.ledger(0, claim))
         assert other.load() == []
 

@@ -1,0 +1,54 @@
+"""One broker for the crash tests of a process, ours to kill: it lets sessions end in a second.
+
+With `pytest -n 2 --dist loadgroup` the matrix runs beside the others, each on its own broker: most
+of the time is spent waiting for sessions to end and processes to start.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from consumers.broker import BrokerUnavailable, LocalBroker
+
+from ..consumers.conftest import _no_settings_from_outside  # noqa: F401
+from ..integration.conftest import fresh_name, refuse  # noqa: F401
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Clients that lose their broker leave sockets behind, which the collector finds.
+    ignored = "ignore::pytest.PytestUnraisableExceptionWarning"
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            group = "matrix" if item.path.stem in ("test_matrix", "test_bad_input") else "others"
+            item.add_marker(pytest.mark.broker)
+            item.add_marker(pytest.mark.xdist_group(f"broker-crash-{group}"))
+            item.add_marker(pytest.mark.filterwarnings(ignored))
+
+
+@pytest.fixture(scope="session")
+def killable() -> Iterator[LocalBroker]:
+    """A broker that tests may kill and start again."""
+    broker = LocalBroker(
+        settings={
+            "group.min.session.timeout.ms": "1000",
+            "message.max.bytes": str(32 << 20),
+            "log.cleaner.backoff.ms": "500",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        }
+    )
+    try:
+        with broker:
+            yield broker
+    except BrokerUnavailable as error:
+        refuse(str(error))
+
+
+@pytest.fixture
+def servers(killable: LocalBroker) -> Iterator[str]:
+    killable.start()  # nothing, unless a test left it dead
+    yield killable.bootstrap_servers
+    gc.collect()

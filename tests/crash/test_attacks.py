@@ -1,0 +1,231 @@
+"""What operators and brokers do to a service: topics emptied, made anew, compacted, widened,
+deleted; transactions that time out; instances that disagree."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from consumers.errors import Unavailable
+from consumers.memory_log import Cluster, MemoryLog
+from consumers.service import Service
+from consumers.settings import Settings
+
+from .harness import (
+    BATCH,
+    SESSION_SECONDS,
+    Fresh,
+    Instance,
+    Model,
+    leave,
+    model,
+    read_topic,
+    stop_at,
+    stopped,
+    wait_for,
+)
+
+REFUSED = 65
+
+
+def run_to_the_end(m: Model, **environment: str) -> Instance:
+    instance = m.start(**environment)
+    m.finish(instance)
+    assert leave(instance) == 0
+    return instance
+
+
+def remake(m: Model, topic: str, partitions: int = 1, **configs: str) -> None:
+    """Delete a topic and make it again, empty."""
+    with m.admin() as admin:
+        admin.delete_topics([topic])
+
+    def made() -> bool:
+        try:
+            m.create(topic, partitions, **configs)
+        except Exception:  # it is still going
+            return False
+        return True
+
+    wait_for(f"{topic} to be made anew", made)
+
+
+def test_states_lost_inside_a_message(servers: str, fresh_name: Fresh) -> None:
+    """The first batch ends inside the first message: the group's offset is still 0, and only the
+    row in its metadata says that rows have been used."""
+    with model(servers, fresh_name("rows"), format="float32") as m:
+        rows = 2 * BATCH - 1
+        m.send(m.rows(rows).astype("<f4").tobytes(), rows)
+        m.producer.flush()
+        run_to_the_end(m)
+        assert m.states()[-1]["positions"] == {"0": [0, BATCH]}
+        remake(m, m.state_topic, **{"cleanup.policy": "compact"})
+        again = m.start()
+        assert again.wait(30) == REFUSED, again.text[-2000:]
+        assert len(m.outputs()) == 1
+
+
+def test_the_state_topic_is_emptied(servers: str, fresh_name: Fresh) -> None:
+    with model(servers, fresh_name("emptied")) as m:
+        m.produce(3 * BATCH)
+        run_to_the_end(m)
+        remake(m, m.state_topic, **{"cleanup.policy": "compact"})
+        again = m.start()
+        assert again.wait(30) == REFUSED, again.text[-2000:]
+        assert len(m.outputs()) == 3
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_the_input_topic_is_made_anew(servers: str, fresh_name: Fresh, running: bool) -> None:
+    """Its offsets begin at 0 again: whether they were used cannot be told from them."""
+    with model(servers, fresh_name("anew")) as m:
+        m.produce(3 * BATCH)
+        instance = m.start()
+        m.finish(instance)
+        if not running:
+            assert leave(instance) == 0
+        remake(m, m.name)
+        m.produce(BATCH)
+        if not running:
+            instance = m.start()
+        assert instance.wait(40) == REFUSED, instance.text[-2000:]
+        assert len(m.states()) == 3
+
+
+def test_partitions_are_added_while_nobody_runs(servers: str, fresh_name: Fresh) -> None:
+    with model(servers, fresh_name("wider")) as m:
+        m.produce(2 * BATCH + 50)
+        run_to_the_end(m)
+        m.widen(3)
+        m.produce(3 * BATCH)
+        run_to_the_end(m, DPPCA_START="latest")  # of a new model; one with a state goes on
+        assert m.check() == m.full_batches()
+
+
+def test_the_output_topic_is_deleted(servers: str, fresh_name: Fresh) -> None:
+    """It waits, and goes on when the topic is there again, with the newest release."""
+    with model(servers, fresh_name("unseen"), request_timeout_s=3) as m:
+        m.produce(2 * BATCH)
+        instance = m.start()
+        m.finish(instance)
+        with m.admin() as admin:
+            admin.delete_topics([m.output_topic])
+        m.produce(BATCH)
+        wait_for("the state", lambda: len(m.states()) == 3)
+        time.sleep(2)
+        assert instance.process.poll() is None, instance.text[-2000:]
+        m.create(m.output_topic, 1, **{"cleanup.policy": "compact"})
+        m.produce(BATCH)
+        m.finish(instance, 90)
+        found = [json.loads(message.value)["batch"] for message in m.outputs()]
+        assert sorted(set(found)) == [3, 4]
+        assert [state["batch"] for state in m.states()] == [1, 2, 3, 4]
+
+
+def test_the_state_topic_is_compacted(servers: str, fresh_name: Fresh) -> None:
+    """All but the newest state go, and with them the marks of their transactions."""
+    eager = {
+        "cleanup.policy": "compact", "segment.ms": "200", "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "100",
+    }  # fmt: skip
+    with model(servers, fresh_name("compacted")) as m:
+        m.create(m.state_topic, 1, **eager)
+        m.produce(8 * BATCH)
+        instance = m.start()
+        m.finish(instance)
+        kept = lambda: len(read_topic(servers, m.state_topic))  # noqa: E731
+        wait_for("the cleaner", lambda: (m.produce(BATCH), kept())[1] < 5, 60)
+        instance.process.kill()
+        run_to_the_end(m)
+        last = m.full_batches()[0]
+        numbers = [json.loads(message.value)["batch"] for message in m.outputs()]
+        assert sorted(set(numbers)) == list(range(1, last + 1)) and numbers == sorted(numbers)
+        state = m.states()[-1]
+        assert m.slots_before(state["positions"]) == state["batch"] * BATCH == last * BATCH
+
+
+def test_a_transaction_times_out(servers: str, fresh_name: Fresh) -> None:
+    """Stopped inside the transaction for longer than it may last, but still in the group."""
+    settings = {"transaction_timeout_s": 1, "session_timeout_s": 5}
+    with model(servers, fresh_name("timeout"), **settings) as m:
+        m.produce(4 * BATCH)
+        instance = m.start(**stop_at("inside_transaction", 2))
+        wait_for("the stop", lambda: stopped(instance))
+        time.sleep(2.5)
+        instance.signal(signal.SIGCONT)
+        m.finish(instance)
+        assert instance.saw("task_dropped")
+        assert m.check() == m.full_batches()
+
+
+def test_a_standby_with_other_settings(servers: str, fresh_name: Fresh) -> None:
+    """It refuses the state, and leaves it to others."""
+    with model(servers, fresh_name("other")) as m:
+        m.produce(2 * BATCH)
+        owner = m.start()
+        m.finish(owner)
+        standbys = [
+            m.start(**other)
+            for other in ({"DPPCA_EPSILON": "40"}, {"DPPCA_FEATURES": "cpu,disk.read,memory"})
+        ]
+        for standby in standbys:
+            standby.wait_for("group_changed", tasks=[])
+        owner.process.kill()
+        for standby in standbys:
+            assert standby.wait(20) == REFUSED, standby.text[-2000:]
+        m.produce(BATCH)
+        m.finish(m.start())
+        assert m.check() == m.full_batches()
+
+
+class Flaky(MemoryLog):
+    """A log that cannot be joined for a while."""
+
+    joins = 0
+
+    def join(self) -> Any:
+        self.joins += 1
+        if self.joins in (2, 3):
+            raise Unavailable("no broker answers")
+        return super().join()
+
+
+def test_no_broker_when_it_must_join_again() -> None:
+    """Fenced under an unchanged claim, it joins again; that fails while the brokers are away."""
+    cluster = Cluster()
+    cluster.create("in", 1)
+    settings = Settings(
+        features=("cpu", "memory"), epsilon=8, delta=1e-3, batch_size=40, input_topic="in",
+        format="json-array", http_port=0, session_timeout_s=1,
+    )  # fmt: skip
+    log = Flaky(cluster, group=settings.group, state_topic=settings.state_topic,
+                input_topic="in", output_topic=settings.output_topic)  # fmt: skip
+    stop = threading.Event()
+    service = Service(settings, log, stop=stop, watched=False)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            service.run()
+        except BaseException as error:
+            failed.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        wait_for("work", lambda: service.ready() == (True, "working"))
+        with cluster.changed:  # somebody fences the owner, and the group does not change
+            cluster.epochs[f"{settings.group}.0"] += 1
+        for i in range(80):
+            cluster.produce("in", f"[{i}, 1]".encode())
+        wait_for("the joins", lambda: failed or log.joins >= 4, 10 * SESSION_SECONDS)
+        wait_for("work", lambda: failed or service.ready() == (True, "working"))
+        assert not failed
+    finally:
+        stop.set()
+        running.join()

@@ -1,0 +1,166 @@
+"""kill -9 at every named point, and at random moments under load.
+
+With noise, a batch that is computed again gives other bytes: what is published twice shows. Without
+it, and with one partition, nothing depends on where the kills fell: the releases of a model
+that was killed all the time are those of one that never was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+
+from .harness import BATCH, QUIET, Fresh, Instance, Model, crash_at, model, wait_for
+
+#: How many kills at random moments: a few in CI, 50 in `make crash`.
+CRASHES = int(os.environ.get("STREAM_DPPCA_CRASHES", "4"))
+POINTS = (
+    ("fenced", 1),
+    ("loaded", 1),
+    ("polling", 3),
+    ("batch_full", 2),
+    ("before_transaction", 2),
+    ("offsets_sent", 2),
+    ("inside_transaction", 2),
+    ("after_commit", 2),
+    ("inside_publish", 2),
+    ("after_publish", 2),
+)
+#: Those after which something of a batch is on the topics.
+WRITING = POINTS[5:]
+PACKED = {"format": "float32", "partitions": 2}
+#: The paper's method learns from nearly every batch with these.
+PAPER = {"method": "paper", "batch": 1000, "paper_c1": 40, "max_poll_records": 300}
+
+
+def kill_at(m: Model, point: str, times: int, **environment: str) -> None:
+    """Run until the point is reached; the process ends there."""
+    instance = m.start(**environment | crash_at(point, times))
+    assert instance.wait(40) == -signal.SIGKILL, f"{point} was not reached:\n{instance.text}"
+
+
+def kill_while_closing(m: Model, **environment: str) -> None:
+    instance = m.start(**environment | crash_at("closing"))
+    instance.wait_for("task_started")
+    instance.signal(signal.SIGTERM)
+    assert instance.wait(10) == -signal.SIGKILL, instance.text
+
+
+def run_to_the_end(m: Model, **environment: str) -> None:
+    last = m.start(**environment)
+    m.finish(last)
+
+
+def undisturbed(m: Model, fresh_name: Fresh, **environment: str) -> dict[int, dict[str, Any]]:
+    """What a model that nobody kills makes of the same input."""
+    with model(m.servers, fresh_name("undisturbed")) as other:
+        other.slots = m.slots
+        other.environment |= m.environment | {"DPPCA_MODEL": other.name}
+        instance = other.start(**environment)
+        m.finish(instance)
+        return other.releases()
+
+
+def check_learned(releases: dict[int, dict[str, Any]]) -> None:
+    """Releases that are all alike would prove nothing."""
+    distinct = {json.dumps(release["components"]) for release in releases.values()}
+    assert len(distinct) > len(releases) // 2
+
+
+def components(release: dict[str, Any]) -> np.ndarray[Any, Any]:
+    return np.array([list(c["loadings"].values()) for c in release["components"]])
+
+
+def test_every_point_without_noise(servers: str, fresh_name: Fresh) -> None:
+    """Nothing is lost, nothing is used twice: equal bit for bit to a run without a kill."""
+    with model(servers, fresh_name("points"), **PAPER) as m:
+        for point, times in POINTS:
+            m.produce(2 * m.batch + 170)
+            kill_at(m, point, times, **QUIET)
+        kill_while_closing(m, **QUIET)
+        run_to_the_end(m, **QUIET)
+        assert m.check() == m.full_batches()
+        check_learned(m.releases())
+        assert m.releases() == undisturbed(m, fresh_name, **QUIET)
+
+
+def test_every_point_with_noise(servers: str, fresh_name: Fresh) -> None:
+    """One payload a batch, though a batch computed again has other noise. Packed messages, two
+    partitions."""
+    with model(servers, fresh_name("noisy"), **PACKED) as m:
+        for point, times in WRITING:
+            m.produce_packed(4 * BATCH)
+            kill_at(m, point, times)
+        kill_while_closing(m)
+        run_to_the_end(m)
+        assert m.check() == m.full_batches()
+        check_learned(m.releases())
+
+
+def kill_at_random(m: Model, times: int, rng: random.Random, **environment: str) -> None:
+    """An owner and a standby; the owner, or either, dies at any moment, and another one starts."""
+    enough = threading.Event()
+
+    def load() -> None:
+        while not enough.wait(0.05):
+            m.produce_packed(1)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    running: list[Instance] = [m.start(**environment)]
+    try:
+        for _ in range(times):
+            running.append(m.start(**environment))
+            victim = rng.choice(running)
+            if rng.random() < 0.75:
+                owners = wait_for("work", lambda: [i for i in running if i.saw("task_starting")])
+                victim = owners[0]
+            enough.wait(rng.uniform(0.0, 1.5))
+            victim.process.kill()
+            victim.wait()
+            running.remove(victim)
+    finally:
+        enough.set()
+        loading.join()
+    m.finish(running[0], 60)
+
+
+def test_random_moments_without_noise(servers: str, fresh_name: Fresh) -> None:
+    with model(servers, fresh_name("random"), format="float32", **PAPER) as m:
+        kill_at_random(m, (CRASHES + 1) // 2, random.Random(), **QUIET)
+        assert m.check() == m.full_batches()
+        check_learned(m.releases())
+        assert m.releases() == undisturbed(m, fresh_name, **QUIET)
+
+
+def test_random_moments_with_noise(servers: str, fresh_name: Fresh) -> None:
+    with model(servers, fresh_name("random"), **PACKED) as m:
+        kill_at_random(m, CRASHES // 2, random.Random())
+        assert m.check() == m.full_batches()
+        check_learned(m.releases())
+
+
+def test_the_adaptive_method_goes_on_as_if_nothing_had_happened(
+    servers: str, fresh_name: Fresh
+) -> None:
+    """A restart begins a new block of correlated noise, and the filter behind it weighs a little
+    otherwise: by the noise's variance, which a large batch makes small."""
+    settings = {"batch": 4000, "format": "float32", "max_poll_records": 5}
+    with model(servers, fresh_name("adaptive"), **settings) as m:
+        m.produce_packed(5 * m.batch, largest=1000)
+        kill_at(m, "after_commit", 2, **QUIET)
+        run_to_the_end(m, **QUIET)
+        m.check()
+        found, expected = m.releases(), undisturbed(m, fresh_name, **QUIET)
+        check_learned(found)
+        assert found.keys() == expected.keys()
+        for number, release in found.items():
+            np.testing.assert_allclose(
+                components(release), components(expected[number]), rtol=0, atol=1e-6
+            )

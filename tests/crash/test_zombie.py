@@ -1,0 +1,142 @@
+"""An owner that is stopped past its session, replaced, and woken: it publishes nothing.
+
+Stopped where it hurts: with offsets sent and nothing written, with the state written and not
+committed, between commit and publish, inside the publish, and while it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from .harness import (
+    BATCH,
+    SESSION_SECONDS,
+    Fresh,
+    Instance,
+    Model,
+    model,
+    stop_at,
+    stopped,
+    wait_for,
+)
+
+POINTS = ("polling", "before_transaction", "offsets_sent", "inside_transaction", "after_commit",
+          "inside_publish", "claimed", "loaded")  # fmt: skip
+BACK_TO_STANDBY = (200, b"standing by\n")
+
+
+def copies(m: Model) -> Counter[int]:
+    """How often each batch is on the output topic."""
+    return Counter(json.loads(message.value)["batch"] for message in m.outputs())
+
+
+def wake(zombie: Instance, m: Model) -> None:
+    """It goes back to standing by, and the topics are as they were."""
+    before = copies(m), m.states()
+    said = len(zombie.events)
+    zombie.signal(signal.SIGCONT)
+    wait_for("the zombie to stand by", lambda: zombie.get("/readyz") == BACK_TO_STANDBY)
+    since = {event["event"] for event in zombie.events[said:]}
+    assert not since & {"released", "published_again", "task_started", "merged"}
+    assert m.states() == before[1]
+    # The group has changed: its owner may have loaded again, and published its last one again.
+    newest = max(before[0])
+    now = copies(m)
+    assert {b: n for b, n in now.items() if b < newest} == {
+        b: n for b, n in before[0].items() if b < newest
+    }
+    assert max(now) == newest
+
+
+def stop_replace_wake(servers: str, name: str, point: str) -> float:
+    """Returns how long the standby took."""
+    with model(servers, name, format="float32", partitions=2) as m:
+        m.produce_packed(5 * BATCH)
+        owner = m.start(**stop_at(point, 2))
+        if point in (
+            "claimed",
+            "loaded",
+        ):  # twice: alone, and with the standby
+            owner.wait_for("task_started")
+        else:
+            wait_for(f"{point} to be reached", lambda: stopped(owner), 30)
+        standby = m.start()
+        wait_for(f"{point} to be reached", lambda: stopped(owner), 30)
+        since = time.monotonic()
+        standby.wait_for("task_started")
+        took = time.monotonic() - since
+        m.produce_packed(3 * BATCH)
+        m.finish(standby)
+        wake(owner, m)
+        m.produce_packed(2 * BATCH)
+        m.finish(standby)
+        assert m.check() == m.full_batches()
+        standby.signal(signal.SIGTERM)  # and the one that was a zombie can take over again
+        assert standby.wait(10) == 0
+        m.produce_packed(2 * BATCH)
+        m.finish(owner)
+        assert m.check() == m.full_batches()
+        return took
+
+
+def test_stopped_where_it_hurts(servers: str, fresh_name: Fresh) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        runs = {p: pool.submit(stop_replace_wake, servers, fresh_name(p), p) for p in POINTS}
+    for run in runs.values():
+        run.result()
+
+
+def test_the_standby_takes_over_in_time(servers: str, fresh_name: Fresh) -> None:
+    """Within the session timeout and 5 s, stopped or killed under load."""
+    with model(servers, fresh_name("standby")) as m:
+        m.produce(20 * BATCH)
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            owner = m.instances[-1] if m.instances else m.start()
+            owner.wait_for("task_started")
+            standby = m.start()
+            standby.wait_for("group_changed", tasks=[])
+            wait_for("the owner to work", lambda o=owner: o.get("/readyz")[1] == b"working\n")
+            owner.signal(how)
+            since = time.monotonic()
+            standby.wait_for("task_started")
+            assert time.monotonic() - since < SESSION_SECONDS + 5
+        m.finish(standby)
+        m.instances[0].signal(signal.SIGCONT)
+        wait_for("standby", lambda: m.instances[0].get("/readyz") == BACK_TO_STANDBY)
+        assert m.check() == m.full_batches()
+
+
+WATCHED = """
+import threading, time
+from consumers.metrics import Metrics
+from consumers.watchdog import Watchdog
+dog = Watchdog(stall_s=1.0, leave_s=1.0, stop=threading.Event(), metrics=Metrics())
+dog.start()
+for _ in range(200):
+    dog.beat()
+    time.sleep(0.5 if _ % 5 == 4 else 0.01)
+    print(_, flush=True)
+"""
+
+
+def test_a_pause_is_no_stall() -> None:
+    """The clock goes on while a process is stopped; its watchdog must not take that for a hang."""
+    with subprocess.Popen([sys.executable, "-c", WATCHED], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            for _ in range(4):
+                for _ in range(5):
+                    process.stdout.readline()
+                time.sleep(0.05)  # into its long sleep: it cannot beat as soon as it wakes
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(1.2)
+                process.send_signal(signal.SIGCONT)
+            assert process.stdout.readline(), "the watchdog ended it"
+        finally:
+            process.kill()

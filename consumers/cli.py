@@ -65,14 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in COMMANDS:
         command, options = given[0], given[1:]
     else:
-        asked = parser.parse_args(given)
-        command, options = asked.command, asked.options
-    # Before anything is imported that takes seconds: a signal to leave may come by then.
-    stop = _stop_on_signals() if command == "serve" else None
+        parsed = parser.parse_args(given)
+        command, options = parsed.command, parsed.options
+    if command == "serve":
+        # The imports take seconds. Until they are done nothing has begun: leave at once.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(0))
     try:
-        parsed = _parse(command, options)
-        parsed.stop = stop
-        return _RUN[command](parsed)
+        return _RUN[command](_parse(command, options))
     except Exception as error:
         from .logs import describe_error
 
@@ -171,7 +171,7 @@ def _kafka(settings: Settings) -> Log:
 
 
 def _stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """An event that SIGTERM and SIGINT set from now on."""
     stop = threading.Event()
     signalled: list[float] = []
 
@@ -194,12 +194,13 @@ def _serve(options: argparse.Namespace) -> int:
     settings = _settings(options)
     log = _kafka(settings)
     set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+    stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
               epsilon=settings.epsilon, delta=settings.delta)  # fmt: skip
     code = 0
     try:
-        Service(settings, log, stop=options.stop).run()
+        Service(settings, log, stop=stop).run()
     except Exception as error:
         log_event("stopped", level="error", **describe_error(error))
         code = _exit_code(error)

@@ -200,6 +200,16 @@ class Model:
 
     # What is on the topics
 
+    def ends(self) -> list[int]:
+        """Where each partition of the input ends."""
+        places = [TopicPartition(self.name, p) for p in range(self.partitions)]
+        consumer = KafkaConsumer(bootstrap_servers=self.servers)
+        try:
+            ends = consumer.end_offsets(places)
+            return [ends[place] for place in places]
+        finally:
+            consumer.close()
+
     def outputs(self) -> list[Any]:
         return read_topic(self.servers, self.output_topic)
 

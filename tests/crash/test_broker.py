@@ -49,7 +49,12 @@ def test_the_broker_is_killed_under_load(
                 for i in (owner, standby)
             )
 
-        wait_for("all of it", drained, 60)
+        try:
+            wait_for(f"batch {m.full_batches()[0]}", drained, 60)
+        except AssertionError as error:
+            there = f"{m.ends()} of {[len(sent) for sent in m.slots]} messages are there"
+            logs = "\n".join(f"{i.text[:1500]}\n...\n{i.text[-4000:]}" for i in (owner, standby))
+            raise AssertionError(f"{error}; {there}; the logs:\n{logs}") from None
         assert owner.process.poll() is None and standby.process.poll() is None
         assert m.check() == m.full_batches()
         for instance in (owner, standby):

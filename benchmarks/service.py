@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
-import msgspec
 import numpy as np
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 
 from benchmarks.speed import Row
 from consumers import testhooks
@@ -29,32 +32,37 @@ ROWS_A_MESSAGE = 64
 
 def service(quick: bool) -> Iterator[Row]:
     """Throughput of packed and JSON messages, and the latency of one batch."""
-    batches = 10 if quick else 40
     with LocalBroker() as broker:
         servers = broker.bootstrap_servers
-        for format in ("float32", "json"):
-            rows = BATCH * (batches if format == "float32" else max(batches // 4, 4))
+        for format, batch, batches in (
+            ("float32", BATCH, 100),
+            ("float32", 10 * BATCH, 20),
+            ("json", BATCH, 20),
+        ):
+            rows = batch * (batches // 4 if quick else batches)
             topic = f"speed-{format}-{uuid.uuid4().hex[:8]}"
-            settings = make_settings(servers, topic, format)
+            settings = make_settings(servers, topic, format, batch_size=batch)
             messages = produce(settings, rows, format)
-            repeats = 2 if quick else 3
-            theirs = max(poll_loop(servers, topic, messages, format) for _ in range(repeats))
-            ours = max(serve(settings, rows, fresh) for fresh in range(repeats))
+            ours = theirs = 0.0
+            for run in range(2 if quick else 4):
+                theirs = max(theirs, poll_loop(servers, topic, messages, format) * rows / messages)
+                ours = max(ours, serve(settings, rows, run))
+            packed = format == "float32"
             yield Row(
-                f"service, {'packed float32' if format == 'float32' else 'JSON'}, d = {D}",
-                "bare kafka-python poll loop" + ("" if format == "float32" else " plus msgspec"),
-                ours / (theirs * rows / messages),
+                f"service, {'packed float32' if packed else 'JSON'}, B = {batch}, d = {D}",
+                "bare kafka-python poll loop" + ("" if packed else " plus msgspec"),
+                ours / theirs,
                 0.85,
-                detail={"rows/s": ours, "peer rows/s": theirs * rows / messages},
+                detail={"rows/s": ours, "peer rows/s": theirs},
             )
         yield from latency(servers, 20 if quick else 100)
 
 
 def make_settings(servers: str, topic: str, format: str, **changes: Any) -> Settings:
-    return Settings(
-        bootstrap_servers=servers, input_topic=topic, features=FEATURES, epsilon=1.0, delta=1e-6,
-        batch_size=BATCH, format=format, http_port=0, partition_refresh_s=60.0, **changes,
-    )  # fmt: skip
+    return Settings(**{
+        "bootstrap_servers": servers, "input_topic": topic, "features": FEATURES, "format": format,
+        "epsilon": 1.0, "delta": 1e-6, "batch_size": BATCH, "http_port": 0, **changes,
+    })  # fmt: skip
 
 
 def payloads(rows: int, format: str) -> Iterator[bytes]:
@@ -85,28 +93,47 @@ def produce(settings: Settings, rows: int, format: str) -> int:
 
 
 def poll_loop(servers: str, topic: str, messages: int, format: str) -> float:
-    """Messages a second, from the first that arrives; decoded if they are JSON."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers, enable_auto_commit=False, auto_offset_reset="earliest",
-        isolation_level="read_committed", max_partition_fetch_bytes=4 << 20, metrics_enabled=False,
-        max_poll_records=5000,
+    """Messages a second of the bare loop, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.poll_loop", servers, topic, str(messages), format],
+        stdout=subprocess.PIPE, text=True, check=True, preexec_fn=one_core,
     )  # fmt: skip
-    consumer.assign([TopicPartition(topic, 0)])
-    consumer.seek_to_beginning()
-    shape = msgspec.defstruct("Shape", [(name, float) for name in FEATURES], gc=False)
-    decode = msgspec.json.Decoder(shape).decode
-    seen, first, start = 0, 0, 0.0
-    while seen < messages:
-        for records in consumer.poll(timeout_ms=1000).values():
-            if not start:
-                start, first = time.perf_counter(), len(records)
-            seen += len(records)
-            if format == "json":
-                for record in records:
-                    decode(record.value)
-    elapsed = time.perf_counter() - start
-    consumer.close()
-    return (seen - first) / elapsed
+    return float(done.stdout)
+
+
+def one_core() -> None:
+    """What is compared runs on one core; the broker has all of them."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def serve(settings: Settings, rows: int, run: int) -> float:
+    """Rows a second of `stream-dppca serve`, between the first release and the last."""
+    model = f"{settings.input_topic}-{run}"
+    own = {
+        "model": model,
+        "group": model,
+        "state_topic": f"{model}.s",
+        "output_topic": f"{model}.o",
+    }
+    environment = {
+        f"DPPCA_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in (settings.model_dump(mode="json", exclude_unset=True) | own).items()
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "consumers.cli", "serve"], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **environment}, preexec_fn=one_core,
+    )  # fmt: skip
+    released: list[datetime] = []
+    for line in process.stdout or ():
+        event = json.loads(line)
+        if event["event"] == "released":
+            released.append(datetime.fromisoformat(event["time"]))
+            if len(released) == rows // settings.batch_size:
+                break
+    process.terminate()
+    process.communicate()
+    seconds = (released[-1] - released[0]).total_seconds()
+    return (len(released) - 1) * settings.batch_size / seconds
 
 
 class Running:
@@ -114,35 +141,30 @@ class Running:
 
     def __init__(self, settings: Settings) -> None:
         self.reached: list[tuple[str, float]] = []
-        testhooks.on_reach.append(lambda point: self.reached.append((point, time.perf_counter())))
+        self._published = threading.Semaphore(0)
+        testhooks.on_reach.append(self._reach)
         self.stop = threading.Event()
         made = Service(settings, _kafka(settings), stop=self.stop, watched=False)
         self.thread = threading.Thread(target=made.run, daemon=True)
         self.thread.start()
 
+    def _reach(self, point: str) -> None:
+        self.reached.append((point, time.perf_counter()))
+        if point == "after_publish":
+            self._published.release()
+
     def times(self, point: str) -> list[float]:
         return [at for name, at in list(self.reached) if name == point]
 
-    def wait_for(self, batches: int) -> None:
-        while len(self.times("after_publish")) < batches and self.thread.is_alive():
-            time.sleep(0.002)
+    def wait(self) -> None:
+        """For one more release."""
+        if not self._published.acquire(timeout=60):
+            raise RuntimeError("no release within a minute")
 
     def close(self) -> None:
         self.stop.set()
         self.thread.join(10)
         testhooks.on_reach.clear()
-
-
-def serve(settings: Settings, rows: int, run: int) -> float:
-    """Rows a second between the first release and the last."""
-    name = f"{settings.input_topic}-{run}"
-    running = Running(
-        make_settings(settings.bootstrap_servers, settings.input_topic, settings.format, model=name)
-    )
-    running.wait_for(rows // BATCH)
-    running.close()
-    done = running.times("after_publish")
-    return (len(done) - 1) * BATCH / (done[-1] - done[0])
 
 
 def latency(servers: str, batches: int) -> Iterator[Row]:
@@ -154,12 +176,12 @@ def latency(servers: str, batches: int) -> Iterator[Row]:
     producer = KafkaProducer(bootstrap_servers=servers, linger_ms=0)
     block = list(payloads(BATCH, "float32"))
     sent = []
-    for t in range(batches):
+    for _ in range(batches):
         for value in block:
             last = producer.send(topic, value, partition=0)
         last.get(30)
         sent.append(time.perf_counter())
-        running.wait_for(t + 1)
+        running.wait()
     producer.close()
     running.close()
     published = np.array(running.times("after_publish")[:batches])

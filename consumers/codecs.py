@@ -122,14 +122,17 @@ class _JsonObjects(_Json):
         for feature in features:
             path = feature.split(".") if nested else [feature]
             paths.append(_plant(tree, path, feature))
-        root = _struct(tree)
-        getter: Callable[[Any], Any] = operator.attrgetter(*paths)
+        parse = msgspec.json.Decoder(_struct(tree)).decode
+        # Without nesting the fields are the features, in order, and ten times as fast to get.
+        flat = not any("." in path for path in paths)
         super().__init__(
-            len(features),
-            max_bytes,
-            msgspec.json.Decoder(root).decode,
-            getter if len(features) > 1 else lambda x: (getter(x),),
+            len(features), max_bytes, parse, msgspec.structs.astuple if flat else _getter(paths)
         )
+
+
+def _getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float]]:
+    get: Callable[[Any], Any] = operator.attrgetter(*paths)
+    return get if len(paths) > 1 else lambda x: (get(x),)
 
 
 def _plant(tree: dict[str, Any], path: Sequence[str], feature: str) -> str:
@@ -157,7 +160,12 @@ def _struct(tree: dict[str, Any]) -> type[msgspec.Struct]:
         for i, below in enumerate(tree.values())
     ]
     names = {f"f{i}": member for i, member in enumerate(tree)}
-    return msgspec.defstruct("Object", fields, rename=names, gc=False)
+    try:
+        return msgspec.defstruct("Object", fields, rename=names, gc=False)
+    except ValueError:
+        raise ConfigurationError(
+            "the name of a feature must not have a quote, a backslash or a control character in it"
+        ) from None
 
 
 class _Packed:

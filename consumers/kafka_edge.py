@@ -89,7 +89,7 @@ class KafkaConfig:
             **self.client,
             "metrics_enabled": False,
             "max_request_size": MAX_RECORD_BYTES,
-            "retry_backoff_ms": 20,  # waited for each transaction that follows another at once
+            "retry_backoff_ms": 5,  # waited for each transaction that follows another at once
             "allow_auto_create_topics": False,
         }
 

@@ -40,16 +40,18 @@ def merge_releases(releases: Sequence[PublishedRelease]) -> PublishedRelease:
     if any(r.features != first.features or r.model != first.model for r in releases):
         raise ValueError("releases of different models cannot be merged")
     d, k = len(first.features), len(first.components)
+    spreads = [c.spread for r in releases for c in r.components if c.spread is not None]
+    # A shard whose last batch was skipped has no spread: it counts as the others do on average.
+    usual = float(np.mean(spreads)) if spreads else 1.0
+    known = len(spreads) == len(releases) * k
     M = np.zeros((d, d))
     for release in releases:
         for component in release.components:
             w = np.array([component.loadings[f] for f in first.features])
-            # A shard whose last batch was skipped has no spread: its directions count as 1.
-            spread = 1.0 if component.spread is None else max(component.spread, 0.0)
-            M += release.n_seen * spread * np.outer(w, w)
+            spread = usual if component.spread is None else component.spread
+            M += release.n_seen * max(spread, 0.0) * np.outer(w, w)
     total = sum(r.n_seen for r in releases)
     values, vectors = np.linalg.eigh(M / total)
-    known = all(c.spread is not None for r in releases for c in r.components)
     components = []
     for j in range(k):
         w = vectors[:, d - 1 - j]

@@ -6,6 +6,7 @@ name the setting and the rule, never the value: it may be a password.
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class Settings(BaseSettings):
 
     # What to learn
     features: Annotated[tuple[str, ...], NoDecode] = Field(
-        description="the features, a list with commas; a.b leads into a nested object",
+        description="the features, with commas or as a JSON list; a.b leads into a nested object",
     )
     epsilon: float = Field(gt=0, description="the guarantee, for each record and the whole stream")
     delta: float = Field(gt=0, lt=1, description="the guarantee's small probability, e.g. 1e-6")
@@ -124,9 +125,11 @@ class Settings(BaseSettings):
     @field_validator("features", "scales", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):  # a JSON list: for names with commas in them
+            return json.loads(value)
+        return tuple(part.strip() for part in value.split(",") if part.strip())
 
     @field_validator("features")
     @classmethod

@@ -1,12 +1,15 @@
 """One task: one estimator over its share of the input partitions.
 
     fence -> load the last committed state -> publish its release again (same bytes) -> seek
-      ┌─> poll -> decode -> slots ... the batch is full -> the estimator releases
-      └── publish <- one transaction: state, offsets, the exact bytes to publish
+      ┌─> poll -> decode -> slots ... the batch is full -> the estimator releases ─┐
+      └────────────────────────────────────────────────────────────────────────────┤
+          publish <- one transaction: state, offsets, the exact bytes to publish <─┘
 
-Everything in memory is worth nothing until the transaction has been confirmed. Whatever goes wrong
-before that, the task is dropped whole and another one loads the last committed state; nothing of
-the dropped one can have been seen. The argument is written out in docs/service.md.
+While a batch is committed and published, in a thread of its own, the next one is read. It cannot
+end before the one before it is out. Everything in memory is worth nothing until the transaction has
+been confirmed. Whatever goes wrong before that, the task is dropped whole and another one loads the
+last committed state; nothing of the dropped one can have been seen. The argument is written out in
+docs/service.md.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, Release
 
 from . import testhooks
+from .beside import Beside
 from .codecs import Codec
 from .errors import StateRefused
 from .intake import Intake
@@ -39,6 +45,8 @@ from .states import (
 )
 
 __all__ = ["Task", "TaskConfig"]
+
+CLOSE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class Task:
         self.number, self.claim = number, claim
         self._config, self._metrics = config, metrics
         self.current: Record | None = None  #: the release that is out
+        self._ending = Beside("batch-end")
         testhooks.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
         self._ledger: Ledger = log.ledger(number, claim)
@@ -139,6 +148,7 @@ class Task:
     def step(self, timeout_s: float) -> bool:
         """Read once and learn, at most to the end of the batch. True if there was anything."""
         testhooks.reach("polling")
+        self._ending.check()
         if not self._intake.read(timeout_s):
             return False
         estimator = self._estimator
@@ -147,11 +157,13 @@ class Task:
             estimator.learn_array(self._intake.take(size - estimator.n_seen % size))
         if estimator.n_batches != before:
             testhooks.reach("batch_full")
-            self._finish_batch()
+            state, record, release = self._end_of_batch()
+            positions = dict(self._intake.positions)
+            self._ending.start(partial(self._finish_batch, state, record, release, positions))
         return True
 
-    def _finish_batch(self) -> None:
-        """Durable, then visible."""
+    def _end_of_batch(self) -> tuple[bytes, Record, Release]:
+        """All that is to be kept of the batch."""
         estimator, config = self._estimator, self._config
         release = estimator.last_release
         if release is None or estimator.n_seen % estimator.batch_size:
@@ -173,16 +185,26 @@ class Task:
             estimator=estimator.state(),
             release=Published.of(record),
         )
+        return encode_state(state), record, release
+
+    def _finish_batch(
+        self, state: bytes, record: Record, release: Release, positions: dict[int, Position]
+    ) -> None:
+        """Durable, then visible."""
         testhooks.reach("before_transaction")
         started = time.monotonic()
-        self._committed = dict(self._intake.positions)
-        self._ledger.commit(encode_state(state), self._committed)
+        self._ledger.commit(state, positions)
+        self._committed = positions
         self._metrics.commit_seconds.observe(time.monotonic() - started)
         testhooks.reach("after_commit")
         self._publish(record)
         self._metrics.batches.labels(task=str(self.number)).inc()
         log_event("released", task=self.number, batch=release.batch, skipped=release.skipped)
         testhooks.reach("after_publish")
+
+    def settle(self, timeout_s: float | None = None) -> None:
+        """Wait until the last full batch is out; raises what kept it from that."""
+        self._ending.wait(timeout_s)
 
     def _publish(self, record: Record) -> None:
         self._ledger.publish([record], self._committed)
@@ -197,9 +219,12 @@ class Task:
 
     def publish_merged(self, record: Record) -> None:
         """A merged release. The offsets are those of the last batch, not of where we are now."""
+        self.settle()
         self._ledger.publish([record], self._committed)
 
     def close(self) -> None:
         """Let go of everything. What is in memory is lost, as it must be."""
+        with suppress(Exception):  # a batch on its way out gets a moment; then it is lost, too
+            self.settle(CLOSE_SECONDS)
         while self._open:
             self._open.pop().close()

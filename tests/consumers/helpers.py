@@ -78,6 +78,7 @@ def start_task(log: Log, number: int = 0, **options: Any) -> Task:
 def drain(task: Task, until: Callable[[], bool] | None = None) -> None:
     """Step until there is nothing more to do."""
     while task.step(0.0):
+        task.settle()
         if until is not None and until():
             return
 

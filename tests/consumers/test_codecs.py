@@ -56,7 +56,9 @@ def test_dots_can_be_literal() -> None:
     assert np.isnan(decode("json", [value]).rows).all()
 
 
-@pytest.mark.parametrize("features", [("a", "a.b"), ("a.b", "a"), ("a..b",), (".a",), ("a.",)])
+@pytest.mark.parametrize(
+    "features", [("a", "a.b"), ("a.b", "a"), ("a..b",), (".a",), ("a.",), ('"',)]
+)
 def test_paths_that_cannot_be(features: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match="feature"):
         make_codec("json", features, 100)

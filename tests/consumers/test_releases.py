@@ -91,9 +91,20 @@ def test_merging_one_is_the_same_direction() -> None:
     assert merged.components[0].spread == pytest.approx(only.components[0].spread)
 
 
-def test_merging_weighs_by_what_was_seen() -> None:
+@pytest.mark.parametrize("skipped", [False, True])
+def test_merging_weighs_by_what_was_seen(skipped: bool) -> None:
     much, little = released(0, 9), released(1, 1, scale=(1, 1, 3))
+    spread = None if skipped else 9.0  # of a shard whose last batch was skipped
+    much = with_spread(much, spread)
+    little = with_spread(little, 9.0)
     assert abs(merge_releases([much, little]).components[0].loadings["a"]) > 0.9
+
+
+def with_spread(release: PublishedRelease, spread: float | None) -> PublishedRelease:
+    (component,) = release.components
+    return release.model_copy(
+        update={"components": (component.model_copy(update={"spread": spread}),)}
+    )
 
 
 def test_the_merger_follows_the_topic() -> None:

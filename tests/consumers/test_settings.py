@@ -45,6 +45,10 @@ def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert load_settings().delta == 1e-5
 
 
+def test_features_as_a_json_list() -> None:
+    assert load_settings({**LEAST, "features": '["a,b", " c"]'}).features == ("a,b", " c")
+
+
 def test_settings_cannot_change() -> None:
     with pytest.raises(Exception, match="frozen"):
         load_settings(LEAST).epsilon = 2.0  # type: ignore[misc]
@@ -53,7 +57,8 @@ def test_settings_cannot_change() -> None:
 @pytest.mark.parametrize(
     "name, value",
     [("epsilon", "0"), ("epsilon", "nan"), ("epsilon", "inf"), ("delta", "1"), ("batch_size", "1"),
-     ("batch_size", "x"), ("features", ""), ("features", "a,a"), ("format", "avro"),
+     ("batch_size", "x"), ("features", ""), ("features", "a,a"),
+     ("features", '["a"'), ("format", "avro"),
      ("shards", "0"), ("input_topic", "no spaces"), ("http_port", "70000"), ("seed", "-1"),
      ("security_protocol", "TLS"), ("start", "middle")],
 )  # fmt: skip

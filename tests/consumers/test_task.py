@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from collections import Counter
 from typing import Any
 
@@ -115,6 +116,92 @@ def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.Mo
     assert not wanted[-1].privacy.private
     assert len({r.components[0].loadings["cpu"] for r in wanted}) > 3  # it has learned
     assert {r.batch: r for r in found} == {r.batch: r for r in wanted}
+
+
+class Gate:
+    """Holds whoever reaches a point until it is opened."""
+
+    def __init__(self, point: str) -> None:
+        self.reached: Counter[str] = Counter()
+        self.open = threading.Event()
+        self._point = point
+        testhooks.on_reach[:] = [self._reach]
+
+    def _reach(self, point: str) -> None:
+        self.reached[point] += 1
+        if point == self._point:
+            assert self.open.wait(30)
+
+
+@pytest.mark.parametrize("point", ["before_transaction", "inside_transaction", "after_commit"])
+def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
+    """And it cannot follow before that one is out."""
+    on = cluster()
+    fill(on, 3 * BATCH)
+    gate = Gate(point)
+    task = start_task(memory_log(on))
+    while gate.reached["batch_full"] < 1:
+        task.step(0.0)
+    while task._intake.positions[0].offset < BATCH + BATCH // 2:
+        assert task.step(0.0)
+    assert task.current is None and not releases(memory_log(on))
+    ending = threading.Thread(target=drain, args=(task,), daemon=True)
+    ending.start()
+    ending.join(0.3)
+    assert ending.is_alive() and gate.reached["batch_full"] == 2
+    assert gate.reached[point] == 1 and not releases(memory_log(on))
+    gate.open.set()
+    ending.join(30)
+    task.settle()
+    assert check_output(memory_log(on)) == {0: 3}
+    check_states(on, 3 * BATCH)
+
+
+def test_a_task_that_closes_waits_for_a_batch_on_its_way() -> None:
+    on = cluster()
+    fill(on, BATCH)
+    gate = Gate("after_commit")
+    task = start_task(memory_log(on))
+    while gate.reached["after_commit"] < 1:
+        task.step(0.0)
+    threading.Timer(0.2, gate.open.set).start()
+    task.close()
+    assert check_output(memory_log(on)) == {0: 1}
+
+
+def test_a_task_that_closes_does_not_wait_for_ever() -> None:
+    """What was on its way is lost, or comes too late."""
+    on = cluster()
+    fill(on, BATCH)
+    gate = Gate("before_transaction")
+    task = start_task(memory_log(on))
+    while gate.reached["before_transaction"] < 1:
+        task.step(0.0)
+    task.close()
+    assert not states(on)
+    testhooks.on_reach.clear()
+    drain(start_task(memory_log(on)))
+    gate.open.set()
+    with pytest.raises(Fenced):
+        task.settle()
+    assert check_output(memory_log(on)) == {0: 1}
+    check_states(on, BATCH)
+
+
+def test_a_failure_on_the_way_comes_out_of_the_next_step() -> None:
+    on = cluster()
+    fill(on, 2 * BATCH)
+    task = start_task(memory_log(on))
+
+    def fail(moment: str) -> None:
+        raise OutcomeUnknown("no answer")
+
+    on.on_commit = fail
+    with pytest.raises(OutcomeUnknown):
+        drain(task)
+    with pytest.raises(OutcomeUnknown):
+        task.step(0.0)
+    assert not releases(memory_log(on))
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

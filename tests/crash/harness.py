@@ -180,10 +180,11 @@ class Model:
         self.instances.append(instance)
         return instance
 
-    def finish(self, instance: Instance, timeout_s: float = 40.0) -> None:
+    def finish(self, instance: Instance) -> None:
         """Wait until the instance says that all there is has been released."""
         for task, batch in self.full_batches().items():
             done = {"task": task, "batch": batch}
+            timeout_s = 60 + batch / 5
 
             def out(done: dict[str, Any] = done) -> bool:
                 return any(instance.saw(e, **done) for e in ("released", "published_again"))

@@ -128,7 +128,7 @@ def kill_at_random(m: Model, times: int, rng: random.Random, **environment: str)
     finally:
         enough.set()
         loading.join()
-    m.finish(running[0], 60)
+    m.finish(running[0])
 
 
 def test_random_moments_without_noise(servers: str, fresh_name: Fresh) -> None:

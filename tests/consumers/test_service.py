@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -210,6 +211,57 @@ def test_logs_are_json_and_hold_no_foreign_text(capsys: pytest.CaptureFixture[st
     assert lines[0]["event"] == "something" and lines[0]["batch"] == 3 and lines[0]["model"] == "m"
     assert lines[1]["error"] == "ValueError" and "987654" not in str(lines[1])
     assert describe_error(LogError("ours"))["message"] == "ours"
+
+
+# Neighbours
+
+#: What a device may send in one slot, each of it a null.
+NULLS = {
+    "empty": b"", "tombstone": None, "truncated": b'{"cpu": 98765.4', "text": b'{"cpu": "98765.4"}',
+    "not a number": as_json((float("nan"), 1.0, 1.0)), "endless": b"[" * 5000, "not UTF-8": b"\xff",
+    "too large": as_json((1e300, 0.0, 0.0)), "too long": b" " * (2 << 20), "array": b"[1,2,3]",
+}  # fmt: skip
+
+
+def seen_from_outside(
+    content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> tuple[list[str], list[str], list[Any], list[bytes]]:
+    """Logs, metrics, states and releases of two batches of which one slot has this content."""
+    on, s = Cluster(), settings(seed=3, max_message_bytes=1 << 20)
+    on.create("in", 1)
+    for i, row in enumerate(rows(2 * BATCH)):
+        on.produce("in", content if i == BATCH + 37 else as_json(row))
+    log = log_of(on, s)
+    set_up_logs(sys.stdout)
+    with running(on, s) as service:
+        wait_for("both batches", lambda: service.metrics.batches.labels(task="0")._value.get() == 2)
+        wait_for("no lag", lambda: service.metrics.lag.labels(task="0")._value.get() == 0)
+        metrics = [
+            line for line in service.metrics.render().decode().splitlines()
+            if not re.search("seconds|created", line)
+        ]  # fmt: skip
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for event in events:
+        del event["time"]
+        event.pop("port", None)
+    states = [json.loads(record.value) for record in log.scan(s.state_topic)]
+    for state in states:
+        del state["writer"]
+        state["release"]["headers"] = [
+            pair for pair in state["release"]["headers"] if pair[0] != "ce_time"
+        ]
+    released = [record.value for record in log.scan(s.output_topic)]
+    return [json.dumps(e) for e in events], metrics, states, released
+
+
+def test_neighbours_with_equal_releases_look_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the noise frozen, whatever a bad record is, all that can be seen is equal."""
+    seen = {name: seen_from_outside(content, capsys) for name, content in NULLS.items()}
+    expected = seen["empty"]
+    assert len(expected[3]) == 2 and len(expected[2]) == 2 and len(expected[0]) > 5
+    for name, found in seen.items():
+        assert found == expected, name
+    assert seen_from_outside(as_json((3.0, 1.0, 1.0)), capsys)[3] != expected[3]
 
 
 # The watchdog

@@ -163,6 +163,7 @@ def _kafka(settings: Settings) -> Log:
             request_timeout_s=settings.request_timeout_s,
             transaction_timeout_s=settings.transaction_timeout_s,
             fetch=settings.fetch(),
+            librdkafka=settings.librdkafka(),
         )
     )
 

@@ -1,4 +1,4 @@
-"""Apache Kafka behind our Protocols. The only module that imports kafka-python.
+"""Apache Kafka behind our Protocols, by kafka-python.
 
 What is relied on, and what is not:
 
@@ -38,7 +38,7 @@ from . import testhooks
 from .errors import Fenced, LogError, OffsetsGone, OutcomeUnknown, Unavailable
 from .log import Bounds, Chunk, Claim, Position, Record, TopicInfo
 
-__all__ = ["KafkaConfig", "KafkaLog"]
+__all__ = ["KafkaConfig", "KafkaLog", "KafkaReader"]
 
 #: Of the state and output topics, and of what we send to them.
 MAX_RECORD_BYTES: Final = 8 << 20
@@ -72,6 +72,8 @@ class KafkaConfig:
     request_timeout_s: float = 30.0
     transaction_timeout_s: float = 60.0
     fetch: Mapping[str, Any] = field(default_factory=dict)  #: of the reader of the input
+    #: The connection as librdkafka names it, if that is to read the input.
+    librdkafka: Mapping[str, Any] | None = None
 
     @property
     def client(self) -> dict[str, Any]:
@@ -193,9 +195,13 @@ class KafkaLog:
         with _translated():
             return _Membership(self.config)
 
-    def reader(self, topic: str) -> _Reader:
+    def reader(self, topic: str) -> KafkaReader:
         with _translated():
-            return _Reader(self.config, topic)
+            if self.config.librdkafka is None:
+                return KafkaReader(self.config, topic)
+            from .confluent_edge import ConfluentReader
+
+            return ConfluentReader(self.config, topic)
 
     def ledger(self, task: int, claim: Claim) -> _Ledger:
         with _translated():
@@ -412,7 +418,7 @@ def _row(metadata: str | None) -> int:
     return int(row) if row.isdecimal() else 0
 
 
-class _Reader:
+class KafkaReader:
     def __init__(self, config: KafkaConfig, topic: str) -> None:
         self._config, self._topic = config, topic
         self._consumer = KafkaConsumer(**{**config.consumer, **config.fetch})

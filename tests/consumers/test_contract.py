@@ -43,13 +43,19 @@ def names(fresh: Callable[[str], str]) -> dict[str, str]:
     return {kind: fresh(kind) for kind in kinds}
 
 
-@pytest.fixture
-def kafka_case(broker: Any, fresh_name: Callable[[str], str]) -> Iterator[Case]:
+@pytest.fixture(params=["kafka-python", "confluent"])
+def kafka_case(
+    broker: Any, fresh_name: Callable[[str], str], request: pytest.FixtureRequest
+) -> Iterator[Case]:
     from kafka import KafkaProducer
 
     named = names(fresh_name)
     connection = {"bootstrap_servers": broker.bootstrap_servers}
-    config = KafkaConfig(connection=connection, session_timeout_s=6.0, **named)
+    fast = {"bootstrap.servers": broker.bootstrap_servers}
+    config = KafkaConfig(
+        connection=connection, session_timeout_s=6.0, **named,
+        librdkafka=fast if request.param == "confluent" else None,
+    )  # fmt: skip
     producer = KafkaProducer(**connection)
 
     def produce(topic: str, value: bytes | None, partition: int = 0) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +26,12 @@ FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 100
 #: Of the broker that these tests run on: see `conftest.py`.
 SESSION_SECONDS = 1.5
+#: For tests that run with each, whatever `STREAM_DPPCA_READER` says.
+READERS = ("kafka-python", "confluent")
 QUIET = {"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_NOISE": "off"}
 
-__all__ = ["BATCH", "FEATURES", "QUIET", "SESSION_SECONDS", "Instance", "Model", "crash_at",
-           "model", "read_topic", "stop_at", "stopped", "wait_for"]  # fmt: skip
+__all__ = ["BATCH", "FEATURES", "QUIET", "READERS", "SESSION_SECONDS", "Instance", "Model",
+           "crash_at", "model", "read_topic", "stop_at", "stopped", "wait_for"]  # fmt: skip
 
 
 def crash_at(point: str, times: int = 1) -> dict[str, str]:
@@ -91,6 +94,7 @@ class Model:
                 "session_timeout_s": SESSION_SECONDS,
                 "partition_refresh_s": 0.5,
                 "max_poll_records": 60,
+                "reader": os.environ.get("STREAM_DPPCA_READER", "kafka-python"),
                 **settings,
             }.items()
         }

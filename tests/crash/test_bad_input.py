@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .harness import Fresh, Model, model
+from .harness import READERS, Fresh, Model, model
 
 BROKEN = 10_000
 HUGE = 10 << 20
@@ -115,10 +115,12 @@ def run_to_the_end(m: Model, batches: int) -> bytes:
     return instance.text.encode() + b"".join(body for _, body in pages)
 
 
-def test_broken_json(servers: str, fresh_name: Fresh) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_broken_json(servers: str, fresh_name: Fresh, reader: str) -> None:
     rng = random.Random(5)
     large = {"max.message.bytes": str(32 << 20)}
-    settings = {"batch": 1000, "max_message_bytes": 100_000, "max_poll_records": 500}
+    settings = {"batch": 1000, "max_message_bytes": 100_000, "max_poll_records": 500,
+                "reader": reader}  # fmt: skip
     with model(servers, fresh_name("broken"), topic_configs=large, **settings) as m:
         kinds = list(BREAKS)
         for i in range(BROKEN):

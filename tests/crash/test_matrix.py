@@ -15,8 +15,9 @@ import threading
 from typing import Any
 
 import numpy as np
+import pytest
 
-from .harness import BATCH, QUIET, Fresh, Instance, Model, crash_at, model, wait_for
+from .harness import BATCH, QUIET, READERS, Fresh, Instance, Model, crash_at, model, wait_for
 
 #: How many kills at random moments: a few in CI, 50 in `make crash`.
 CRASHES = int(os.environ.get("STREAM_DPPCA_CRASHES", "4"))
@@ -90,10 +91,11 @@ def test_every_point_without_noise(servers: str, fresh_name: Fresh) -> None:
         assert m.releases() == undisturbed(m, fresh_name, **QUIET)
 
 
-def test_every_point_with_noise(servers: str, fresh_name: Fresh) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_every_point_with_noise(servers: str, fresh_name: Fresh, reader: str) -> None:
     """One payload a batch, though a batch computed again has other noise. Packed messages, two
     partitions."""
-    with model(servers, fresh_name("noisy"), **PACKED) as m:
+    with model(servers, fresh_name("noisy"), reader=reader, **PACKED) as m:
         for point, times in WRITING:
             m.produce_packed(4 * BATCH)
             kill_at(m, point, times)

@@ -115,11 +115,12 @@ def as_kafka_reads_it(issued: trustme.LeafCert) -> bytes:
     return pkcs8 + b"".join(part.bytes() for part in issued.cert_chain_pems)
 
 
+@pytest.mark.parametrize("reader", ["kafka-python", "confluent"])
 @pytest.mark.parametrize("way", ["certificate", "PLAIN", "SCRAM-SHA-512"])
 def test_the_service_behind_locked_doors(
-    secured: Secured, way: str, fresh_name: Callable[[str], str]
+    secured: Secured, way: str, reader: str, fresh_name: Callable[[str], str]
 ) -> None:
-    with bench(secured.plain, fresh_name("secured")) as b:
+    with bench(secured.plain, fresh_name("secured"), reader=reader) as b:
         b.produce(2 * BATCH)
         instance = b.start(**secured.settings(way))
         instance.wait_for("released", batch=2)

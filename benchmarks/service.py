@@ -110,15 +110,16 @@ def one_core() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def serve(settings: Settings, rows: int, run: int) -> float:
+def serve(settings: Settings, rows: int, **changes: str) -> float:
     """Rows a second of `stream-dppca serve`, between the first release and the last."""
-    model = f"{settings.input_topic}-{run}"
+    model = f"{settings.input_topic}-{uuid.uuid4().hex[:8]}"
     own = {
         "model": model,
         "group": model,
         "state_topic": f"{model}.s",
         "output_topic": f"{model}.o",
     }
+    own |= changes
     environment = {
         f"DPPCA_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
         for name, value in (settings.model_dump(mode="json", exclude_unset=True) | own).items()

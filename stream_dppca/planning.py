@@ -11,7 +11,8 @@ import math
 
 from pydantic import BaseModel, ConfigDict
 
-from .adaptive.method import MOMENT_FEATURES, range_share, smallest_batch
+from .adaptive.method import range_share, smallest_batch
+from .adaptive.scout import MOMENT_FEATURES
 from .calibration import gaussian_mu
 from .errors import BatchSizeError, ParameterError
 

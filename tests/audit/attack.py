@@ -33,6 +33,7 @@ from scipy import stats
 
 from stream_dppca import DPPCA
 from stream_dppca.adaptive import method as adaptive
+from stream_dppca.adaptive import scout
 from stream_dppca.adaptive.correlated import CorrelatedRelease
 from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts
 from stream_dppca.noise import SeededNoise
@@ -417,8 +418,7 @@ def form_of(form: str, bandwidth: int = BANDWIDTH) -> Iterator[list[Any]]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(CorrelatedRelease, "release", release))
         stack.enter_context(patch.object(adaptive, "BANDWIDTH", bandwidth))
-        limit = 100 if form == "moment" else 0
-        stack.enter_context(patch.object(adaptive, "MOMENT_FEATURES", limit))
+        stack.enter_context(patch.object(scout, "form_for", lambda **public: form))
         yield released
 
 

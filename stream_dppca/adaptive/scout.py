@@ -28,7 +28,7 @@ from .correlated import CorrelatedRelease
 from .method import BANDWIDTH, MOMENT_POWER, AdaptiveMethod, GradientMethod, MomentMethod
 from .queries import unpack
 
-__all__ = ["ScoutMethod", "adaptive_method", "form_for"]
+__all__ = ["ScoutMethod", "adaptive_method", "form_for", "scout_noise"]
 
 FloatArray = NDArray[np.float64]
 
@@ -136,17 +136,29 @@ class ScoutMethod:
         self.form.load(state)
 
 
+def scout_noise(*, d: int, epsilon: float, delta: float, rows: int, ratio: float) -> float:
+    """The largest eigenvalue of the noise in a scouting release, in units of the top eigenvalue.
+
+    Parameters
+    ----------
+    ratio
+        The total variance, in the same units.
+    """
+    own = float(CorrelatedRelease(mu=1.0, bandwidth=BANDWIDTH).column(SCOUT_POWER)[0])
+    return 2 * ratio * math.sqrt(d) / (rows * gaussian_mu(epsilon, delta) * own)
+
+
 def form_for(*, d: int, epsilon: float, delta: float, rows: int) -> str:
     """ "moment", "scout" or "gradient", from public numbers.
 
-    Scouting is for batches that should show a component if there is one: the largest eigenvalue of
-    the noise is at most a top eigenvalue of 1 if every other is 1/10.
+    Scouting is for batches that show a component over noise if every other direction has a tenth
+    of its variance.
     """
     if d <= MOMENT_FEATURES:
         return "moment"
-    own = CorrelatedRelease(mu=1.0, bandwidth=BANDWIDTH).column(SCOUT_POWER)[0]
-    noise = 2 * (1 + (d - 1) / 10) * math.sqrt(d) / (rows * gaussian_mu(epsilon, delta) * own)
-    return "scout" if d <= SCOUT_FEATURES and noise <= 1 else "gradient"
+    how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
+    seen = d <= SCOUT_FEATURES and scout_noise(d=d, ratio=1 + (d - 1) / 10, **how) <= 1
+    return "scout" if seen else "gradient"
 
 
 def adaptive_method(

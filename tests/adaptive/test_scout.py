@@ -104,7 +104,7 @@ def test_a_close_second_component_and_moments_stay() -> None:
     assert stayed.power == MOMENT_POWER and len(stayed.correlated._past) == 1
     pca.learn_array(draw(7 * ROWS))
     assert method(pca).form is stayed
-    assert missed(pca, Q) < 0.15  # gradients: 0.5
+    assert missed(pca, Q) < 0.12  # gradients from the start: 0.19
 
 
 def test_two_components_one_of_them_seen() -> None:

@@ -235,8 +235,13 @@ class GradientMethod(AdaptiveMethod):
         weight
             1 / variance of each number in W times its eigenvalue.
         """
+        d = self.V.shape[0]
         self.L = np.diag(values)
         self.bulk, self.gain = bulk, gain
+        # As from a random start, where a gradient has length |x| |x.v|: at 1.5 times that in the
+        # mean, little of the bulk is clipped.
+        trace = float(values.sum()) + (d - len(values)) * bulk
+        self.first_sensitivity = 2 * 1.5 * math.sqrt(trace * bulk) / self.rows
         self.estimate.begin(self.V * (values - bulk), weight)
 
     def _query(self, batch: Batch) -> GradientQuery:
@@ -254,7 +259,7 @@ class GradientMethod(AdaptiveMethod):
         rayleigh = self.V.T @ released.alone[:d] / unit
         if self.first_sensitivity == 0.0:
             self.first_sensitivity = sensitivity
-            if self.bulk == 0.0:  # V is random, so V^T A V is the mean eigenvalue
+            if self.estimate.weight == 0.0:  # V is random, so V^T A V is the mean eigenvalue
                 self.bulk = max(0.0, float(np.trace(rayleigh)) / k)
         # Add back what was subtracted as centre, less what would be there without any signal.
         factor = GradientQuery.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)

@@ -1,15 +1,15 @@
 """Which form: by public numbers, and for some hundred features by what the first release shows.
 
-Both forms pay for their privacy, differently. The noise of a second moment grows with the whole
-variance; it hides nothing of the spectrum, so that the next component is told apart as well as it
-can be. The noise of a gradient grows with the root of the variance, and with the root of the number
-of components; what it holds of the next component fades slowly if that one is close. Up to
-`MOMENT_FEATURES` second moments are better, above `SCOUT_FEATURES` gradients. In between
-`ScoutMethod` releases one second moment and looks.
+The noise of a second moment grows with the variance in all directions, but it tells a component
+from the next one as well as the records do. The noise of a gradient grows with the root of that
+variance and with the number of components, and what a gradient holds of the next component fades
+slowly if that one is close. Up to `MOMENT_FEATURES` second moments are better, far above gradients.
+In between `ScoutMethod` releases one second moment and looks.
 
-The price is time: a second moment has d (d + 1)/2 coordinates, and OpenDP takes about 16
-microseconds to draw noise for one. A batch that releases one takes 0.3 s for 200 features and 0.5 s
-for 256, where it takes 0.01 s for gradients. So `SCOUT_FEATURES` ends there.
+The price is time: a second moment has d (d + 1)/2 coordinates, and OpenDP takes about 20
+microseconds to draw the noise of one. A batch that releases one takes 0.4 s at 200 features and
+0.7 s at 256, and would take 1.6 s at 400; with gradients it takes 0.01 s. `SCOUT_FEATURES` is where
+that stays below a second.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ScoutMethod:
                 values=np.r_[strength, np.full(k - len(shown), bulk)],
                 bulk=bulk,
                 gain=max(gain, gradient.gain),
-                weight=d / radius**2,
+                weight=2 * scout.estimate.weight,  # off the diagonal the variance is 1/2
             )
         gradient.W = scout.W  # what was released, wherever gradients start
         self.name, self.form = "gradient", gradient

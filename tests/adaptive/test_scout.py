@@ -80,8 +80,9 @@ def test_one_component_and_gradients_go_on_from_it() -> None:
     assert chosen.estimate.weight > 0
     # A new C: nothing of the scouting batch is in it.
     assert not chosen.correlated._past and not chosen.whitener._past
-    first = pca.components[0]
+    first, bulk = pca.components[0], chosen.bulk
     pca.learn_array(draw(7 * ROWS))
+    assert chosen.bulk == bulk  # that is for random starts to learn
     assert missed(pca, Q) < 0.08
     assert first @ pca.components[0] > 0.9  # no sign flips with the form
 

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from consumers.kafka_edge import MAX_RECORD_BYTES
 from stream_dppca import DPPCA
-from stream_dppca.adaptive.method import MOMENT_POWER, GradientMethod, MomentMethod
+from stream_dppca.adaptive.method import (
+    BANDWIDTH,
+    MOMENT_POWER,
+    MOST_COORDINATES,
+    GradientMethod,
+    MomentMethod,
+)
 from stream_dppca.adaptive.scout import SCOUT_FEATURES, SCOUT_POWER, ScoutMethod, form_for
 from stream_dppca.errors import StateError
 from tests.conftest import FrozenNoise
@@ -58,6 +64,10 @@ def missed(pca: DPPCA, Q: Array) -> float:
 )  # fmt: skip
 def test_the_form_follows_from_public_numbers(d: int, rows: int, form: str) -> None:
     assert form_for(d=d, epsilon=1.0, delta=1e-6, rows=rows) == form
+
+
+def test_a_record_reaches_no_more_coordinates_than_the_grid_is_proven_for() -> None:
+    assert SCOUT_FEATURES * (SCOUT_FEATURES + 1) // 2 * BANDWIDTH <= MOST_COORDINATES
 
 
 # The decision

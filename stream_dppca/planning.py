@@ -8,10 +8,12 @@ guesses about the data, and spend no budget.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from .adaptive.method import MOMENT_FEATURES, range_share, smallest_batch
+from .adaptive.method import range_share, smallest_batch
+from .adaptive.scout import MARGIN, SCOUT_COMPONENTS, form_for, scout_noise
 from .calibration import gaussian_mu
 from .errors import BatchSizeError, ParameterError
 
@@ -95,8 +97,8 @@ def plan(
     range_ratio
         Guess of how far a gradient x (x.w) typically is from the mean gradient, over the top
         eigenvalue; that of Gaussian data by default. Data that hardly varies but along the
-        component, such as +-v plus a little noise of sd s, has s sqrt(d). It matters for more
-        than 64 features.
+        component, such as +-v plus a little noise of sd s, has s sqrt(d). It matters where
+        gradients are released: with more than 64 features.
 
     Examples
     --------
@@ -128,19 +130,17 @@ def plan(
     if not (math.isfinite(reach) and reach > 0):
         raise ParameterError("range_ratio", "must be finite and positive", range_ratio)
 
-    def error(rows: int, batches: int) -> float:
-        return _sine(d, n_components, rows, batches, mu, ratio, gap, reach)
-
+    guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
     minimum = smallest_batch(mu)
     recommended = next(
-        (rows for rows in _round_numbers(minimum) if error(rows, SOON) <= GOOD), 10**9
+        (rows for rows in _round_numbers(minimum) if guess.sine(rows, SOON) <= GOOD), 10**9
     )
     rows = recommended if batch_size is None else batch_size // rows_of
     if rows < minimum:
         raise BatchSizeError(rows * rows_of, minimum * rows_of, "the range drowns in noise")
-    useful = next((t for t in range(1, 1001) if error(rows, t) <= USEFUL), None)
+    useful = next((t for t in range(1, 1001) if guess.sine(rows, t) <= USEFUL), None)
     records = None if useful is None else useful * rows * rows_of
-    spread = ratio * math.sqrt(2) if d <= MOMENT_FEATURES else 2 * reach
+    spread = ratio * math.sqrt(2) if guess.form(rows) == "moment" else 2 * reach
     return Plan(
         dimension=d,
         n_components=n_components,
@@ -150,35 +150,75 @@ def plan(
         minimum_batch_size=minimum * rows_of,
         recommended_batch_size=recommended * rows_of,
         noise_per_step=spread / (rows * mu * math.sqrt(1 - range_share(rows, mu))),
-        expected_error=tuple((2**i * rows * rows_of, error(rows, 2**i)) for i in range(7)),
+        expected_error=tuple((2**i * rows * rows_of, guess.sine(rows, 2**i)) for i in range(7)),
         useful_after_records=records,
         useful_after_seconds=None if records is None or rate is None else records / rate,
     )
 
 
-def _sine(
-    d: int, k: int, rows: int, batches: int, mu: float, ratio: float, gap: float, reach: float
-) -> float:
-    """Expected sine after so many batches. Eigenvalues in units of the first.
+@dataclass(frozen=True)
+class _Guess:
+    """Public numbers and guesses. Eigenvalues in units of the first."""
 
-    Sampling: the variance of a sample eigenvector. Noise: that of one release of everything, times
-    what releasing after every batch costs, about 1.75 up to 32 batches and sqrt(t) beyond.
-    """
-    cost = 1.75 * max(1.0, math.sqrt(batches / 32))
-    if d <= MOMENT_FEATURES:
-        n = float(batches * rows)
-        noise = 1.25 * ratio * math.sqrt(d * k) / (n * mu * gap)
-    else:
-        # From a random start each batch multiplies the signal by 1 + gain, to 1 from 1/sqrt(d).
-        gain = 0.4 * gap * rows * mu / (ratio * math.sqrt(k))
-        burn_in = 0.5 * math.log(d) / math.log1p(gain)
-        if batches <= burn_in + 0.5:
-            return 1.0
-        n = (batches - burn_in) * rows
-        noise = 2 * reach * math.sqrt(d * k) / (n * mu * gap)
-    sampling = 1.15 * k * max(ratio - k, 0.0) / (n * gap**2)
-    square = sampling + (cost * noise) ** 2
-    return math.sqrt(square / (1 + square))
+    d: int
+    k: int
+    epsilon: float
+    delta: float
+    ratio: float
+    gap: float
+    reach: float
+
+    def form(self, rows: int) -> str:
+        """What will be released: "moment"; "gradient", from a random start; or, of gradients that
+        follow a first second moment, "scouted" where it shows a component and "late" where not.
+        """
+        form = form_for(d=self.d, epsilon=self.epsilon, delta=self.delta, rows=rows)
+        if form != "scout":
+            return form
+        # As `ScoutMethod` decides, on what it should see of eigenvalues 1 and 1 - gap.
+        radius, others = self._scout_radius(rows), max(self.d - self.k, 1)
+        bulk = max(self.ratio - self.k, 0.0) / others
+        edge = bulk * (1 + math.sqrt(self.d / rows)) ** 2 + MARGIN * 2 * radius
+        if self.k > SCOUT_COMPONENTS or _lifted(1 - self.gap, radius) > edge:
+            return "moment"
+        return "scouted" if _lifted(1.0, radius) > edge else "late"
+
+    def _scout_radius(self, rows: int) -> float:
+        noise = scout_noise(
+            d=self.d, epsilon=self.epsilon, delta=self.delta, rows=rows, ratio=self.ratio
+        )
+        return noise / 2
+
+    def sine(self, rows: int, batches: int) -> float:
+        """Expected sine after so many batches.
+
+        Sampling: the variance of a sample eigenvector. Noise: that of one release of everything,
+        times what releasing after every batch costs: about 1.75 up to 32 batches, then sqrt(t).
+        """
+        d, k, gap, mu = self.d, self.k, self.gap, gaussian_mu(self.epsilon, self.delta)
+        cost = 1.75 * max(1.0, math.sqrt(batches / 32))
+        form, n = self.form(rows), float(batches * rows)
+        if form == "moment":
+            noise = cost * 1.25 * self.ratio * math.sqrt(d * k) / (n * mu * gap)
+        elif form == "scouted" and batches == 1:
+            noise = self._scout_radius(rows) * math.sqrt(k) / gap
+        else:
+            # From a random start each batch multiplies the signal by 1 + gain, to 1 from 1/sqrt(d).
+            gain = 0.4 * gap * rows * mu / (self.ratio * math.sqrt(k))
+            burn_in = 0.5 if form == "scouted" else 0.5 * math.log(d) / math.log1p(gain)
+            burn_in += form == "late"
+            if batches <= burn_in + 0.5:
+                return 1.0
+            n -= burn_in * rows
+            noise = cost * 2 * self.reach * math.sqrt(d * k) / (n * mu * gap)
+        sampling = 1.15 * k * max(self.ratio - k, 0.0) / (n * gap**2)
+        square = sampling + noise**2
+        return math.sqrt(square / (1 + square))
+
+
+def _lifted(value: float, radius: float) -> float:
+    """Where an eigenvalue is seen in noise; 0 if it drowns."""
+    return value + radius**2 / value if value > radius else 0.0
 
 
 def _round_numbers(start: int) -> list[int]:

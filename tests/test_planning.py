@@ -25,6 +25,38 @@ def test_predictions_within_a_factor_two(d: int, batch_size: int, batches: int) 
     assert 0.5 < predicted[batches * batch_size] / np.median(errors) < 2
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_power_laws_are_predicted_too(k: int) -> None:
+    """Where second moments stay, with more than 64 features."""
+    d, batch_size, batches = 100, 4000, 8
+    values = 1 / np.arange(1.0, d + 1)
+    errors = []
+    for seed in range(3):
+        X = np.random.default_rng(seed).standard_normal((batches * batch_size, d)) * values**0.5
+        pca = DPPCA(features=range(d), batch_size=batch_size, n_components=k, seed=seed, **BASE)
+        pca.learn_array(X)
+        errors.append(float(np.linalg.norm(pca.components[:, k:], 2)))
+    p = plan(
+        d=d, batch_size=batch_size, n_components=k, trace_ratio=values.sum(),
+        gap=values[k - 1] - values[k], **BASE,
+    )  # fmt: skip
+    assert 0.5 < dict(p.expected_error)[batches * batch_size] / np.median(errors) < 2 * k
+
+
+def test_a_scout_is_expected_to_see_what_it_sees() -> None:
+    """One batch: a component above the noise is there, one below is not."""
+    for ratio, seen in ((10.0, True), (60.0, False)):
+        second = (ratio - 1) / 99
+        p = plan(d=100, batch_size=4000, trace_ratio=ratio, gap=1 - second, **BASE)
+        first = p.expected_error[0][1]
+        X, v = spiked(np.random.default_rng(1), 4000, 100, second)
+        pca = DPPCA(features=range(100), batch_size=4000, seed=1, **BASE)
+        pca.learn_array(X)
+        found = sine(pca.components[0], v)
+        assert (first < 0.5) == (found < 0.5) == seen
+        assert not seen or 0.5 < first / found < 2
+
+
 def test_quiet_data_is_predicted_too() -> None:
     """Example 4.1 with sigma = 0.01: the noise is a hundredth of that on Gaussian data."""
     d, sigma, n = 150, 0.01, 12 * 4000

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stream_dppca import DPPCA
-from stream_dppca.adaptive import method as adaptive
+from stream_dppca.adaptive import scout
 from stream_dppca.adaptive.queries import GradientQuery, MomentQuery
 from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts, radius
 from stream_dppca.calibration import gaussian_delta
@@ -43,6 +43,7 @@ LOUD: dict[str, Any] = {"features": FEATURES, "epsilon": 20.0, "delta": 1e-3, "s
 KINDS: dict[str, dict[str, Any]] = {
     "moment": {"batch_size": 64},
     "gradient": {"batch_size": 64},
+    "scout": {"batch_size": 64},  # goes on as gradient
     "paper": {"batch_size": 240, "method": "paper", "C1": 10.0},
     "pairs": {"batch_size": 128, "center": "pairs"},
 }
@@ -52,8 +53,14 @@ FEW = settings(
 )
 
 
+def in_form(kind: str) -> Any:
+    """Whatever the number of features, the adaptive method takes this form."""
+    form = kind if kind in ("gradient", "scout") else "moment"
+    return patch.object(scout, "form_for", lambda **public: form)
+
+
 def model(kind: str) -> DPPCA:
-    with patch.object(adaptive, "MOMENT_FEATURES", 0 if kind == "gradient" else 100):
+    with in_form(kind):
         return DPPCA(**LOUD, **KINDS[kind])
 
 
@@ -417,12 +424,12 @@ def test_the_child_of_a_fork_forgets(form: str) -> None:
     assert m.n_seen == m.batch_size + 10 and len(m._method.correlated._past) == 1
 
 
-@pytest.mark.parametrize("form", ["moment", "gradient"])
+@pytest.mark.parametrize("form", ["moment", "gradient", "scout"])
 @pytest.mark.parametrize("scale", [10.0, math.nan])
 def test_a_state_with_another_basis_is_refused(form: str, scale: float) -> None:
     """Sensitivities are for orthonormal columns."""
     state = model(form).state()
-    kept = patch.object(adaptive, "MOMENT_FEATURES", 0 if form == "gradient" else 100)
+    kept = in_form(form)
     with kept:
         DPPCA.from_state(state)
     for name in ("W", "V"):

@@ -2,6 +2,7 @@
 
 | module | what |
 |---|---|
+| `adaptive.scout` | second moments or gradients |
 | `adaptive.method` | one batch in order: range, mean, step |
 | `adaptive.radius` | **private**: the clip radius by noisy binary search |
 | `adaptive.queries` | **private**: clipped means of gradients or second moments |
@@ -9,6 +10,7 @@
 | `adaptive.whitening`, `adaptive.estimate` | post-processing: least squares, forgetting |
 """
 
-from .method import AdaptiveMethod, GradientMethod, MomentMethod, adaptive_method
+from .method import AdaptiveMethod, GradientMethod, MomentMethod
+from .scout import ScoutMethod, adaptive_method
 
-__all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "adaptive_method"]
+__all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "ScoutMethod", "adaptive_method"]

@@ -56,6 +56,10 @@ class RunningEstimate:
         noise = self.size * self.weight * (1 + math.sqrt(2 / self.size))
         return float(np.sum(self.total**2)) / noise
 
+    def begin(self, theta: FloatArray, weight: float) -> None:
+        """Start from what is known: theta, with noise of variance 1/weight in each number."""
+        self.total, self.weight = theta * weight, weight
+
     def add(self, white: White, whitener: Whitener, view: View = np.asarray) -> bool:
         """Take a release in. Returns True if it set off the alarm."""
         excess = self._excess(white, view) if self.weight > 0 else None
@@ -101,11 +105,16 @@ class RunningEstimate:
             "cusum": self.cusum,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any], *, shape: tuple[int, ...]) -> None:
+        """Go on from what `state` returned; theta must have this shape."""
         self.total = np.array(state["total"], dtype=np.float64)
         self.weight = float(state["weight"])
         mean, variance, n = state["energy"]
-        if not (np.isfinite(self.total).all() and self.weight >= 0 and variance >= 0 and n > 0):
+        if self.total.shape != (shape if self.weight > 0 else ()):  # none before the first release
+            raise ValueError("not a state of this estimate")
+        if not (np.isfinite(self.total).all() and 0 <= self.weight < math.inf):
+            raise ValueError("not a state of this estimate")
+        if not (variance >= 0 and n > 0):
             raise ValueError("not a state of this estimate")
         self.energy = (float(mean), float(variance), int(n))
         self.cusum = float(state["cusum"])

@@ -4,7 +4,8 @@ One batch, in order:
 
 1. **Range.** A clip radius by noisy binary search (`radius`), on all records of the batch.
 2. **Mean.** The clipped mean of the gradients (`GradientMethod`) or, for few features, of the
-   second moments (`MomentMethod`), with noise that cancels over batches (`correlated`).
+   second moments (`MomentMethod`), with noise that cancels over batches (`correlated`). `scout`
+   says which.
 3. **Step.** The releases so far are combined with the weights of least squares (`whitening`,
    `estimate`), and the components are read off.
 
@@ -33,7 +34,7 @@ from .queries import GradientQuery, MomentQuery, unpack
 from .radius import FIRST, LAST, count_of_counts, noisy_radius, radius
 from .whitening import Whitener
 
-__all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "adaptive_method", "range_share"]
+__all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "range_share", "smallest_batch"]
 
 FloatArray = NDArray[np.float64]
 
@@ -43,8 +44,6 @@ BANDWIDTH = 32
 MOST_COORDINATES = 2**24
 #: Weights of a batch in later releases fall as (1 + age)^-power.
 MOMENT_POWER, GRADIENT_POWER = 0.55, 0.65
-#: Up to this many features the second moment is released, above it the gradient.
-MOMENT_FEATURES = 64
 
 
 def range_share(rows: int, mu: float) -> float:
@@ -146,6 +145,9 @@ class AdaptiveMethod(ABC):
     def _power(self) -> float: ...
 
     @abstractmethod
+    def _theta_shape(self) -> tuple[int, ...]: ...
+
+    @abstractmethod
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         """Update the estimate and W. Returns the noisy spread along each component."""
 
@@ -154,7 +156,7 @@ class AdaptiveMethod(ABC):
 
     def load(self, state: dict[str, Any]) -> None:
         self.W = checked_basis(state["W"], like=self.W)
-        self.estimate.load(state["estimate"])
+        self.estimate.load(state["estimate"], shape=self._theta_shape())
         self.correlated.forget()
         self.whitener.forget()
 
@@ -175,12 +177,17 @@ class MomentMethod(AdaptiveMethod):
             sampling=sampling,
             size=W.shape[1] * (d + 1) / 2,  # of theta W: off the diagonal the variance is 1/2
         )
+        self.power = MOMENT_POWER
 
     def _query(self, batch: Batch) -> MomentQuery:
         return MomentQuery.of(batch)
 
     def _power(self) -> float:
-        return MOMENT_POWER
+        return self.power
+
+    def _theta_shape(self) -> tuple[int, ...]:
+        d = self.W.shape[0]
+        return (d * (d + 1) // 2,)
 
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         white = self.whitener(released.row, released.y, np.zeros(()), unit)
@@ -218,6 +225,25 @@ class GradientMethod(AdaptiveMethod):
         self.first_sensitivity = 0.0
         self.gain = math.sqrt(k / d)
 
+    def begin(self, *, values: FloatArray, bulk: float, gain: float, weight: float) -> None:
+        """Start with W as components that were found before, of these eigenvalues.
+
+        Parameters
+        ----------
+        gain
+            How much of the components W holds.
+        weight
+            1 / variance of each number in W times its eigenvalue.
+        """
+        d = self.V.shape[0]
+        self.L = np.diag(values)
+        self.bulk, self.gain = bulk, gain
+        # As from a random start, where a gradient has length |x| |x.v|: at 1.5 times that in the
+        # mean, little of the bulk is clipped.
+        trace = float(values.sum()) + (d - len(values)) * bulk
+        self.first_sensitivity = 2 * 1.5 * math.sqrt(trace * bulk) / self.rows
+        self.estimate.begin(self.V * (values - bulk), weight)
+
     def _query(self, batch: Batch) -> GradientQuery:
         return GradientQuery.of(batch, self.V, self.L)
 
@@ -225,12 +251,16 @@ class GradientMethod(AdaptiveMethod):
         # The surer V is, the more later releases are about the same thing.
         return GRADIENT_POWER + 1 - self.gain**2
 
+    def _theta_shape(self) -> tuple[int, ...]:
+        return self.V.shape
+
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         d, k = self.V.shape
         rayleigh = self.V.T @ released.alone[:d] / unit
-        if self.first_sensitivity == 0.0:  # V is random, so V^T A V is the mean eigenvalue
-            self.bulk = max(0.0, float(np.trace(rayleigh)) / k)
+        if self.first_sensitivity == 0.0:
             self.first_sensitivity = sensitivity
+            if self.estimate.weight == 0.0:  # V is random, so V^T A V is the mean eigenvalue
+                self.bulk = max(0.0, float(np.trace(rayleigh)) / k)
         # Add back what was subtracted as centre, less what would be there without any signal.
         factor = GradientQuery.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)
         bulk = self.bulk * min(1.0, sensitivity / self.first_sensitivity)
@@ -262,13 +292,9 @@ class GradientMethod(AdaptiveMethod):
         self.V = checked_basis(state["V"], like=self.V)
         L = np.array(state["L"], dtype=np.float64).reshape(self.L.shape)
         scalars = [float(state[name]) for name in ("bulk", "first_sensitivity", "gain")]
-        if not (np.isfinite(L).all() and np.array_equal(L, L.T) and all(s >= 0 for s in scalars)):
+        if not (np.isfinite([*L.ravel(), *scalars]).all() and np.array_equal(L, L.T)):
+            raise ValueError("not a state of this method")
+        if min(scalars) < 0:
             raise ValueError("not a state of this method")
         self.L = L
         self.bulk, self.first_sensitivity, self.gain = scalars
-
-
-def adaptive_method(*, W: FloatArray, epsilon: float, delta: float, rows: int) -> AdaptiveMethod:
-    """The form that suits the number of features, a public number."""
-    form = MomentMethod if W.shape[0] <= MOMENT_FEATURES else GradientMethod
-    return form(W=W, epsilon=epsilon, delta=delta, rows=rows)

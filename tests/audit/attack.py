@@ -33,12 +33,14 @@ from scipy import stats
 
 from stream_dppca import DPPCA
 from stream_dppca.adaptive import method as adaptive
+from stream_dppca.adaptive import scout
 from stream_dppca.adaptive.correlated import CorrelatedRelease
 from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts
 from stream_dppca.noise import SeededNoise
 from stream_dppca.paper import histogram as algorithm4
 from stream_dppca.paper import mean as algorithm5
 from stream_dppca.paper.mean import MeanBudget
+from tests.conftest import FrozenNoise
 
 FloatArray = NDArray[np.float64]
 
@@ -78,7 +80,10 @@ def mu_lb(scores: FloatArray, coins: NDArray[np.bool_]) -> float:
     """Lower bound on mu from scores that are higher where the coin is 1."""
     held_out = len(scores) // 8  # chooses the threshold and is not counted
     threshold = np.median(scores[:held_out])
-    guess, truth = scores[held_out:] > threshold, coins[held_out:]
+    return mu_lb_of_guesses(scores[held_out:] > threshold, coins[held_out:])
+
+
+def mu_lb_of_guesses(guess: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
     fpr = error_bound(int((guess & ~truth).sum()), int((~truth).sum()))
     fnr = error_bound(int((~guess & truth).sum()), int(truth.sum()))
     return float(stats.norm.isf(fpr) - stats.norm.ppf(fnr))
@@ -151,6 +156,11 @@ class Spy:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
+
+    @property
+    def heard(self) -> list[Call]:
+        """What was asked in this batch, by whatever source was made of this one."""
+        return self.gaussians + (vars(self)["last"].heard if "last" in vars(self) else [])
 
 
 def spied(seed: int, d: int, **settings: Any) -> DPPCA:
@@ -365,7 +375,7 @@ class Moments:
     pairs = tuple((i, j) for i in range(4) for j in range(i + 1, 4))
     at = tuple(np.flatnonzero(np.less(*np.triu_indices(4))))  # where they are in the packed vector
 
-    def pin(self, pca: DPPCA) -> None: ...
+    def pin(self, method: Any) -> None: ...
 
     def base(self) -> FloatArray:
         return np.eye(self.d)[np.arange(BATCH) % self.d]
@@ -385,8 +395,8 @@ class Gradients:
 
     d, k = 6, 2
 
-    def pin(self, pca: DPPCA) -> None:
-        pca._method.V, pca._method.L = np.eye(6)[:, :2], np.eye(2)
+    def pin(self, method: Any) -> None:
+        method.V, method.L = np.eye(6)[:, :2], np.eye(2)
 
     def base(self) -> FloatArray:
         return np.sqrt(2.0) * np.eye(self.d)[np.arange(BATCH) % 2]
@@ -417,8 +427,7 @@ def form_of(form: str, bandwidth: int = BANDWIDTH) -> Iterator[list[Any]]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(CorrelatedRelease, "release", release))
         stack.enter_context(patch.object(adaptive, "BANDWIDTH", bandwidth))
-        limit = 100 if form == "moment" else 0
-        stack.enter_context(patch.object(adaptive, "MOMENT_FEATURES", limit))
+        stack.enter_context(patch.object(scout, "form_for", lambda **public: form))
         yield released
 
 
@@ -430,7 +439,7 @@ def run_adaptive(form: str, n: int, seed: int = 12, bandwidth: int = BANDWIDTH) 
         base[1 : BATCH * 35 // 100] = np.nan  # nulls, so that dividing by valid records shows
         for t in range(n):
             mean_coin, range_coin = rng.random(2) < 0.5
-            canary.pin(pca)
+            canary.pin(pca._method)
             base[0] = canary.range_canary() if range_coin else np.nan
             base[-1], direction = canary.mean_canary(t, mean_coin)
             pca.learn_array(base)
@@ -566,6 +575,140 @@ def slots(**settings: Any) -> list[Statistic]:
     return [Statistic("a bad record moved later slots", float(moved), 0.0)]
 
 
+# The scout: a second moment in the first batch, gradients after it
+
+
+@dataclass
+class ScoutRun:
+    """Streams of three batches: a coin in the scouting one, a coin in the first of the new form."""
+
+    scout_coin: list[bool] = field(default_factory=list)
+    scout: list[float] = field(default_factory=list)  # the released coordinate that it moves
+    next_coin: list[bool] = field(default_factory=list)
+    next: list[float] = field(default_factory=list)  # best linear score, over two releases
+    columns: list[float] = field(default_factory=list)  # squared lengths
+    releases: list[int] = field(default_factory=list)  # means in one batch
+    noise: list[FloatArray] = field(default_factory=list)  # three rows a stream, over the sd
+
+
+def run_scout(n: int, seed: int = 13) -> ScoutRun:
+    canary, run, rng = FORMS["gradient"], ScoutRun(), np.random.default_rng(seed)
+    upper = [tuple(ij) for ij in np.transpose(np.triu_indices(canary.d)).tolist()]
+    pairs = [(i, j) for i, j in upper if 1 < i < j]
+    size = (canary.d + 1) * canary.k
+    with form_of("scout", bandwidth=2) as released:
+        for t in range(n):
+            pca = spied(seed * n + t, canary.d, n_components=canary.k)
+            base = canary.base()  # both components stand out, nothing else does
+            base[1 : BATCH * 35 // 100] = np.nan
+            scout_coin, next_coin = (rng.random(2) < 0.5).tolist()
+            batches = [base.copy() for _ in range(3)]
+            i, j = pairs[t % len(pairs)]
+            batches[0][-1] = 0.0
+            batches[0][-1, [i, j]] = 1e6, 1e6 if scout_coin else -1e6
+            batches[1][-1], direction = canary.mean_canary(t, next_coin)
+            seen, asked = [], []
+            for b, X in enumerate(batches):
+                before = len(released)
+                if b == 1:
+                    assert pca._method.name == "gradient"
+                    canary.pin(pca._method.form)
+                pca.learn_array(X)
+                asked.append(pca._noise.last.heard)
+                seen.append(released[before])
+                run.releases.append(len(released) - before)
+            run.scout_coin.append(scout_coin)
+            run.scout.append(float(seen[0].y[upper.index((i, j))]))
+            run.next_coin.append(next_coin)
+            column = [seen[1].row[0], seen[2].row[1]]
+            run.next.append(
+                sum(c * r.y.flat[direction] for c, r in zip(column, seen[1:], strict=True))
+            )
+            run.columns += [
+                sum(float(r.row[age]) ** 2 for age, r in enumerate(seen[s:]) if age < len(r.row))
+                for s in (0, 1)
+            ]
+            run.noise += [calls[-1].noise[:size] for calls in asked]
+    return run
+
+
+def scout_canary(run: ScoutRun) -> list[Statistic]:
+    """A canary in the scouting batch and one in the batch after it; one mean a batch."""
+    limit = budgets()[1]
+    return [
+        Statistic("batch 1", mu_lb(np.array(run.scout), np.array(run.scout_coin)), limit),
+        Statistic("batch 2", mu_lb(np.array(run.next), np.array(run.next_coin)), limit),
+        Statistic("column", max(run.columns), 1 + 1e-9),
+        Statistic("means in a batch", max(run.releases), 1),
+    ]
+
+
+def scout_law(run: ScoutRun) -> list[Statistic]:
+    """The noise before and after the change of form has the stated law and is independent."""
+    noise = np.array(run.noise)
+    return [Statistic("mean", ks(noise.ravel()), -math.log10(ALPHA)), *independence(noise)]
+
+
+def scouted(records: int, noise: Any) -> str:
+    """The form after one batch with so many records along the second direction."""
+    with form_of("scout"):
+        pca = spied(0, Moments.d)
+        pca._noise = noise
+        X = np.eye(Moments.d)[np.zeros(BATCH, dtype=int)]
+        X[:records] = np.eye(Moments.d)[1]
+        pca.learn_array(X)
+    return str(pca._method.name)
+
+
+def scout_decision(n: int = 600) -> list[Statistic]:
+    """The decision as published, where one record is what decides it without noise."""
+    few, many = 0, BATCH // 4
+    while many - few > 1:
+        middle = (few + many) // 2
+        stays = scouted(middle, FrozenNoise()) == "moment"
+        few, many = (few, middle) if stays else (middle, many)
+    coins = np.random.default_rng(14).random(n) < 0.5
+    forms = [scouted(many if coin else few, SeededNoise(t)) for t, coin in enumerate(coins)]
+    stayed = np.array([form == "moment" for form in forms])
+    return [Statistic("decision", mu_lb_of_guesses(stayed, coins), gaussian_mu(EPSILON, DELTA))]
+
+
+class Script(FrozenNoise):
+    """Answers as it did to another stream, whatever is asked."""
+
+    def __init__(self, script: list[FloatArray] | None = None) -> None:
+        super().__init__(scale=1.0)
+        self.said: list[FloatArray] = []
+        self.script = script
+
+    def gaussian(self, query: FloatArray, **how: Any) -> FloatArray:
+        own = super().gaussian(query, **how)
+        self.said.append(own if self.script is None else self.script[len(self.said)])
+        return self.said[-1]
+
+
+def scout_script() -> list[Statistic]:
+    """Other records, equal releases: everything that is shown is equal, whichever form follows."""
+    rng, found = np.random.default_rng(15), []
+    with form_of("scout"):
+        for form, values in (("gradient", [3.0, 0.1, 0.1, 0.1]), ("moment", [3.0, 2.0, 0.1, 0.1])):
+            X, Y = rng.standard_normal((2, 3 * BATCH, Moments.d))
+            one, other = spied(0, Moments.d), spied(0, Moments.d)
+            one._noise = script = Script()
+            differ = 0
+            for t in range(3):
+                one.learn_array(X[t * BATCH : (t + 1) * BATCH] * values)
+                other._noise = Script(script.said[other.n_batches * (COUNTS + 1) :])
+                other.learn_array(Y[t * BATCH : (t + 1) * BATCH])
+                differ += json.dumps(one.state()) != json.dumps(other.state())
+                if differ:  # the next question may be of another shape
+                    break
+            else:
+                assert one._method.name == form
+            found.append(Statistic(f"{form} knows more than was released", differ, 0.0))
+    return found
+
+
 # By name. Those alone make streams of their own.
 PAPER: dict[str, Callable[[PaperRun], list[Statistic]]] = {
     "A1 mean canary": paper_mean_canary,
@@ -590,10 +733,20 @@ ADAPTIVE_ALONE: dict[str, Callable[[str], list[Statistic]]] = {
     "copies": copies,
     "slots": lambda form: slots(),
 }
+SCOUT: dict[str, Callable[[ScoutRun], list[Statistic]]] = {
+    "canary": scout_canary,
+    "law": scout_law,
+}
+SCOUT_ALONE: dict[str, Callable[[], list[Statistic]]] = {
+    "decision": scout_decision,
+    "script": scout_script,
+}
 
 
 def audit(kind: str, name: str, n: int) -> list[Statistic]:
-    """Run one audit on n batches of kind "paper", "moment" or "gradient"."""
+    """Run one audit on n batches of kind "paper", "moment" or "gradient", n streams of "scout"."""
+    if kind == "scout":
+        return SCOUT[name](run_scout(n)) if name in SCOUT else SCOUT_ALONE[name]()
     if kind == "paper":
         return PAPER[name](run_paper(n)) if name in PAPER else PAPER_ALONE[name]()
     if name in ADAPTIVE:

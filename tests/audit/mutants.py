@@ -65,6 +65,13 @@ def _planted(function: str, old: str, new: str) -> Iterator[None]:
 
 PAPER = ("paper",)
 BOTH = ("moment", "gradient")
+SCOUT = ("scout",)
+# In units of theta: `alone` is theta in those of the query.
+EXACT_MOMENT = """unpack(
+    scout.correlated._past[0].query
+    * np.linalg.norm(scout.estimate.theta)
+    / np.linalg.norm(scout.correlated._past[0].alone)
+)"""
 DRAW = "noise:SeededNoise._discrete_gaussian"
 
 MUTANTS = (
@@ -312,5 +319,59 @@ MUTANTS = (
                 "self.sampling, self.bandwidth, self._past = state",
             ),
         ),
+    ),
+    # The scout
+    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "canary", SCOUT, 1500),
+    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "law", SCOUT, 100),
+    Mutant(
+        "decides by the exact moment",
+        "adaptive.scout:ScoutMethod._decide",
+        "unpack(scout.estimate.theta)",
+        EXACT_MOMENT,
+        "decision",
+        SCOUT,
+    ),
+    Mutant(
+        "decides by the exact moment",
+        "adaptive.scout:ScoutMethod._decide",
+        "unpack(scout.estimate.theta)",
+        EXACT_MOMENT,
+        "script",
+        SCOUT,
+    ),
+    Mutant(
+        "gradients start from the exact components",
+        "adaptive.scout:ScoutMethod._decide",
+        "scout.W if len(shown) else start",
+        "np.linalg.eigh(unpack(scout.correlated._past[0].query))[1][:, : -k - 1 : -1]",
+        "script",
+        SCOUT,
+    ),
+    Mutant(
+        "the new form repeats the noise of the first release",
+        "adaptive.scout:ScoutMethod.step",
+        "self.form.step(batch, t, noise)",
+        "self.form.step(batch, t, noise.at_batch(1))",
+        "law",
+        SCOUT,
+        100,
+    ),
+    Mutant(
+        "the new form uses the scouting batch again",
+        "adaptive.scout:ScoutMethod.step",
+        "self._decide(self.form, start)",
+        "self._decide(self.form, start); self.form.step(batch, t, noise)",
+        "canary",
+        SCOUT,
+        50,
+    ),
+    Mutant(
+        "column not normalised",
+        "adaptive.correlated:CorrelatedRelease.column",
+        "weights / np.linalg.norm(weights)",
+        "weights",
+        "canary",
+        SCOUT,
+        50,
     ),
 )

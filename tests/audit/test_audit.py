@@ -41,6 +41,15 @@ def test_the_adaptive_method_passes(form: str) -> None:
     assert mean.value > 0.65 * mean.limit
 
 
+def test_the_scout_passes() -> None:
+    run = attack.run_scout(2400)
+    measured = {name: audit(run) for name, audit in attack.SCOUT.items()}
+    measured |= {name: audit() for name, audit in attack.SCOUT_ALONE.items()}
+    check(measured)
+    for batch in measured["canary"][:2]:
+        assert batch.value > 0.4 * batch.limit
+
+
 @pytest.mark.parametrize(
     "mutant, kind",
     [pytest.param(m, k, id=f"{k}-{m.name}-{m.audit}") for m in MUTANTS for k in m.kinds],

@@ -33,7 +33,7 @@ from river import preprocessing
 from sklearn.decomposition import IncrementalPCA
 
 from stream_dppca import DPPCA
-from stream_dppca.adaptive.method import MOMENT_FEATURES
+from stream_dppca.adaptive.scout import MOMENT_FEATURES
 from stream_dppca.noise import SecureNoise
 
 RESULTS = Path(__file__).parent / "results"
@@ -212,7 +212,6 @@ def memory(batches: int) -> Iterator[Row]:
 import re, sys, numpy as np
 import opendp.prelude
 from stream_dppca import DPPCA
-from stream_dppca.adaptive.method import MOMENT_FEATURES
 B, d, batches = map(int, sys.argv[1:])
 def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024
 X = np.random.default_rng(0).standard_normal((B // 10, d)).astype(np.float32)
@@ -276,9 +275,9 @@ def scaling(repeats: int, quick: bool) -> Iterator[Row]:
             | {f"{name} = {v}, ms with noise": s * 1e3 for v, s in zip(values, noisy, strict=True)},
         )  # fmt: skip
     counts = [100, 200, 400, 800]
-    X, seconds = data(200, 16), []
+    X, seconds = data(400, 16), []
     for count in counts:
-        made = [without_noise(model(16, 200)) for _ in range(3)]
+        made = [without_noise(model(16, 400)) for _ in range(3)]
         seconds += best(
             lambda c=count, made=made, X=X: [
                 m.learn_array(X) for m in [made.pop()] for _ in range(c)

@@ -59,6 +59,7 @@ class ConfluentReader(KafkaReader):
                 "enable.partition.eof": True,  # how far we are, past what can never be read
                 "allow.auto.create.topics": False,
                 "queued.max.messages.kbytes": AHEAD_KILOBYTES,
+                "fetch.queue.backoff.ms": 5,  # when that much is there; it would be a second
                 "fetch.min.bytes": fetch.get("fetch_min_bytes", 1),
                 "fetch.wait.max.ms": fetch.get("fetch_max_wait_ms", 200),
                 "fetch.message.max.bytes": fetch.get("max_partition_fetch_bytes", 4 << 20),

@@ -40,7 +40,8 @@ class DPPCA(base.MiniBatchTransformer):
     Records are gathered into batches of `batch_size` slots. When a batch is full, a range and a
     mean are estimated from it under differential privacy, the components take a step, and
     `last_release` holds the result. Between releases nothing that can be seen depends on the
-    records. Cost: O(batch_size x d x k) time a batch and one batch of memory.
+    records. Cost: one batch of memory, and O(batch_size x d x k) time a batch while gradients are
+    released, O(batch_size x d x d) while second moments are (docs/speed.md).
 
     **What is promised.** Everything this object ever shows (components, releases, state, what it
     transforms other data with) is (epsilon, delta)-differentially private with respect to

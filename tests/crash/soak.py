@@ -91,7 +91,7 @@ def main() -> int:
             enough.set()
             load.join()
         m.producer.flush()
-        m.finish(m.instances[0], 120)
+        m.finish(m.instances[0])
         assert [leave(instance) for instance in m.instances] == [0, 0]
         assert not m.instances[0].saw("task_dropped", task=0) or m.instances[0].saw("group_changed")
         last = m.check()

@@ -115,7 +115,7 @@ class Processes:
         orders = {"run": command, "last": [], "remove": str(self._folder)}
         with (self._folder / f"{name}.log").open("wb") as out:
             self._children[name] = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", brokers.__file__, "supervise", json.dumps(orders)],
+                [sys.executable, "-I", "-S", str(brokers.SUPERVISOR), json.dumps(orders)],
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
                 start_new_session=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip

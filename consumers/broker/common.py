@@ -1,0 +1,56 @@
+"""What all ways share: versions, limits, errors, running a command."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+KAFKA_VERSION = "4.3.1"  # of the local JVM and of both images
+LOG4J_VERSION = "2.25.4"  # the one that this Kafka brings: its bridge from slf4j is added to it
+JAVA_VERSION = 17  # the least that this Kafka runs on
+OFFICIAL_IMAGE = f"apache/kafka:{KAFKA_VERSION}"
+LOCAL_IMAGE = f"stream-dppca/kafka-local:{KAFKA_VERSION}"  # made by docker/kafka-local/build.sh
+
+ADDRESS_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
+IMAGE_VARIABLE = "STREAM_DPPCA_KAFKA_IMAGE"
+
+LOOPBACK = "127.0.0.1"
+HEAP = "-Xmx512m"
+START_SECONDS = 90.0
+STOP_SECONDS = 30.0
+DOWNLOAD_SECONDS = 900.0
+PULL_SECONDS = 240.0
+PORT_TRIES = 3
+
+Progress = Callable[[str], None]
+
+
+class BrokerError(RuntimeError):
+    """No broker."""
+
+
+class BrokerUnavailable(BrokerError):
+    """This machine cannot have a broker this way; the message says what is missing."""
+
+
+class BrokerFailed(BrokerError):
+    """A broker did not come up, or died; the message ends with its last words."""
+
+
+def run(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run to the end; what it says on both streams is in `stdout`. Too late is a failure."""
+    try:
+        return subprocess.run(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        said = f"{Path(command[0]).name} did not end within {timeout:.0f} s"
+        return subprocess.CompletedProcess(command, 1, said, None)

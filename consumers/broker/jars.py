@@ -1,0 +1,149 @@
+"""Apache Kafka on the local JVM: which Java, and the jars, from Maven."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from .common import (
+    DOWNLOAD_SECONDS,
+    JAVA_VERSION,
+    KAFKA_VERSION,
+    LOG4J_VERSION,
+    BrokerUnavailable,
+    Progress,
+    run,
+)
+
+
+def find_java() -> str:
+    """The `java` command, of `JAVA_HOME` first; new enough."""
+    if os.name != "posix":
+        raise BrokerUnavailable("a local broker needs a POSIX system")
+    home = os.environ.get("JAVA_HOME")
+    java = (home and shutil.which("java", path=f"{home}/bin")) or shutil.which("java")
+    if not java:
+        raise BrokerUnavailable(f"no java command (a JRE of version {JAVA_VERSION} or newer)")
+    said = run([java, "-version"], 30.0).stdout
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) < JAVA_VERSION:
+        first = said.strip().splitlines()[:1]
+        raise BrokerUnavailable(f"{java} is not Java {JAVA_VERSION} or newer: {first}")
+    return java
+
+
+def jar_folder() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "stream-dppca" / f"kafka-{KAFKA_VERSION}"
+
+
+def ensure_jars(progress: Progress | None = None) -> Path:
+    """The folder with Kafka's jars, filled by Maven if it is not there.
+
+    The folder appears whole or not at all, and of two processes one downloads.
+    """
+    tell: Progress = progress or (lambda _: None)
+    folder = jar_folder()
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(folder.name + ".lock"), tell):
+        if folder.is_dir():
+            return folder
+        for stale in folder.parent.glob(f"{folder.name}.part-*"):  # of one that was killed
+            shutil.rmtree(stale, ignore_errors=True)
+        mvn = shutil.which("mvn")
+        if not mvn:
+            raise BrokerUnavailable(f"no mvn command to fetch Kafka's jars with, and no {folder}")
+        with tempfile.TemporaryDirectory(prefix=folder.name + ".part-", dir=folder.parent) as part:
+            jars = Path(part) / "jars"
+            _download(mvn, Path(part), jars, tell)
+            if not (jars / f"kafka_2.13-{KAFKA_VERSION}.jar").is_file():
+                raise BrokerUnavailable("Maven ended well but fetched no Kafka")
+            jars.rename(folder)
+    return folder
+
+
+_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>stream-dppca</groupId>
+  <artifactId>kafka-jars</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_2.13</artifactId>
+      <version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId>
+      <artifactId>log4j-slf4j-impl</artifactId>
+      <version>{LOG4J_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+def _download(mvn: str, work: Path, jars: Path, tell: Progress) -> None:
+    """Have Maven copy Kafka and what it needs at run time into `jars`."""
+    (work / "pom.xml").write_text(_POM, encoding="utf-8")
+    command = [
+        *(mvn, "--batch-mode", "--strict-checksums", "--file", str(work / "pom.xml")),
+        "dependency:copy-dependencies",
+        *("-DincludeScope=runtime", f"-DoutputDirectory={jars}"),
+    ]
+    tell(f"fetching Apache Kafka {KAFKA_VERSION} with Maven (45 MB, once)")
+    lines: list[str] = []
+    fetched = 0
+    with subprocess.Popen(  # noqa: S603
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        cwd=work,
+    ) as process:
+        limit = threading.Timer(DOWNLOAD_SECONDS, process.kill)
+        limit.daemon = True
+        limit.start()
+        try:
+            for line in process.stdout or ():
+                lines.append(line.rstrip())
+                if "Downloaded" in line and ".jar " in line:
+                    fetched += 1
+                    if fetched % 20 == 0:
+                        tell(f"fetching Apache Kafka {KAFKA_VERSION}: {fetched} jars so far")
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            limit.cancel()
+    if process.returncode:
+        errors = [line for line in lines if line.startswith("[ERROR]")] or lines
+        raise BrokerUnavailable("Maven could not fetch Kafka's jars:\n" + "\n".join(errors[:5]))
+    tell(f"Apache Kafka {KAFKA_VERSION} is in the cache")
+
+
+@contextlib.contextmanager
+def _locked(path: Path, tell: Progress) -> Iterator[None]:
+    """Hold the lock file; the system lets it go if we die."""
+    import fcntl  # not on every system; `find_java` has said so by now
+
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell("another process is fetching Kafka's jars: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

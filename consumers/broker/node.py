@@ -1,0 +1,107 @@
+"""A node's settings, its ports, and whether it is ready."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from .common import HEAP, LOOPBACK, BrokerUnavailable
+
+
+def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> dict[str, str]:
+    """The settings of a one-node broker that clients on this machine reach at `port`.
+
+    Inside a container the port is the same as outside: a broker also calls itself at the address
+    that it advertises (the markers of transactions go that way).
+    """
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{bind}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
+        # One node has no replicas, and fewer internal partitions start sooner.
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        "broker.session.timeout.ms": "3000",  # how long the place of a killed broker stays taken
+        "broker.heartbeat.interval.ms": "500",
+        "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
+        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # 128 MiB would be a quarter of the heap
+    }
+
+
+def container_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings as the variables that `apache/kafka` images turn into their server.properties.
+
+    >>> container_environment({"node.id": "1"})["KAFKA_NODE_ID"]
+    '1'
+    """
+    variables = {"KAFKA_" + key.replace(".", "_").upper(): settings[key] for key in settings}
+    return variables | {"KAFKA_HEAP_OPTS": HEAP}
+
+
+def free_port() -> int:
+    """A free TCP port on loopback, below the range from which outgoing connections take theirs.
+
+    A client that keeps calling a stopped broker on a port of that range may end up connected to
+    itself, and then the broker cannot have its port back.
+    """
+    ceiling = 32768
+    with contextlib.suppress(OSError, ValueError):
+        ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+        ceiling = int(ephemeral.split()[0])
+    candidates = range(10240, ceiling) if ceiling > 12288 else range(20000, 32768)
+    for port in random.SystemRandom().sample(candidates, k=200):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((LOOPBACK, port))
+            return port
+    raise BrokerUnavailable(f"no free TCP port on {LOOPBACK}")
+
+
+def metadata_brokers(host: str, port: int, timeout: float = 5.0) -> list[tuple[str, int]]:
+    """The brokers in service, as the broker at that address lists them (Metadata, version 1).
+
+    A broker accepts connections before the controller lets it serve; it lists itself once it may.
+    """
+    client = b"stream-dppca"
+    request = struct.pack(">hhih", 3, 1, 1, len(client)) + client + struct.pack(">i", 0)
+    with socket.create_connection((host, port), timeout) as connection:
+        connection.settimeout(timeout)
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as stream:
+
+            def take(form: str) -> int:
+                data = stream.read(struct.calcsize(form))
+                if len(data) < struct.calcsize(form):
+                    raise ConnectionError("the answer was cut short")
+                return int(struct.unpack(form, data)[0])
+
+            take(">i")  # its length
+            if take(">i") != 1:
+                raise ConnectionError("not an answer of Kafka")
+            brokers = []
+            for _ in range(take(">i")):
+                take(">i")  # node
+                name = stream.read(take(">h")).decode("ascii")
+                brokers.append((name, take(">i")))
+                stream.read(max(0, take(">h")))  # rack
+            return brokers
+
+
+def is_ready(port: int) -> bool:
+    """Whether the broker that serves at this port of loopback is there, and lets clients work."""
+    try:
+        return (LOOPBACK, port) in metadata_brokers(LOOPBACK, port)
+    except (OSError, ValueError):
+        return False

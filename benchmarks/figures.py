@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-MARKERS = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
-
 Result = dict[str, Any]
 
 
@@ -221,11 +219,10 @@ def _library_table(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def write_docs(text: str, path: Path) -> None:
+def write_docs(text: str, path: Path, what: str = "accuracy") -> None:
     """Between the markers of the file; what stands around them is kept."""
-    begin, end = MARKERS
-    old = path.read_text() if path.exists() else f"# Accuracy\n\n{begin}\n{end}\n"
-    head, rest = old.split(begin)
+    begin, end = (f"<!-- {what}: {edge} -->" for edge in ("begin", "end"))
+    head, rest = path.read_text().split(begin)
     path.write_text(f"{head}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
 
 
@@ -294,23 +291,24 @@ def draw(cells: dict[str, Result], folder: Path) -> str:
     return "\n\n".join(shown) + "\n"
 
 
-def _axes(width: float = 4.6, columns: int = 1) -> tuple[Any, Any]:
+def log_axes(width: float = 4.6, columns: int = 1) -> tuple[Any, Any]:
+    """A figure with one or more log scales beside each other."""
     import matplotlib.pyplot as plt
     from matplotlib import ticker
 
     plt.rcParams.update({"svg.hashsalt": "stream-dppca", "font.size": 8, "svg.fonttype": "none"})
-    figure, axes = plt.subplots(1, columns, figsize=(width, 3.1), layout="constrained", sharey=True)
-    for ax in [axes] if columns == 1 else axes:
+    figure, made = plt.subplots(1, columns, figsize=(width, 3.1), layout="constrained", sharey=True)
+    for ax in [made] if columns == 1 else made:
         ax.grid(True, which="major", linewidth=0.4, alpha=0.5)
         ax.spines[["top", "right"]].set_visible(False)
         ax.set_yscale("log")
         ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f"{y:g}"))
         ax.yaxis.set_minor_locator(ticker.NullLocator())
-    return figure, axes
+    return figure, made
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure.savefig(path, metadata={"Date": None})
@@ -323,7 +321,7 @@ def _curve(
     """Error against x, with the lower bound's shape."""
     by_x = {x(r): r for r in points}  # a point that two groups have is shown once
     points = [by_x[key] for key in sorted(by_x)]
-    figure, ax = _axes()
+    figure, ax = log_axes()
     for method, name, colour, line in CURVES:
         there = [r for r in points if median_of(r, method) is not None]
         xs, ys = [x(r) for r in there], [median_of(r, method) for r in there]
@@ -336,14 +334,14 @@ def _curve(
     ax.minorticks_off()
     ax.set_title(title, fontsize=8)
     ax.legend(fontsize=6.5, frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _drift(drifts: list[Result], path: Path) -> None:
     """Error after each batch, a panel for each number of features."""
     shown = ("jump 90 degrees", "jump 30 degrees", "turn 0.03 rad a batch")
     colours = ("#c1272d", "#0b6e99", "#7a9a01")
-    figure, axes = _axes(7.4, 2)
+    figure, axes = log_axes(7.4, 2)
     for ax, d in zip(axes, (50, 200), strict=True):
         for what, colour in zip(shown, colours, strict=True):
             for r in drifts:
@@ -355,4 +353,4 @@ def _drift(drifts: list[Result], path: Path) -> None:
         ax.set(xlabel="batch")
     axes[0].set_ylabel("sin(angle), median")
     axes[0].legend(fontsize=6.5, frameon=False)
-    _save(figure, path)
+    save(figure, path)

@@ -32,6 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from river import preprocessing
 from sklearn.decomposition import IncrementalPCA
 
+from benchmarks.figures import log_axes, save, write_docs
 from stream_dppca import DPPCA
 from stream_dppca.adaptive.scout import MOMENT_FEATURES
 from stream_dppca.noise import SecureNoise
@@ -334,39 +335,24 @@ def markdown(rows: list[Row], about: dict[str, str]) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Milliseconds a batch against d, B, k and the number of batches, in log-log."""
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update({"svg.hashsalt": "stream-dppca", "font.size": 8, "svg.fonttype": "none"})
+    """Milliseconds against d, B, k and the number of batches, in log-log."""
     slopes = [r for r in rows if r.what.startswith("cost against")]
-    figure, axes = plt.subplots(1, len(slopes), figsize=(10, 2.6), layout="constrained")
-    for ax, row in zip(axes, slopes, strict=True):
-        for label in ("ms", "ms with noise"):
+    figure, beside = log_axes(10, len(slopes))
+    for ax, row in zip(beside, slopes, strict=True):
+        for key, label in (("ms", "without noise"), ("ms with noise", "with noise")):
             points = [
-                (float(key.split(" = ")[1].split(",")[0]), value)
-                for key, value in row.detail.items()
-                if key.endswith(f", {label}")
+                (float(name.split(" = ")[1].split(",")[0]), value)
+                for name, value in row.detail.items()
+                if name.endswith(f", {key}")
             ]
             if points:
-                x, y = zip(*points, strict=True)
-                ax.loglog(x, y, "o-", label=label.replace("ms", "without noise", 1)
-                          if label == "ms" else "with noise")  # fmt: skip
-        ends = np.array([x[-1] / 8, x[-1]])
-        ax.loglog(ends, y[-1] * ends / ends[-1], "k:", label="linear")
+                x, y = (np.array(side) for side in zip(*points, strict=True))
+                ax.loglog(x, y, "o-", label=label)
+        ax.loglog(x[-1] / np.array([8, 1]), y[-1] / np.array([8, 1]), "k:", label="linear")
         ax.set_xlabel(row.what.split()[2].rstrip(","))
-    axes[0].set_ylabel("ms")
-    axes[0].legend(frameon=False)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
-
-
-def write_docs(text: str, rows: list[Row]) -> None:
-    """The table between its markers in docs/speed.md, and the figure."""
-    page = DOCS / "speed.md"
-    begin, end = "<!-- speed: begin -->", "<!-- speed: end -->"
-    before, rest = page.read_text().split(begin)
-    page.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
-    plot(rows, DOCS / "figures" / "speed.svg")
+    beside[0].set_ylabel("ms")
+    beside[0].legend(frameon=False)
+    save(figure, path)
 
 
 def about() -> dict[str, str]:
@@ -429,7 +415,8 @@ def main() -> None:
         json.dumps({"about": about(), "rows": [asdict(r) | {"met": r.met} for r in rows]}, indent=1)
     )
     if args.docs:
-        write_docs(text, rows)
+        write_docs(text, DOCS / "speed.md", "speed")
+        plot(rows, DOCS / "figures" / "speed.svg")
     console.print(text, markup=False)
     console.print(f"{sum(r.met for r in rows)} of {len(rows)} targets met; see {args.out}/speed.md")
 

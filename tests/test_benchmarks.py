@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("rich")  # the progress bar
 
-from benchmarks import accuracy, figures
+from benchmarks import accuracy, figures, speed
 from benchmarks.streams import FACTORS, SignPlusNoise, Spectrum, Spiked, captured, sine
 from stream_dppca import InverseTime
 from stream_dppca.baselines import analyze_gauss, clipped_oja, noisy_power_method
@@ -108,15 +108,40 @@ def test_a_run_writes_json_and_markdown(
     assert set(stored["cells"]) == {target.key, accuracy.CELLS[1].key, drift.key}
     assert "### The targets" in (tmp_path / "accuracy.md").read_text()
     assert "G(0.3)" in capsys.readouterr().out
+    found = stored["cells"][target.key]["methods"]
+    found["Analyze-Gauss"]["median"] = 0.125  # kept, where only ours is measured again
+    found["DPPCA"]["median"] = 0.125
+    (tmp_path / "accuracy.json").write_text(json.dumps(stored))
+    accuracy.main(["--ours", "--only", "t*", "--out", str(tmp_path)])
+    again = json.loads((tmp_path / "accuracy.json").read_text())["cells"][target.key]["methods"]
+    assert again["Analyze-Gauss"]["median"] == 0.125 != again["DPPCA"]["median"]
 
 
 def test_docs_are_written_between_the_markers(tmp_path: Path) -> None:
-    begin, end = figures.MARKERS
+    begin, end = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
     page = tmp_path / "accuracy.md"
     page.write_text(f"by hand\n{begin}\nold\n{end}\nby hand too\n")
     for _ in range(2):
         figures.write_docs("new", page)
     assert page.read_text() == f"by hand\n{begin}\n\nnew\n{end}\nby hand too\n"
+
+
+def test_a_missed_target_says_why(tmp_path: Path) -> None:
+    rows = [
+        speed.Row("this", "that", 0.5, 0.6, limit="it is far"),
+        speed.Row("these", "those", 0.5, 0.6, True, limit="never said"),
+        *(
+            speed.Row(f"cost against {x}, 1 to 2", "linear", 1.0, 1.15, True, unit="",
+                      detail={f"{x} = 1, ms": 1.0, f"{x} = 2, ms": 2.0})
+            for x in ("d", "B")
+        ),
+    ]  # fmt: skip
+    text = speed.markdown(rows, {"cpu": "abacus"})
+    assert "| **no** |" in text and "- this, against that: it is far" in text
+    assert "never said" not in text and "abacus" in text
+    pytest.importorskip("matplotlib")
+    speed.plot(rows, tmp_path / "speed.svg")
+    assert "linear" in (tmp_path / "speed.svg").read_text()
 
 
 def test_the_lower_bound_has_the_shape_of_the_theorem() -> None:

@@ -32,7 +32,7 @@ A first model on an existing cluster:
 
   export DPPCA_BOOTSTRAP_SERVERS=kafka:9092 DPPCA_INPUT_TOPIC=telemetry
   export DPPCA_FEATURES=cpu,memory,disk.read DPPCA_EPSILON=1 DPPCA_DELTA=1e-6
-  export DPPCA_BATCH_SIZE=10000
+  export DPPCA_BATCH_SIZE=10000 DPPCA_CENTER=pairs   # pairs: the data has a mean
   stream-dppca check-config      # are the settings right, and the topics there?
   stream-dppca serve             # learn; a second one is a hot standby
   stream-dppca inspect           # the current component, labelled and sorted

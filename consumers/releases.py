@@ -46,7 +46,9 @@ class Component(_Model):
     """A direction of unit length."""
 
     loadings: dict[str, float] = Field(description="The weight of each feature.")
-    spread: float | None = Field(description="Noisy variance along it; null if not known.")
+    spread: float | None = Field(
+        description="Noisy variance along it, of clipped records, so mostly too small."
+    )
 
 
 class Source(_Model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -78,8 +78,8 @@ class DPPCA(base.MiniBatchTransformer):
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
         every release says so.
     scales
-        Public scale of each feature, in their order: records are divided by them. Features in
-        different units need it, or a `PublicScaler` in front.
+        Public scale of each feature, by name or in their order: records are divided by them.
+        Features in different units need it, or a `PublicScaler` in front.
     max_norm
         Public cap on the norm of a record, scaled; one beyond it is a null.
     K, a, zeta, C1, step
@@ -120,7 +120,7 @@ class DPPCA(base.MiniBatchTransformer):
         method: MethodName = "adaptive",
         center: Centering = "none",
         seed: int | None = None,
-        scales: Sequence[float] | None = None,
+        scales: Sequence[float] | Mapping[Any, float] | None = None,
         max_norm: float = 1e18,
         K: float = 4.0,
         a: float = 1.0,
@@ -146,7 +146,7 @@ class DPPCA(base.MiniBatchTransformer):
 
         self._check_parameters()
         self._noise: Noise = make_noise(seed)
-        self._slots = SlotBuffer(features, batch_size, max_norm, scales)
+        self._slots = SlotBuffer(features, batch_size, max_norm, self._scale_list())
         self._method = self._make_method()
         self._method.check_batch(batch_size // self._slots_per_row, self._slots_per_row)
         self._privacy = PrivacyStatement(
@@ -165,6 +165,8 @@ class DPPCA(base.MiniBatchTransformer):
 
     def learn_many(self, X: pd.DataFrame) -> None:
         """Take the rows of a frame, in order. Missing columns make nulls; nothing raises."""
+        if not hasattr(X, "columns"):
+            raise ParameterError("X", "must be a pandas frame", type(X).__name__)
         for batch in self._slots.put_frame(X):
             self._run(batch)
 
@@ -318,7 +320,7 @@ class DPPCA(base.MiniBatchTransformer):
     def _config(self) -> dict[str, Any]:
         params = self._get_params()
         params["features"] = list(self._slots.features)
-        params["scales"] = None if self.scales is None else [float(s) for s in self.scales]
+        params["scales"] = self._scale_list()
         if self.step is not None:
             if not isinstance(self.step, InverseTime):
                 raise StateError("config.step", "must be an InverseTime to be saved")
@@ -388,16 +390,27 @@ class DPPCA(base.MiniBatchTransformer):
         scales: Any = self.scales
         if scales is None:
             return
-        if isinstance(scales, str) or not isinstance(scales, Sequence):
-            raise ParameterError("scales", "must be a tuple of numbers", scales)
+        if isinstance(scales, str) or not isinstance(scales, Sequence | Mapping | np.ndarray):
+            raise ParameterError("scales", "must be numbers, in order or by name", scales)
+        rule = f"must have one number for each of the {len(self.features)} features"
         if len(scales) != len(self.features):
-            rule = f"must have one number for each of the {len(self.features)} features"
             raise ParameterError("scales", rule, len(scales))
-        for scale in scales:
+        if isinstance(scales, Mapping) and (lost := set(scales) - set(self.features)):
+            raise ParameterError("scales", rule, sorted(map(str, lost)))
+        for scale in scales.values() if isinstance(scales, Mapping) else scales:
             if isinstance(scale, bool) or not (
-                isinstance(scale, int | float) and 1e-18 <= scale <= 1e18
+                isinstance(scale, int | float | np.number) and 1e-18 <= scale <= 1e18
             ):
                 raise ParameterError("scales", "must lie between 1e-18 and 1e+18", scale)
+
+    def _scale_list(self) -> list[float] | None:
+        """The scales in the order of the features."""
+        scales = self.scales
+        if scales is None:
+            return None
+        if isinstance(scales, Mapping):
+            return [float(scales[name]) for name in self.features]
+        return [float(scale) for scale in scales]
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

@@ -54,7 +54,7 @@ class Plan(BaseModel):
             f"batch size {self.batch_size} (at least {self.minimum_batch_size}, "
             f"recommended {self.recommended_batch_size})",
             f"noise in a release: {self.noise_per_step:.2g} of the top eigenvalue a coordinate",
-            "expected sin(angle): "
+            "expected sin(angle), by a guess of the spectrum (trace_ratio, gap): "
             + ", ".join(f"{sine:.2g} after {records}" for records, sine in self.expected_error),
         ]
         if self.useful_after_records is None:
@@ -62,7 +62,8 @@ class Plan(BaseModel):
         else:
             seconds = self.useful_after_seconds
             when = "" if seconds is None else f", {seconds:.3g} s"
-            lines.append(f"first useful component after {self.useful_after_records} records{when}")
+            records = self.useful_after_records
+            lines.append(f"first useful component (sine {USEFUL}) after {records} records{when}")
         return "\n".join(lines)
 
 

@@ -40,7 +40,8 @@ class Release(_Model):
     n_seen: int
     #: k rows of d numbers, orthonormal, in the order of the declared features.
     components: tuple[tuple[float, ...], ...]
-    #: Noisy variance along each component; None where the batch was skipped.
+    #: Noisy variance along each component, of clipped records, so mostly too small; None where the
+    #: batch was skipped.
     spread: tuple[float, ...] | None
     #: Noisy range within which records were taken as they are.
     range: float | None

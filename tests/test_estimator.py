@@ -96,7 +96,8 @@ def test_scales_are_a_division_whatever_the_way_in(center: str) -> None:
     settings: dict[str, Any] = {"seed": 5, "batch_size": 700, "center": center}
     plain = model(**settings)
     plain.learn_array(raw / scales)
-    array, one, many = (model(scales=scales, **settings) for _ in range(3))
+    array, one = (model(scales=given, **settings) for given in (scales, np.array(scales)))
+    many = model(scales=dict(zip(FEATURES, scales, strict=True)), **settings)
     before = raw.copy()
     array.learn_array(raw)
     assert np.array_equal(raw, before, equal_nan=True)
@@ -330,7 +331,8 @@ def test_a_broken_state_is_refused(broken: Any) -> None:
         ("n_components", 0), ("n_components", 6), ("n_components", 1.0),
         ("method", "best"), ("center", "mean"), ("seed", -1), ("seed", 0.5),
         ("max_norm", 0.0), ("max_norm", math.inf), ("K", math.nan), ("a", -1.0), ("zeta", 0.0),
-        ("C1", 0.0), ("step", 3), ("scales", (1.0,)), ("scales", 2.0), ("scales", "abcde"),
+        ("C1", 0.0), ("step", 3), ("scales", (1.0,)), ("scales", 2.0),
+        ("scales", dict.fromkeys("vwxyz", 1.0)), ("scales", "abcde"),
         ("scales", (1.0, 1.0, 1.0, 1.0, 0.0)), ("scales", (1.0, 1.0, 1.0, 1.0, math.nan)),
     ],
 )  # fmt: skip

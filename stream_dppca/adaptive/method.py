@@ -119,7 +119,7 @@ class AdaptiveMethod(ABC):
             noise=noise,
         )
         if j == FIRST:
-            return Outcome.skip("no spread: the range is at the floor of the grid")
+            return Outcome.skip("no spread: almost all records seem to be zero, or nulls")
         rho = radius(j)
         # 2. Mean.
         mean, sensitivity = query.clipped_mean(rho)

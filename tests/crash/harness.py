@@ -105,6 +105,7 @@ class Model:
         self.instances: list[Instance] = []
         #: For each partition, the slots that each message takes.
         self.slots: list[list[int]] = [[] for _ in range(partitions)]
+        self._before: dict[int, np.ndarray[Any, Any]] = {}  # their sums
         self._rng = np.random.default_rng(7)
 
     # Topics
@@ -234,7 +235,10 @@ class Model:
             counts = self.slots[int(p)]
             assert offset <= len(counts), f"partition {p} has no offset {offset}"
             assert row == 0 or row < counts[offset], f"row {row} of partition {p}:{offset}"
-            total += sum(counts[:offset]) + row
+            before = self._before.get(int(p))
+            if before is None or len(before) != len(counts) + 1:
+                before = self._before[int(p)] = np.cumsum([0, *counts])
+            total += int(before[offset]) + row
         return total
 
     def check(self, *, complete: bool = True) -> dict[Any, int]:

@@ -36,6 +36,8 @@ FloatArray = NDArray[np.float64]
 #: Room for rounding in the weighted sum of queries: a mean over n <= 2^22 rows is below n
 #: sensitivities, so float64 is off by less than 1600 n 2^-53 < 1e-6 of one.
 _ROUNDING = 1e-6
+#: Arrays up to this size are weighed and added in one go; a copy of larger ones costs more.
+_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,15 @@ class CorrelatedRelease:
 
 def combine(weights: FloatArray, arrays: Iterable[FloatArray]) -> FloatArray:
     """The weighted sum of arrays; 0 for none."""
-    total: FloatArray = np.zeros(())
-    for weight, array in zip(weights, arrays, strict=True):
-        total = total + weight * array
-    return total
+    parts = list(arrays)
+    if not parts:
+        return np.zeros(())
+    first = parts[0]
+    if first.size <= _AT_ONCE and all(part.shape == first.shape for part in parts):
+        # Entry by entry, in order: no BLAS, whose last digits may depend on where memory lies.
+        columns = weights.reshape(-1, *([1] * first.ndim))
+        return np.asarray((columns * np.array(parts)).sum(axis=0))
+    total = weights[0] * first
+    for weight, part in zip(weights[1:], parts[1:], strict=True):
+        total = total + weight * part
+    return np.asarray(total)

@@ -9,6 +9,7 @@ theta is best estimated by sum f_t u_t / sum f_t^2, whatever the mix of the two.
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
 from dataclasses import dataclass
 
@@ -34,8 +35,8 @@ class White:
 
 @dataclass
 class _Past:
-    row: FloatArray  # of C
-    factor: FloatArray  # of the Cholesky factor, newest first
+    row: list[float]  # of C
+    factor: list[float]  # of the Cholesky factor, newest first
     offset: FloatArray
     gain: float
     u: FloatArray
@@ -79,7 +80,7 @@ class Whitener:
         u = (u - combine(factor[1:], (p.u for p in past))) / factor[0]
         f = float(row @ np.array([gain, *(p.gain for p in past)]))
         f = (f - float(factor[1:] @ np.array([p.f for p in past]))) / float(factor[0])
-        self._past.appendleft(_Past(row, factor, offset, gain, u, f))
+        self._past.appendleft(_Past(row.tolist(), factor.tolist(), offset, gain, u, f))
         return White(u, f, fresh=float(row[0] * gain / factor[0]))
 
     def rebase(self, theta: FloatArray, newest: White) -> White:
@@ -95,12 +96,18 @@ class Whitener:
 
     def _cholesky_row(self, row: FloatArray, past: list[_Past]) -> FloatArray:
         """The newest row of the factor of I + nu C C^T; entry j is for j releases ago."""
-        factor = np.zeros(len(row))
+        # Lists: these are some hundred sums of a few numbers, where arrays are slow.
+        new, factor = row.tolist(), [0.0] * len(row)
         for j in range(len(past), 0, -1):
             then = past[j - 1]
-            m = min(len(row) - j, len(then.row))
-            covariance = self.sampling * float(row[j : j + m] @ then.row[:m])
-            covariance -= float(factor[j + 1 : j + m] @ then.factor[1:m])
+            covariance = self.sampling * _dot(new[j:], then.row)
+            covariance -= _dot(factor[j + 1 :], then.factor[1:])
             factor[j] = covariance / then.factor[0]
-        factor[0] = math.sqrt(1 + self.sampling * float(row @ row) - float(factor[1:] @ factor[1:]))
-        return factor
+        ahead = self.sampling * _dot(new, new) - _dot(factor[1:], factor[1:])
+        factor[0] = math.sqrt(1 + ahead)
+        return np.array(factor)
+
+
+def _dot(a: list[float], b: list[float]) -> float:
+    """Up to the end of the shorter one."""
+    return float(sum(map(operator.mul, a, b)))

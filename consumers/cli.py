@@ -6,15 +6,16 @@ Nothing heavy is imported before a command needs it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 if TYPE_CHECKING:
     from .log import Log
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+EXIT_USAGE: Final = 2
 EXIT_CONFIGURATION: Final = 78
 EXIT_REFUSED: Final = 65
+EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
+EXIT_UNREAD: Final = 128 + signal.SIGPIPE
+#: How long a command that asks the brokers once waits for them, unless request_timeout_s is set.
+PATIENCE_SECONDS: Final = 5.0
 
 DESCRIPTION = """\
 Differentially private PCA of a Kafka topic: records go in, private components come out.
@@ -56,13 +62,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
-        "stream-dppca", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter
-    )
+        "stream-dppca", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter,
+        allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="\n".join(
         f"{name:13} {text}" for name, text in COMMANDS.items()
     ))  # fmt: skip
     parser.add_argument("options", nargs=argparse.REMAINDER, help="see `<command> --help`")
-    if given and given[0] in COMMANDS:
+    if not given:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    if given[0] == "--version":
+        from importlib.metadata import version
+
+        sys.stdout.write(f"stream-dppca {version('stream-dppca')}\n")
+        return 0
+    if given[0] in COMMANDS:
         command, options = given[0], given[1:]
     else:
         parsed = parser.parse_args(given)
@@ -72,7 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(0))
     try:
-        return _RUN[command](_parse(command, options))
+        code = _RUN[command](_parse(command, options))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as stopped:
+        return _fail(str(stopped) or "stopped", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Nobody reads any more. Python would try once more at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNREAD
+    except ModuleNotFoundError as error:
+        text = f"this command needs {error.name}: pip install '.[service]'"
+        return _fail(text, EXIT_CONFIGURATION)
     except Exception as error:
         from .logs import describe_error
 
@@ -101,34 +128,44 @@ def _parse(command: str, arguments: Sequence[str]) -> argparse.Namespace:
     """A command's options: its own, and every setting."""
     from .settings import PREFIX, Settings
 
+    text, own = COMMANDS[command], " --input FILE" if command == "run" else ""
     parser = argparse.ArgumentParser(
-        f"stream-dppca {command}", description=COMMANDS[command].capitalize() + "."
-    )
-    parser.add_argument("--config", type=Path, help=f"a TOML file of settings ({PREFIX}CONFIG)")
+        f"stream-dppca {command}", usage=f"stream-dppca {command}{own} [options] [settings]",
+        description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False,
+    )  # fmt: skip
     if command == "check-config":
         parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
     if command == "inspect":
-        parser.add_argument("--task", default=None, help="a shard; default: merged if there is one")
+        parser.add_argument("--task", default=None, help="a shard; default: merged if several")
         parser.add_argument("--json", action="store_true", help="the release as published")
         parser.add_argument("--top", type=int, default=0, help="only the largest loadings")
     if command == "run":
-        parser.add_argument("--input", required=True, help="a file, or - for standard input")
+        parser.add_argument(
+            "--input", required=True, metavar="FILE", help="a file, or - for standard input"
+        )
+        choices = ("csv", "jsonl", "parquet", "npy")
+        parser.add_argument("--format", choices=choices, help="default: by the file's name")
         parser.add_argument("--state", type=Path, help="where to keep the state, to go on later")
         parser.add_argument(
             "--new-records", action="store_true",
             help="the input holds new records only: pass over none that the state has used",
         )  # fmt: skip
         parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    group = parser.add_argument_group("settings")
+    parser.add_argument("--config", type=Path, help=f"a TOML file of settings ({PREFIX}CONFIG)")
+    group = parser.add_argument_group(
+        "settings", f"each also as a variable ({PREFIX}BATCH_SIZE) or in the file (batch_size)"
+    )
+    supplied = {"inspect": tuple(_READING), "run": ("input_topic",)}.get(command, ())
     for name, field in Settings.model_fields.items():
         if command == "run" and name == "format":
-            choices = ("csv", "jsonl", "parquet", "npy")
-            parser.add_argument("--format", choices=choices, help="default: by the file's name")
             continue
         default = field.get_default()
-        shown = "" if field.is_required() or default in ("", None) else f" [{default}]"
+        shown = "" if field.is_required() or default in ("", None, ()) else f" [{default}]"
+        if field.is_required() and name not in supplied:
+            shown = " (required)"
         group.add_argument(
-            "--" + name.replace("_", "-"), default=argparse.SUPPRESS, metavar="…",
+            "--" + name.replace("_", "-"), default=argparse.SUPPRESS,
+            metavar=_choices(field.annotation),
             help=f"{field.description}{shown}".replace("%", "%%"),
         )  # fmt: skip
     options = parser.parse_args(arguments)
@@ -137,6 +174,16 @@ def _parse(command: str, arguments: Sequence[str]) -> argparse.Namespace:
         flags.pop("format", None)
     options.flags = flags
     return options
+
+
+def _choices(kind: Any) -> str:
+    """What a setting may be, if these are a few words."""
+    if kind is bool:
+        return "{true,false}"
+    for part in (kind, *get_args(kind)):  # of a Literal, or of `Literal[...] | None`
+        if get_origin(part) is Literal:
+            return "{" + ",".join(get_args(part)) + "}"
+    return "…"
 
 
 def _settings(options: argparse.Namespace, **defaults: Any) -> Settings:
@@ -166,6 +213,38 @@ def _kafka(settings: Settings) -> Log:
             librdkafka=settings.librdkafka(),
         )
     )
+
+
+@contextlib.contextmanager
+def _asked(settings: Settings) -> Iterator[Log]:
+    """The cluster, for a command that asks it once: little patience, and one line if in vain."""
+    from .errors import Unavailable
+    from .logs import LastReason
+
+    if "request_timeout_s" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"request_timeout_s": PATIENCE_SECONDS})
+    log = _kafka(settings)
+    reason = LastReason()
+    try:
+        yield log
+    except Unavailable as error:
+        if "Unable to bootstrap" not in str(error):
+            raise
+        why = reason.text or f"within {settings.request_timeout_s:g} s"
+        raise Unavailable(
+            f"bootstrap_servers {settings.bootstrap_servers}: no broker answers ({why})"
+        ) from None
+
+
+def _private(settings: Settings) -> bool:
+    from .testhooks import noise_off
+
+    return settings.seed is None and not noise_off()
+
+
+def _warn_if_not_private(settings: Settings) -> None:
+    if not _private(settings):
+        sys.stderr.write("warning: seed is set: nothing is private\n")
 
 
 # Commands
@@ -198,7 +277,10 @@ def _serve(options: argparse.Namespace) -> int:
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
-              epsilon=settings.epsilon, delta=settings.delta)  # fmt: skip
+              epsilon=settings.epsilon, delta=settings.delta,
+              private=_private(settings))  # fmt: skip
+    if not _private(settings):
+        log_event("not_private", level="warning", reason="seed is set: nothing is private")
     code = 0
     try:
         Service(settings, log, stop=stop).run()
@@ -218,9 +300,12 @@ def _check_config(options: argparse.Namespace) -> int:
 
     settings = _settings(options)
     make_estimator(task_config(settings).estimator)
+    _warn_if_not_private(settings)
     if not options.offline:
-        kept = settings.model_copy(update={"create_topics": False})
-        ensure_topics(_kafka(settings), kept)
+        with _asked(settings) as log:
+            missing = ensure_topics(log, settings, make=False)
+        if missing:
+            sys.stdout.write(f"will be made: {', '.join(missing)}\n")
     sys.stdout.write("the settings are fine\n")
     return 0
 
@@ -234,7 +319,8 @@ def _topics(options: argparse.Namespace) -> int:
     from .topics import ensure_topics, wanted_topics
 
     settings = _settings(options)
-    ensure_topics(_kafka(settings), settings)
+    with _asked(settings) as log:
+        ensure_topics(log, settings)
     for name, info in wanted_topics(settings).items():
         sys.stdout.write(f"{name}: {info.partitions} partition(s), compacted\n")
     return 0
@@ -242,13 +328,17 @@ def _topics(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     from .merge import merged_record
+    from .releases import parse_release
 
     settings = _settings(options)
-    log = _kafka(settings)
-    record = merged_record(log.scan(settings.output_topic), settings.model)
-    if record is None:
-        return _fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
-    log.publish([record])
+    with _asked(settings) as log:
+        record = merged_record(log.scan(settings.output_topic), settings.model)
+        if record is None:
+            return _fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
+        if parse_release(record.value).shards == 1:
+            text = f"shards of {settings.model!r} is 1: there is nothing to merge; see `inspect`"
+            return _fail(text, EXIT_CONFIGURATION)
+        log.publish([record])
     sys.stdout.write(record.value.decode() + "\n")
     return 0
 
@@ -257,7 +347,8 @@ def _inspect(options: argparse.Namespace) -> int:
     from .inspect import current_release, describe
 
     settings = _settings(options, **_READING)
-    records = _kafka(settings).scan(settings.output_topic)
+    with _asked(settings) as log:
+        records = log.scan(settings.output_topic)
     release = current_release(records, settings.model, options.task)
     if release is None:
         return _fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
@@ -276,6 +367,7 @@ def _run(options: argparse.Namespace) -> int:
     name = "stdin" if options.input == "-" else Path(options.input).stem
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name) or "file"
     settings = _settings(options, input_topic=safe)
+    _warn_if_not_private(settings)
     suffix = Path(options.input).suffix.lstrip(".")
     format: Any = options.format or {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
     if format not in ("csv", "jsonl", "parquet", "npy"):
@@ -288,12 +380,17 @@ def _run(options: argparse.Namespace) -> int:
     from .progress import shown_progress
 
     with shown_progress(options.input, quiet=options.quiet) as progress:
-        waiting = run_file(
+        rows = run_file(
             settings, options.input, format, state=options.state, out=out, progress=progress,
             new_records=options.new_records,
         )  # fmt: skip
-    if waiting:
-        sys.stderr.write(f"{waiting} rows wait for a full batch of {settings.batch_size}\n")
+    if not rows.read:
+        sys.stderr.write("there were no records in the input\n")
+    elif rows.waiting and options.state and not options.new_records:
+        sys.stderr.write(f"{rows.waiting} rows wait for a full batch of {settings.batch_size}\n")
+    elif rows.waiting:
+        size = settings.batch_size
+        sys.stderr.write(f"{rows.waiting} rows were left over: fewer than a batch of {size}\n")
     return 0
 
 

@@ -15,7 +15,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, Literal, get_args
+from typing import IO, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from stream_dppca.slots import number
 
 from . import testhooks
 from .codecs import make_codec
-from .errors import ConfigurationError, Fenced
+from .errors import ConfigurationError, Fenced, StateRefused
 from .log import Position
 from .releases import make_record, make_release
 from .settings import Settings
@@ -32,13 +32,14 @@ from .states import (
     VERSION,
     Published,
     StateRecord,
-    decode_state,
+    check_state,
     encode_state,
     make_estimator,
+    parse_state,
     restore_estimator,
 )
 
-__all__ = ["FILE_FORMATS", "FileFormat", "read_blocks", "run_file"]
+__all__ = ["FILE_FORMATS", "Counted", "FileFormat", "read_blocks", "run_file"]
 
 FileFormat = Literal["csv", "jsonl", "parquet", "npy"]
 FILE_FORMATS: Final[tuple[str, ...]] = get_args(FileFormat)
@@ -108,8 +109,11 @@ def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
 def _npy(source: str, width: int) -> Iterator[Rows]:
     try:
         array = np.load(_file(source), mmap_mode="r", allow_pickle=False)
-    except ValueError:
-        raise ConfigurationError(f"{source} is no .npy file") from None
+    except (ValueError, EOFError) as error:
+        what = "holds objects, not numbers" if "objects" in str(error) else "is no .npy file"
+        raise ConfigurationError(f"{source} {what}") from None
+    if not isinstance(array, np.ndarray):
+        raise ConfigurationError(f"{source} is no .npy file")
     if array.ndim != 2 or array.shape[1] != width or array.dtype.kind not in "fiu":
         raise ConfigurationError(f"{source} must hold numbers of shape (n, {width})")
     for start in range(0, len(array), ROWS):
@@ -118,19 +122,23 @@ def _npy(source: str, width: int) -> Iterator[Rows]:
 
 def _parquet(source: str, features: Sequence[str]) -> Iterator[Rows]:
     try:
+        pa = importlib.import_module("pyarrow")
         pq = importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise ConfigurationError("parquet needs pyarrow: pip install pyarrow") from None
-    file = pq.ParquetFile(_file(source))
-    missing = [name for name in features if name not in file.schema_arrow.names]
-    if missing:
-        raise ConfigurationError(f"{source} has no column {', '.join(missing)}")
-    for batch in file.iter_batches(ROWS, columns=list(features)):
-        rows = np.empty((batch.num_rows, len(features)))
-        for j, name in enumerate(features):
-            column = batch.column(batch.schema.get_field_index(name))
-            rows[:, j] = [number(value) for value in column.to_pylist()]
-        yield rows
+    try:
+        file = pq.ParquetFile(_file(source))
+        missing = [name for name in features if name not in file.schema_arrow.names]
+        if missing:
+            raise ConfigurationError(f"{source} has no column {', '.join(missing)}")
+        for batch in file.iter_batches(ROWS, columns=list(features)):
+            rows = np.empty((batch.num_rows, len(features)))
+            for j, name in enumerate(features):
+                column = batch.column(batch.schema.get_field_index(name))
+                rows[:, j] = [number(value) for value in column.to_pylist()]
+            yield rows
+    except (pa.ArrowException, OSError):  # their texts may quote the file
+        raise ConfigurationError(f"{source} is no parquet file, or a damaged one") from None
 
 
 class StateFile:
@@ -140,15 +148,28 @@ class StateFile:
         import fcntl
 
         self._path = path
-        self._lock = path.with_name(path.name + ".lock").open("w")
+        if path.is_dir():
+            raise ConfigurationError(f"--state must be a file: {path} is a folder")
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"--state must be in a folder: there is no {path.parent}")
+        try:
+            self._lock = path.with_name(path.name + ".lock").open("w")
+        except OSError as error:
+            raise ConfigurationError(
+                f"--state must be a file that can be written: {path} ({error.strerror})"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
             raise Fenced(f"another process works with {path}") from None
 
-    def load(self) -> bytes | None:
-        return self._path.read_bytes() if self._path.exists() else None
+    def stand(self) -> StateRecord | None:
+        """What was saved last."""
+        if not self._path.exists():
+            return None
+        refusal = f"--state {self._path} cannot be read: is it a state that `run` has written?"
+        return parse_state(self._path.read_bytes(), refusal)
 
     def save(self, state: bytes) -> None:
         part = self._path.with_name(self._path.name + ".part")
@@ -168,6 +189,13 @@ class StateFile:
         self._lock.close()
 
 
+class Counted(NamedTuple):
+    """Rows of an input."""
+
+    read: int
+    waiting: int  #: of these, for a full batch
+
+
 def run_file(
     settings: Settings,
     source: str,
@@ -177,8 +205,8 @@ def run_file(
     out: Callable[[bytes], None],
     progress: Callable[[int, int], None] = lambda slots, batches: None,
     new_records: bool = False,
-) -> int:
-    """Learn from a file; releases go to `out`. Returns the rows that wait for a full batch.
+) -> Counted:
+    """Learn from a file; releases go to `out`. An interrupt says how far it came.
 
     Parameters
     ----------
@@ -189,18 +217,21 @@ def run_file(
         the rows that the state has used are passed over.
     """
     file = StateFile(state) if state is not None else None
+    read = printed = before = 0
     try:
-        same = {"model": settings.model, "task": 0, "shards": 1, "input": settings.input_topic}
-        stored = file.load() if file is not None else None
-        if stored is None:
+        last = file.stand() if file is not None else None
+        if last is None:
             estimator = make_estimator(settings.estimator())
         else:
-            last = decode_state(stored, **same)  # type: ignore[arg-type]
+            settings = _named(settings, last, state, new_records)
+            before = last.next_positions()[0].offset
             estimator = restore_estimator(last.estimator, settings.estimator())
             out(last.release.record().value)
+            printed = last.batch
         used = 0 if new_records else estimator.n_seen
         for block in read_blocks(source, format, settings.features):
             testhooks.reach("polling")
+            read += len(block)
             rows = block[used:]
             used = max(0, used - len(block))
             while len(rows):
@@ -224,10 +255,47 @@ def run_file(
                         file.save(encode_state(stand))
                     testhooks.reach("after_commit")
                     out(record.value)
+                    printed = release.batch
                     testhooks.reach("after_publish")
                 progress(estimator.n_seen, estimator.n_batches)
         testhooks.reach("closing")
-        return estimator.n_seen % settings.batch_size
+        return Counted(read, estimator.n_seen % settings.batch_size)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_far(file, printed, before, new_records)) from None
     finally:
         if file is not None:
             file.close()
+
+
+def _how_far(file: StateFile | None, printed: int, before: int, new_records: bool) -> str:
+    if file is None:
+        return f"stopped after batch {printed}; with --state, run again to go on"
+    last = file.stand()
+    batch, used = (last.batch, last.next_positions()[0].offset) if last else (0, 0)
+    if not new_records:
+        return f"stopped after batch {batch}; run again to go on"
+    # The same command again would use rows twice.
+    return (
+        f"stopped after batch {batch}; the first {used - before} rows of this input are used: "
+        "go on with those after them"
+    )
+
+
+def _named(settings: Settings, last: StateRecord, path: Path | None, new: bool) -> Settings:
+    """The settings with the names of the state, where they may follow it."""
+    if settings.input_topic != last.input:
+        if not new:
+            raise StateRefused(
+                f"--state {path} was made from another input: {last.input}, not "
+                f"{settings.input_topic}. To go on with new records, give --new-records."
+            )
+        follows = settings.model == settings.input_topic
+        names = {"input_topic": last.input, **({"model": last.model} if follows else {})}
+        settings = settings.model_copy(update=names)
+    if settings.model != last.model:
+        raise StateRefused(
+            f"--state {path} is of model {last.model}, not {settings.model}. Go back to the old "
+            "name, or give the new model another state."
+        )
+    check_state(last, model=last.model, task=0, shards=1, input=last.input)
+    return settings

@@ -15,7 +15,10 @@ WIDTH = 24
 def current_release(
     records: Iterable[Record], model: str, task: str | None
 ) -> PublishedRelease | None:
-    """The newest release of a model: of the task asked for, or the merged one, or the first."""
+    """The newest release of a model: of the task asked for, or the merged one, or the first.
+
+    A model with one task needs no merged release. If somebody made one, it is not kept up.
+    """
     newest: dict[str, PublishedRelease] = {}
     for record in records:
         try:
@@ -28,7 +31,10 @@ def current_release(
                 newest[str(release.task)] = release
     if task is not None:
         return newest.get(task)
-    return newest.get("merged") or newest.get(min(newest, default=""))
+    merged = newest.pop("merged", None)
+    if merged is not None and all(release.shards > 1 for release in newest.values()):
+        return merged
+    return newest.get(min(newest, default=""))
 
 
 def describe(release: PublishedRelease, top: int = 0) -> str:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
 import traceback
-from typing import Any, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from stream_dppca import DPPCAError
 
 from .errors import ServiceError
 
-__all__ = ["describe_error", "log_event", "set_up_logs"]
+__all__ = ["LastReason", "describe_error", "log_event", "set_up_logs"]
 
 Level = Literal["info", "warning", "error"]
 
@@ -65,6 +66,27 @@ class _Lines(logging.Handler):
                 self._stream.flush()
             except (OSError, ValueError):  # nobody listens any more
                 pass
+
+
+class LastReason(logging.Handler):
+    """Takes what the Kafka client logs, and keeps only why it got no connection."""
+
+    _FAILED: Final = re.compile(
+        r"^(?:Connection|Bootstrap (?:connection|attempt) to \S+) failed: "
+        r"(?:\[Error \d+\] )?(?:\w+Error: )*(.*?)(?: \(backoff [\d.]+ secs\))?$"
+    )
+    #: A broker that refuses us may hang up before we have read why: then this is all we see.
+    _VAGUE: Final = "socket disconnected"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        logging.getLogger("kafka").handlers = [self]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = self._FAILED.search(record.getMessage()[:500])
+        if found is not None and (found[1] != self._VAGUE or not self.text):
+            self.text = found[1]
 
 
 def set_up_logs(stream: TextIO | None = None, **context: Any) -> None:

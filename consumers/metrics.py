@@ -34,7 +34,9 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "Older than a batch takes: see the lag and the logs.",
     ),
     "dppca_lag_messages": Definition(
-        "gauge", "Messages in the input that have not been read.", ("task",),
+        "gauge",
+        "Messages in the input that had not been read at the last look, every partition_refresh_s.",
+        ("task",),
         "Growing: more shards, larger packed messages, or a faster format.",
     ),
     "dppca_input_partitions": Definition(

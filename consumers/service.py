@@ -21,7 +21,7 @@ from .logs import describe_error, log_event
 from .merge import Merger
 from .metrics import Metrics
 from .settings import Settings
-from .states import warm_up
+from .states import make_estimator, warm_up
 from .task import Task, TaskConfig
 from .topics import ensure_topics
 from .watchdog import Watchdog
@@ -65,6 +65,7 @@ class Service:
         self.metrics = Metrics()
         self._log = log
         self._config = task_config(settings)
+        make_estimator(self._config.estimator)  # refuses before anything is made on the cluster
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import ssl
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,7 +37,8 @@ OTHER_VARIABLES = frozenset(
     PREFIX + name
     for name in ("CONFIG", "TEST_HOOKS", "TEST_CRASH_AT", "TEST_STOP_AT", "TEST_NOISE")
 )
-Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+TOPIC = r"^[A-Za-z0-9._-]{1,249}$"
+Topic = Annotated[str, Field(pattern=TOPIC)]
 
 
 class Settings(BaseSettings):
@@ -104,7 +107,9 @@ class Settings(BaseSettings):
     reader: Literal["kafka-python", "confluent"] = Field(
         "kafka-python", description="what reads the input; confluent is faster, and an extra"
     )
-    partition_refresh_s: float = Field(10.0, gt=0, description="how often to look for partitions")
+    partition_refresh_s: float = Field(
+        10.0, gt=0, description="how often to look for partitions, and at the lag"
+    )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="TLS and SASL"
     )
@@ -146,11 +151,12 @@ class Settings(BaseSettings):
     @classmethod
     def _names(cls, data: Any) -> Any:
         """The names that follow from others."""
-        if not isinstance(data, dict) or not isinstance(data.get("input_topic"), str):
+        if not isinstance(data, dict):
             return data
-        model = data.get("model") or data["input_topic"]
+        topic = _sound(data.get("input_topic"))
+        model = _sound(data.get("model") or topic)
         names = {
-            "model": model,
+            "model": topic,
             "group": f"stream-dppca.{model}",
             "output_topic": f"{model}.components",
             "state_topic": f"{model}.dppca-state",
@@ -268,6 +274,11 @@ class Settings(BaseSettings):
         return self.model_dump(mode="json")
 
 
+def _sound(name: Any) -> str:
+    """A name, or one to go on with: a wrong one is said once, not of all that follow from it."""
+    return name if isinstance(name, str) and re.fullmatch(TOPIC, name) else "-"
+
+
 def _reveal(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
 
@@ -298,6 +309,10 @@ def load_settings(flags: Mapping[str, Any] | None = None, file: Path | None = No
         raise ConfigurationError("\n".join(lines)) from None
     except SettingsError as error:
         raise ConfigurationError(str(error)) from None
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
+        where = f" at {place[1]}" if place else ""
+        raise ConfigurationError(f"{path} cannot be read: it is no TOML{where}") from None
     except (ValueError, OSError) as error:
         raise ConfigurationError(f"{path} cannot be read ({type(error).__name__})") from None
     finally:

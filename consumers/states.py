@@ -20,8 +20,8 @@ from . import testhooks
 from .errors import StateRefused
 from .log import Position, Record
 
-__all__ = ["StateRecord", "check_history", "decode_state", "encode_state", "make_estimator",
-           "restore_estimator", "warm_up"]  # fmt: skip
+__all__ = ["StateRecord", "check_history", "check_state", "decode_state", "encode_state",
+           "make_estimator", "parse_state", "restore_estimator", "warm_up"]  # fmt: skip
 
 VERSION: Final = 1
 
@@ -72,10 +72,21 @@ def encode_state(record: StateRecord) -> bytes:
 
 def decode_state(value: bytes, *, model: str, task: int, shards: int, input: str) -> StateRecord:
     """Read a state, and refuse one that is not of this task."""
+    record = parse_state(value, "the state record cannot be read: is this the state topic?")
+    check_state(record, model=model, task=task, shards=shards, input=input)
+    return record
+
+
+def parse_state(value: bytes, refusal: str) -> StateRecord:
+    """Read a state; `refusal` says where it should have been."""
     try:
-        record = _decoder.decode(value)
+        return _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise StateRefused("the state record cannot be read: is this the state topic?") from None
+        raise StateRefused(refusal) from None
+
+
+def check_state(record: StateRecord, *, model: str, task: int, shards: int, input: str) -> None:
+    """Refuse a state that is not of this task."""
     for name, found, wanted in (
         ("version", record.version, VERSION),
         ("model", record.model, model),
@@ -89,7 +100,6 @@ def decode_state(value: bytes, *, model: str, task: int, shards: int, input: str
                 "has used must not be used again: go back to the old setting, or give the new "
                 "model its own name, group and state topic, and start='latest'."
             )
-    return record
 
 
 def check_history(records: Sequence[StateRecord]) -> None:

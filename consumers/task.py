@@ -199,7 +199,8 @@ class Task:
         testhooks.reach("after_commit")
         self._publish(record)
         self._metrics.batches.labels(task=str(self.number)).inc()
-        log_event("released", task=self.number, batch=release.batch, skipped=release.skipped)
+        log_event("released", level="warning" if release.skipped else "info", task=self.number,
+                  batch=release.batch, skipped=release.skipped, reason=release.reason)  # fmt: skip
         testhooks.reach("after_publish")
 
     def settle(self, timeout_s: float | None = None) -> None:

@@ -29,41 +29,58 @@ def wanted_topics(settings: Settings) -> dict[str, TopicInfo]:
     }
 
 
-def ensure_topics(log: Log, settings: Settings) -> None:
-    """Make what is missing, or say exactly what is missing or wrong."""
-    problems = []
+def ensure_topics(log: Log, settings: Settings, *, make: bool = True) -> list[str]:
+    """Make what is missing, or say exactly what is missing or wrong.
+
+    Nothing is made while anything is wrong, nor without `make`. Returns what was missing.
+    """
+    problems: list[str] = []
+    missing: list[str] = []
     if log.topic(settings.input_topic) is None:
         problems.append(f"input_topic {settings.input_topic!r} does not exist: create it")
-    for name, wanted in wanted_topics(settings).items():
+    wanted = wanted_topics(settings)
+    for name in wanted:
         found = log.topic(name)
         if found is None and settings.create_topics:
-            log.create_topic(name, wanted, settings.replication_factor)
-            log_event("topic_created", topic=name, partitions=wanted.partitions)
-            found = log.topic(name)
-        if found is None:
-            command = _command(name, wanted)
-            problems.append(f"topic {name!r} does not exist. Create it with:\n  {command}")
-            continue
-        policy = "compact"  # unless we may look, and see otherwise
-        if found.configs is not None:
-            policy = found.configs.get("cleanup.policy", "delete")
-        if name == settings.state_topic:
-            if found.partitions != settings.shards:
-                problems.append(
-                    f"state_topic {name!r} has {found.partitions} partitions, shards is "
-                    f"{settings.shards}. They must be equal, and shards cannot change under a "
-                    "model: records would be used twice. For another number of shards take another "
-                    "model name, and start='latest'."
-                )
-            if policy != "compact":
-                problems.append(
-                    f"state_topic {name!r} has cleanup.policy={policy}: the state would expire. "
-                    "Set it to compact."
-                )
-        elif policy != "compact":
-            log_event("topic_not_compacted", level="warning", topic=name)
+            missing.append(name)
+        else:
+            problems += _problems(name, found, settings)
+    if make and not problems:
+        for name in missing:
+            log.create_topic(name, wanted[name], settings.replication_factor)
+            log_event("topic_created", topic=name, partitions=wanted[name].partitions)
+            problems += _problems(name, log.topic(name), settings)  # another may have been faster
     if problems:
         raise ConfigurationError("\n".join(problems))
+    return missing
+
+
+def _problems(name: str, found: TopicInfo | None, settings: Settings) -> list[str]:
+    """What is wrong with the output or the state topic."""
+    if found is None:
+        command = _command(name, wanted_topics(settings)[name])
+        return [f"topic {name!r} does not exist. Create it with:\n  {command}"]
+    policy = "compact"  # unless we may look, and see otherwise
+    if found.configs is not None:
+        policy = found.configs.get("cleanup.policy", "delete")
+    if name != settings.state_topic:
+        if policy != "compact":
+            log_event("topic_not_compacted", level="warning", topic=name)
+        return []
+    problems = []
+    if found.partitions != settings.shards:
+        problems.append(
+            f"state_topic {name!r} has {found.partitions} partitions, shards is "
+            f"{settings.shards}. They must be equal, and shards cannot change under a "
+            "model: records would be used twice. For another number of shards take another "
+            "model name, and start='latest'."
+        )
+    if policy != "compact":
+        problems.append(
+            f"state_topic {name!r} has cleanup.policy={policy}: the state would expire. "
+            "Set it to compact."
+        )
+    return problems
 
 
 def _command(name: str, info: TopicInfo) -> str:

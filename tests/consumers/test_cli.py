@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
 from consumers import cli
+from consumers.errors import ConfigurationError
+from consumers.logs import LastReason
+from consumers.memory_log import Cluster, MemoryLog
+from consumers.releases import make_record
+
+from .test_releases import released
 
 LEAST = ["--features", "a,b", "--epsilon", "1", "--delta", "1e-6", "--batch-size", "1000",
          "--input-topic", "t"]  # fmt: skip
@@ -33,6 +40,28 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert "--batch-size" in text and "--config" in text
+    assert "--method {adaptive,paper}" in text and "{PLAIN,SCRAM-SHA-256,SCRAM-SHA-512}" in text
+    assert ("one release each (required)" in text) == (command != "inspect")
+    assert text.index("--config") < text.index("settings:") < text.index("--features")
+    assert len(text.split("\n\n")[0].splitlines()) == 1  # the usage, before anything else
+
+
+def test_nothing_said_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "check-config" in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from stream_dppca import __version__
+
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"stream-dppca {__version__}\n"
+
+
+def test_flags_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["show-config", *LEAST, "--n-comp", "2"])
+    assert "--n-comp" in capsys.readouterr().err
 
 
 def test_show_config_masks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +79,108 @@ def test_check_config_offline(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-config", "--offline", *LEAST, "--features", "a,a.b"]) == 78
     assert cli.main(["check-config", "--offline"]) == 78
     assert "`features`: must be set" in capsys.readouterr().err
+
+
+def test_a_seed_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    warning = "warning: seed is set: nothing is private"
+    assert cli.main(["check-config", "--offline", *LEAST]) == 0
+    assert warning not in capsys.readouterr().err
+    assert cli.main(["check-config", "--offline", *LEAST, "--seed", "0"]) == 0
+    assert warning in capsys.readouterr().err
+
+
+def test_serve_says_whether_it_is_private() -> None:
+    """And ends before it asks a broker, if the batch is too small."""
+    for seed, private in (([], True), (["--seed", "0"], False)):
+        command = [sys.executable, "-m", "consumers.cli", "serve", *LEAST, "--batch-size", "2",
+                   "--bootstrap-servers", "127.0.0.1:1", *seed]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.returncode == 78
+        names = [event["event"] for event in events]
+        assert names == ["starting", *([] if private else ["not_private"]), "stopped"]
+        assert events[0]["private"] is private and "batch_size" in events[-1]["message"]
+
+
+def on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands work with this cluster."""
+
+    def log(settings: Any) -> MemoryLog:
+        names = ("group", "state_topic", "input_topic", "output_topic")
+        return MemoryLog(cluster, **{name: getattr(settings, name) for name in names})
+
+    monkeypatch.setattr(cli, "_kafka", log)
+
+
+def test_check_config_on_a_fresh_cluster(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    on(cluster, monkeypatch)
+    assert cli.main(["check-config", *LEAST]) == 78
+    assert "'t' does not exist" in capsys.readouterr().err
+    cluster.create("t", 1)
+    assert cli.main(["check-config", *LEAST, "--create-topics", "false"]) == 78
+    assert "Create it with" in capsys.readouterr().err
+    assert cli.main(["check-config", *LEAST]) == 0
+    assert "will be made: t.dppca-state, t.components" in capsys.readouterr().out
+    assert cli.main(["topics", *LEAST]) == 0
+    capsys.readouterr()
+    assert cli.main(["check-config", *LEAST]) == 0
+    assert "will be made" not in capsys.readouterr().out
+
+
+def test_merge_refuses_one_shard(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    cluster.create("t.components", 1)
+    on(cluster, monkeypatch)
+    for shards, code in ((1, 78), (2, 0)):
+        release = released(0, 1).model_copy(update={"model": "t", "shards": shards})
+        cluster.produce("t.components", make_record(release).value)
+        assert cli.main(["merge", *LEAST]) == code
+        shown = capsys.readouterr()
+        assert ("nothing to merge" in shown.err) == (shards == 1)
+        assert ('"task":"merged"' in shown.out) == (shards == 2)
+
+
+def test_an_interrupt_while_importing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_parse", interrupted)
+    assert cli.main(["run", "--input", "-"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_a_missing_package_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "consumers.kafka_edge", raising=False)
+    monkeypatch.setitem(sys.modules, "kafka", None)
+    assert cli.main(["topics", *LEAST]) == 78
+    assert capsys.readouterr().err == "this command needs kafka: pip install '.[service]'\n"
+
+
+def test_the_last_reason() -> None:
+    reason = LastReason()
+    for text, wanted in (
+        ("Bootstrap bootstrap-0 not ready; waiting 0.11 secs", ""),
+        ("Connection failed: KafkaConnectionError: socket disconnected", "socket disconnected"),
+        ("Connection failed: KafkaConnectionError: 111 ECONNREFUSED", "111 ECONNREFUSED"),
+        (
+            "Bootstrap connection to bootstrap-0 failed: [Error 58] SaslAuthenticationFailedError: "
+            "SaslAuthenticationFailedError: Authentication failed (backoff 0.05 secs)",
+            "Authentication failed",
+        ),
+        ("Connection failed: KafkaConnectionError: socket disconnected", "Authentication failed"),
+        ("Bootstrap failed: KafkaTimeoutError: Unable to bootstrap", "Authentication failed"),
+    ):
+        logging.getLogger("kafka.net.manager").warning(text)
+        assert reason.text == wanted
 
 
 def test_a_mistyped_variable_is_said(
@@ -75,6 +206,22 @@ def test_an_unknown_error_is_not_quoted(
 def test_no_broker_is_said_shortly() -> None:
     command = [sys.executable, "-m", "consumers.cli", "topics", *LEAST, "--bootstrap-servers",
                "127.0.0.1:1", "--request-timeout-s", "1"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=60)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr and "KafkaTimeoutError" in done.stderr
+    for name in ("topics", "check-config", "merge", "inspect"):
+        command[3] = name
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        wanted = "bootstrap_servers 127.0.0.1:1: no broker answers (111 ECONNREFUSED)\n"
+        assert (done.returncode, done.stderr) == (1, wanted)
+
+
+def test_patience_is_short_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    def kafka(settings: Any) -> MemoryLog:
+        found.append(settings.request_timeout_s)
+        raise ConfigurationError("enough")
+
+    monkeypatch.setattr(cli, "_kafka", kafka)
+    cli.main(["topics", *LEAST])
+    monkeypatch.setenv("DPPCA_REQUEST_TIMEOUT_S", "30")
+    cli.main(["topics", *LEAST])
+    assert found == [5.0, 30.0]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consumers import testhooks
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Fenced
 from consumers.files import StateFile, read_blocks
@@ -75,6 +76,25 @@ def test_missing_columns_are_said_at_once(tmp_path: Path, format: str) -> None:
         list(read_blocks(str(path), format, ("cpu", "y")))  # type: ignore[arg-type]
 
 
+def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    np.save(tmp_path / "objects.npy", np.array([[1, "a", None]], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "several.npz", rows(3))
+    (tmp_path / "several.npz").rename(tmp_path / "several.npy")
+    for name in ("empty.npy", "empty.parquet"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "text.parquet").write_bytes(b"cpu,memory\n987654,2\n" * 9)
+    for name, said in (
+        ("objects.npy", "holds objects, not numbers"), ("several.npy", "is no .npy file"),
+        ("empty.npy", "is no .npy file"), ("empty.parquet", "is no parquet file"),
+        ("text.parquet", "is no parquet file"), ("none.npy", "there is no file"),
+    ):  # fmt: skip
+        path = tmp_path / name
+        with pytest.raises(ConfigurationError, match=said) as caught:
+            list(read_blocks(str(path), path.suffix[1:], FEATURES))  # type: ignore[arg-type]
+        assert "987654" not in str(caught.value)
+
+
 def run(*arguments: Any, stdin: bytes = b"", **environment: str) -> Any:
     command = [sys.executable, "-m", "consumers.cli", "run", *map(str, arguments), *FLAGS]
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment}
@@ -131,6 +151,88 @@ def test_new_records_on_standard_input(
         assert main(arguments) == 0
     found = batches(capfdbinary.readouterr().out)
     assert sorted(found) == [1, 2]
+
+
+def test_one_file_after_the_other(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    state, X = tmp_path / "state.json", rows(2 * BATCH + 7)
+    paths = [tmp_path / "day1.npy", tmp_path / "day2.npy"]
+    np.save(paths[0], X[:BATCH])
+    np.save(paths[1], X[BATCH:])
+
+    def learn(path: Path, *more: str) -> int:
+        return main(["run", "--input", str(path), "--state", str(state), *FLAGS, *more])
+
+    assert learn(paths[0]) == 0
+    assert learn(paths[1]) == 65
+    said = capfdbinary.readouterr().err.decode()
+    assert "another input: day1, not day2" in said and "--new-records" in said
+    assert "topic" not in said
+    assert learn(paths[1], "--new-records", "--model", "other") == 65
+    assert "is of model day1" in capfdbinary.readouterr().err.decode()
+    assert learn(paths[1], "--new-records") == 0
+    done = capfdbinary.readouterr()
+    assert sorted(batches(done.out)) == [1, 2]
+    assert {json.loads(line)["model"] for line in done.out.splitlines()} == {"day1"}
+    assert b"7 rows were left over" in done.err
+
+
+def test_what_is_left_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "csv", rows(7))
+    assert main(["run", "--input", str(path), *FLAGS]) == 0
+    assert "7 rows were left over: fewer than a batch of 300" in capsys.readouterr().err
+    assert main(["run", "--input", str(path), *FLAGS, "--state", str(tmp_path / "s")]) == 0
+    assert "7 rows wait" in capsys.readouterr().err
+    path = write(tmp_path, "csv", rows(0))
+    assert main(["run", "--input", str(path), *FLAGS]) == 0
+    assert "no records" in capsys.readouterr().err
+
+
+def test_a_state_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "npy", rows(3))
+    arguments = ["run", "--input", str(path), *FLAGS, "--state"]
+    assert main([*arguments, str(tmp_path)]) == 78
+    assert "is a folder" in capsys.readouterr().err
+    assert main([*arguments, str(tmp_path / "nope" / "x.json")]) == 78
+    assert f"there is no {tmp_path / 'nope'}" in capsys.readouterr().err
+    (tmp_path / "bad.json").write_text("{")
+    assert main([*arguments, str(tmp_path / "bad.json")]) == 65
+    said = capsys.readouterr().err
+    assert "bad.json cannot be read" in said and "topic" not in said
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [((), "stopped after batch 1; with --state, run again to go on"),
+     (("--state",), "stopped after batch 1; run again to go on"),
+     (("--state", "--new-records"), "stopped after batch 1; the first 300 rows of this input are")],
+)  # fmt: skip
+def test_an_interrupt_says_how_far_it_came(
+    more: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = write(tmp_path, "npy", rows(3 * BATCH))
+    given = [part for m in more for part in ((m, str(tmp_path / "s")) if m == "--state" else (m,))]
+    released = []
+
+    def interrupt(point: str) -> None:
+        released.append(point == "before_transaction")
+        if sum(released) == 2:
+            raise KeyboardInterrupt
+
+    testhooks.on_reach.append(interrupt)
+    assert main(["run", "--input", str(path), *FLAGS, *given]) == 130
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_nobody_reads_any_more(tmp_path: Path) -> None:
+    path = write(tmp_path, "npy", rows(20 * BATCH))
+    command = [sys.executable, "-m", "consumers.cli", "run", "--input", str(path), *FLAGS]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

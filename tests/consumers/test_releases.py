@@ -150,9 +150,17 @@ def test_the_current_release() -> None:
     assert found is not None and found.task == "merged"
 
 
+def test_a_merged_release_of_one_shard_is_passed_over() -> None:
+    one, newer = (released(0, n).model_copy(update={"shards": 1}) for n in (1, 2))
+    merged = merge_releases([one])
+    records = [make_record(release) for release in (one, merged, newer)]
+    assert current_release(records, "m", None) == newer
+    assert current_release(records, "m", "merged") == merged
+
+
 def test_every_metric_is_defined_and_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     shown = Metrics().render().decode()
     for name, definition in DEFINITIONS.items():
         assert f"# HELP {name} " in shown
-        assert f"`{name}`" in text and definition.action in text
+        assert f"| `{name}` | {definition.kind} | {definition.help} | {definition.action} |" in text

@@ -24,6 +24,7 @@ from consumers.metrics import Metrics
 from consumers.service import Service
 from consumers.settings import Settings, load_settings
 from consumers.topics import ensure_topics
+from stream_dppca import DPPCAError
 
 from .helpers import FEATURES, as_json, check_output, rows
 from .processes import wait_for
@@ -129,6 +130,32 @@ def test_what_cannot_be_mended_ends_the_service() -> None:
     cluster, s = Cluster(), settings()
     with pytest.raises(ConfigurationError, match="'in' does not exist"), running(cluster, s) as it:
         wait_for("the end", lambda: it.ready()[1] == "leaving")
+    log = log_of(cluster, s)
+    assert log.topic(s.state_topic) is None and log.topic(s.output_topic) is None
+
+
+def test_a_batch_that_is_too_small_is_refused_at_once() -> None:
+    cluster, s = Cluster(), settings(batch_size=2)
+    cluster.create("in", 1)
+    log = log_of(cluster, s)
+    with pytest.raises(DPPCAError, match="batch_size"):
+        Service(s, log, watched=False)
+    assert log.topic(s.state_topic) is None
+
+
+def test_a_skipped_batch_is_a_warning_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, s = Cluster(), settings()
+    cluster.create("in", 1)
+    for _ in range(BATCH):
+        cluster.produce("in", b"{}")
+    feed(cluster, BATCH)
+    set_up_logs(sys.stdout)
+    with running(cluster, s) as service:
+        wait_for("both", lambda: service.metrics.batches.labels(task="0")._value.get() == 2)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    first, second = (event for event in events if event["event"] == "released")
+    assert first["skipped"] and first["level"] == "warning" and first["reason"]
+    assert not second["skipped"] and second["level"] == "info" and second["reason"] is None
 
 
 def test_topics_are_made_or_asked_for() -> None:
@@ -137,7 +164,10 @@ def test_topics_are_made_or_asked_for() -> None:
     log = log_of(cluster, s)
     with pytest.raises(ConfigurationError, match=r"--create --topic m\.dppca-state"):
         ensure_topics(log, s)
-    ensure_topics(log, settings(shards=3))
+    names = [s.state_topic, s.output_topic]
+    assert ensure_topics(log, settings(shards=3), make=False) == names
+    assert all(log.topic(name) is None for name in names)
+    assert ensure_topics(log, settings(shards=3)) == names
     ensure_topics(log, s)
     info = log.topic(s.state_topic)
     assert info == TopicInfo(3, info.configs if info else None)

@@ -72,14 +72,32 @@ def test_a_bad_value_is_named_and_not_shown(name: str, value: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "changes, wrong",
+    [({"input_topic": None}, "input_topic"), ({"input_topic": "no spaces"}, "input_topic"),
+     ({"input_topic": "line\n"}, "input_topic"), ({"model": "no spaces"}, "model")],
+)  # fmt: skip
+def test_a_wrong_name_is_said_once(changes: dict[str, Any], wrong: str) -> None:
+    given = {name: value for name, value in {**LEAST, **changes}.items() if value is not None}
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(given)
+    assert [line.split("`")[1] for line in str(caught.value).splitlines()] == [wrong]
+
+
 def test_unknown_settings_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "dppca.toml"
     file.write_text("batchsize = 3\n")
     with pytest.raises(ConfigurationError, match="`batchsize`: is no setting"):
         load_settings(LEAST, file)
     file.write_text("not toml at all")
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(
+        ConfigurationError, match="cannot be read: it is no TOML at line 1, column 5"
+    ):
         load_settings(LEAST, file)
+    file.write_text(f'sasl_password = "{SECRET}')
+    with pytest.raises(ConfigurationError, match="no TOML at") as caught:
+        load_settings(LEAST, file)
+    assert SECRET not in str(caught.value)
     with pytest.raises(ConfigurationError, match="there is no file"):
         load_settings(LEAST, tmp_path / "other.toml")
 

@@ -286,11 +286,11 @@ def _reveal(secret: SecretStr | None) -> str | None:
 def load_settings(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Settings:
     """The settings, or a `ConfigurationError` that says which one is wrong and how."""
     before = os.environ.get(PREFIX + "CONFIG")
-    if file is not None:
-        os.environ[PREFIX + "CONFIG"] = str(file)
-    path = os.environ.get(PREFIX + "CONFIG")
+    path = before if file is None else str(file)
     if path and not Path(path).is_file():
         raise ConfigurationError(f"there is no file {path}")
+    if file is not None:
+        os.environ[PREFIX + "CONFIG"] = str(file)
     try:
         settings = Settings(**dict(flags or {}))
         settings.connection()

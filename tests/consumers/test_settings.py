@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ def test_unknown_settings_are_refused(tmp_path: Path) -> None:
     assert SECRET not in str(caught.value)
     with pytest.raises(ConfigurationError, match="there is no file"):
         load_settings(LEAST, tmp_path / "other.toml")
+    assert "DPPCA_CONFIG" not in os.environ
 
 
 def test_mistyped_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_the_output_topic_is_deleted(servers: str, fresh_name: Fresh) -> None:
         assert instance.process.poll() is None, instance.text[-2000:]
         m.create(m.output_topic, 1, **{"cleanup.policy": "compact"})
         m.produce(BATCH)
-        m.finish(instance, 90)
+        m.finish(instance)
         found = [json.loads(message.value)["batch"] for message in m.outputs()]
         assert sorted(set(found)) == [3, 4]
         assert [state["batch"] for state in m.states()] == [1, 2, 3, 4]

@@ -58,7 +58,10 @@ def test_the_broker_is_killed_under_load(
         assert owner.process.poll() is None and standby.process.poll() is None
         assert m.check() == m.full_batches()
         for instance in (owner, standby):
-            wait_for("ready", lambda i=instance: i.get("/readyz")[0] == 200)
+            try:
+                wait_for("ready", lambda i=instance: i.get("/readyz")[0] == 200)
+            except AssertionError as error:
+                raise AssertionError(f"{error}; its log:\n{instance.text[-6000:]}") from None
 
 
 def test_sigterm_while_the_broker_is_away(

@@ -153,7 +153,9 @@ def test_the_wrong_key(
             capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         text = done.stdout + done.stderr
-        assert done.returncode == 1 and said in text, text
+        # A broker that knows the password is wrong may hang up before we have read that.
+        hung_up = "DPPCA_SASL_PASSWORD" in changed and "socket disconnected" in text
+        assert done.returncode == 1 and (said in text or hung_up), text
         assert PASSWORD not in text and "wrong-password" not in text
         instance = b.start(**settings)
         instance.wait_for("waiting_for_brokers")

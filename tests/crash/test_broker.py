@@ -59,7 +59,7 @@ def test_the_broker_is_killed_under_load(
         assert m.check() == m.full_batches()
         for instance in (owner, standby):
             try:
-                wait_for("ready", lambda i=instance: i.get("/readyz")[0] == 200)
+                wait_for("ready", lambda i=instance: i.get("/readyz")[0] == 200, 120)
             except AssertionError as error:
                 raise AssertionError(f"{error}; its log:\n{instance.text[-6000:]}") from None
 

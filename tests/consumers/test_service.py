@@ -144,7 +144,7 @@ def test_a_batch_that_is_too_small_is_refused_at_once() -> None:
 
 
 def test_a_skipped_batch_is_a_warning_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    cluster, s = Cluster(), settings()
+    cluster, s = Cluster(), settings(seed=2)  # with real noise, nulls may look like something
     cluster.create("in", 1)
     for _ in range(BATCH):
         cluster.produce("in", b"{}")

@@ -43,7 +43,8 @@ def wake(zombie: Instance, m: Model) -> None:
     zombie.signal(signal.SIGCONT)
     wait_for("the zombie to stand by", lambda: zombie.get("/readyz") == BACK_TO_STANDBY)
     since = {event["event"] for event in zombie.events[said:]}
-    assert not since & {"released", "published_again", "task_started", "merged"}
+    # "released" may be said now of what was out before the stop; the topics tell, below.
+    assert not since & {"published_again", "task_started", "merged"}
     assert m.states() == before[1]
     # The group has changed: its owner may have loaded again, and published its last one again.
     newest = max(before[0])

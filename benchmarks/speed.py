@@ -32,7 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from river import preprocessing
 from sklearn.decomposition import IncrementalPCA
 
-from benchmarks.figures import log_axes, save, write_docs
+from benchmarks.figures import log_axes, save, table, write_docs
 from stream_dppca import DPPCA
 from stream_dppca.adaptive.scout import MOMENT_FEATURES
 from stream_dppca.noise import SecureNoise
@@ -315,24 +315,23 @@ def starting(repeats: int) -> Iterator[Row]:
 
 def markdown(rows: list[Row], about: dict[str, str]) -> str:
     """The table, then what kept the missed ones from their targets."""
-    lines = [
-        "Measured on " + ", ".join(f"{k} {v}" for k, v in about.items()) + ".",
-        "",
-        "| what | against | measured | target | met | detail |",
-        "|---|---|---|---|---|---|",
-    ]
-    for r in rows:
-        bound = "at most" if r.at_most else "at least"
-        # The slopes are made of many figures; the plot has them.
-        detail = "" if r.unit == "" else ", ".join(f"{k} {v:.3g}" for k, v in r.detail.items())
-        lines.append(
-            f"| {r.what} | {r.against} | {r.value:.3g} {r.unit} | {bound} {r.target:g} {r.unit} "
-            f"| {'yes' if r.met else '**no**'} | {detail} |"
-        )
+    lines = ["Measured on " + ", ".join(f"{k} {v}" for k, v in about.items()) + ".", ""]
+    header = ["what", "against", "measured", "target", "met", "detail"]
+    lines.append(table(header, (_cells(r) for r in rows)))
     missed = [f"- {r.what}, against {r.against}: {r.limit}" for r in rows if not r.met]
     if missed:
         lines += ["", "What keeps the missed ones from their targets:", "", *missed]
     return "\n".join(lines) + "\n"
+
+
+def _cells(r: Row) -> list[str]:
+    bound = "at most" if r.at_most else "at least"
+    # The slopes are made of many figures; the plot has them.
+    detail = "" if r.unit == "" else ", ".join(f"{k} {v:.3g}" for k, v in r.detail.items())
+    return [
+        r.what, r.against, f"{r.value:.3g} {r.unit}", f"{bound} {r.target:g} {r.unit}",
+        "yes" if r.met else "**no**", detail,
+    ]  # fmt: skip
 
 
 def plot(rows: list[Row], path: Path) -> None:

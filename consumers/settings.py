@@ -247,7 +247,7 @@ class Settings(BaseSettings):
             return None
         if importlib.util.find_spec("confluent_kafka") is None:
             raise ConfigurationError(
-                "`reader`: confluent needs the extra: pip install 'stream-dppca[confluent]'"
+                "`reader`: confluent needs the extra: pip install '.[confluent]'"
             )
         found = {
             "bootstrap.servers": self.bootstrap_servers,

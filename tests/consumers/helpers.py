@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from consumers.log import Claim, Log, Membership
 from consumers.memory_log import Cluster, MemoryLog
 from consumers.metrics import Metrics
 from consumers.releases import PublishedRelease, parse_release
+from consumers.service import Service
 from consumers.task import Task, TaskConfig
 
 FEATURES = ("cpu", "memory", "disk.read")
@@ -65,6 +68,29 @@ def settled(membership: Membership, tasks: int | None = None) -> Claim:
         if claim is not None and (tasks is None or len(claim.tasks) == tasks):
             return claim
     raise AssertionError("the group did not settle")
+
+
+@contextmanager
+def in_thread(service: Service) -> Iterator[list[BaseException]]:
+    """Runs a service; what it fails with is in the list, and raised at the end."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            service.run()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield failed
+    finally:
+        service.stop.set()
+        thread.join(10)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
 
 
 def start_task(log: Log, number: int = 0, **options: Any) -> Task:

@@ -11,16 +11,18 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, get_args
 
 from consumers.kafka_edge import KafkaConfig, KafkaLog
 from consumers.log import TopicInfo
+from consumers.settings import Settings
 
 from .helpers import FEATURES, as_json, check_output, rows
 
 BATCH = 500
+READERS: tuple[str, ...] = get_args(Settings.model_fields["reader"].annotation)
 
 
 def wait_for(what: str, condition: Callable[[], Any], timeout_s: float = 40.0) -> Any:
@@ -170,10 +172,5 @@ class Bench:
         self.producer.close()
 
 
-@contextmanager
-def bench(servers: str, name: str, **settings: Any) -> Iterator[Bench]:
-    made = Bench(servers, name, **settings)
-    try:
-        yield made
-    finally:
-        made.close()
+def bench(servers: str, name: str, **settings: Any) -> closing[Bench]:
+    return closing(Bench(servers, name, **settings))

@@ -14,6 +14,7 @@ from consumers.log import Log, Position, Reader, Record, TopicInfo
 from consumers.memory_log import Cluster, MemoryLog
 
 from .helpers import settled
+from .processes import READERS
 
 COMPACT = {"cleanup.policy": "compact"}
 
@@ -43,7 +44,7 @@ def names(fresh: Callable[[str], str]) -> dict[str, str]:
     return {kind: fresh(kind) for kind in kinds}
 
 
-@pytest.fixture(params=["kafka-python", "confluent"])
+@pytest.fixture(params=READERS)
 def kafka_case(
     broker: Any, fresh_name: Callable[[str], str], request: pytest.FixtureRequest
 ) -> Iterator[Case]:

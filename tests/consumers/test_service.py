@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from consumers.settings import Settings, load_settings
 from consumers.topics import ensure_topics
 from stream_dppca import DPPCAError
 
-from .helpers import FEATURES, as_json, check_output, rows
+from .helpers import FEATURES, as_json, check_output, in_thread, rows
 from .processes import wait_for
 
 BATCH = 300
@@ -47,24 +46,8 @@ def log_of(cluster: Cluster, s: Settings) -> MemoryLog:
 @contextmanager
 def running(cluster: Cluster, s: Settings) -> Iterator[Service]:
     service = Service(s, log_of(cluster, s), watched=False)
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            service.run()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with in_thread(service):
         yield service
-    finally:
-        service.stop.set()
-        thread.join(10)
-    assert not thread.is_alive()
-    if failed:
-        raise failed[0]
 
 
 def feed(cluster: Cluster, n: int, partitions: int = 1) -> None:

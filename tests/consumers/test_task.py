@@ -132,6 +132,12 @@ class Gate:
         if point == self._point:
             assert self.open.wait(30)
 
+    def until(self, point: str, task: Task) -> Task:
+        """Step until somebody reaches the point."""
+        while not self.reached[point]:
+            task.step(0.0)
+        return task
+
 
 @pytest.mark.parametrize("point", ["before_transaction", "inside_transaction", "after_commit"])
 def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
@@ -139,9 +145,7 @@ def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
     on = cluster()
     fill(on, 3 * BATCH)
     gate = Gate(point)
-    task = start_task(memory_log(on))
-    while gate.reached["batch_full"] < 1:
-        task.step(0.0)
+    task = gate.until("batch_full", start_task(memory_log(on)))
     while task._intake.positions[0].offset < BATCH + BATCH // 2:
         assert task.step(0.0)
     assert task.current is None and not releases(memory_log(on))
@@ -161,9 +165,7 @@ def test_a_task_that_closes_waits_for_a_batch_on_its_way() -> None:
     on = cluster()
     fill(on, BATCH)
     gate = Gate("after_commit")
-    task = start_task(memory_log(on))
-    while gate.reached["after_commit"] < 1:
-        task.step(0.0)
+    task = gate.until("after_commit", start_task(memory_log(on)))
     threading.Timer(0.2, gate.open.set).start()
     task.close()
     assert check_output(memory_log(on)) == {0: 1}
@@ -174,9 +176,7 @@ def test_a_task_that_closes_does_not_wait_for_ever() -> None:
     on = cluster()
     fill(on, BATCH)
     gate = Gate("before_transaction")
-    task = start_task(memory_log(on))
-    while gate.reached["before_transaction"] < 1:
-        task.step(0.0)
+    task = gate.until("before_transaction", start_task(memory_log(on)))
     task.close()
     assert not states(on)
     testhooks.on_reach.clear()

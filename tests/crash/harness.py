@@ -11,8 +11,8 @@ import json
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,12 @@ import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
-from ..consumers.processes import Instance, wait_for
+from ..consumers.processes import READERS, Instance, wait_for
 
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 100
 #: Of the broker that these tests run on: see `conftest.py`.
 SESSION_SECONDS = 1.5
-#: For tests that run with each, whatever `STREAM_DPPCA_READER` says.
-READERS = ("kafka-python", "confluent")
 QUIET = {"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_NOISE": "off"}
 
 __all__ = ["BATCH", "FEATURES", "QUIET", "READERS", "SESSION_SECONDS", "Instance", "Model",
@@ -94,7 +92,7 @@ class Model:
                 "session_timeout_s": SESSION_SECONDS,
                 "partition_refresh_s": 0.5,
                 "max_poll_records": 60,
-                "reader": os.environ.get("STREAM_DPPCA_READER", "kafka-python"),
+                "reader": os.environ.get("STREAM_DPPCA_READER", READERS[0]),
                 **settings,
             }.items()
         }
@@ -307,13 +305,8 @@ class Model:
         return last
 
 
-@contextmanager
-def model(servers: str, name: str, **settings: Any) -> Iterator[Model]:
-    made = Model(servers, name, **settings)
-    try:
-        yield made
-    finally:
-        made.close()
+def model(servers: str, name: str, **settings: Any) -> closing[Model]:
+    return closing(Model(servers, name, **settings))
 
 
 def leave(instance: Instance) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 import time
 from typing import Any
 
@@ -16,6 +15,7 @@ from consumers.memory_log import Cluster, MemoryLog
 from consumers.service import Service
 from consumers.settings import Settings
 
+from ..consumers.helpers import in_thread
 from .harness import (
     BATCH,
     SESSION_SECONDS,
@@ -205,19 +205,8 @@ def test_no_broker_when_it_must_join_again() -> None:
     )  # fmt: skip
     log = Flaky(cluster, group=settings.group, state_topic=settings.state_topic,
                 input_topic="in", output_topic=settings.output_topic)  # fmt: skip
-    stop = threading.Event()
-    service = Service(settings, log, stop=stop, watched=False)
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            service.run()
-        except BaseException as error:
-            failed.append(error)
-
-    running = threading.Thread(target=run)
-    running.start()
-    try:
+    service = Service(settings, log, watched=False)
+    with in_thread(service) as failed:
         wait_for("work", lambda: service.ready() == (True, "working"))
         with cluster.changed:  # somebody fences the owner, and the group does not change
             cluster.epochs[f"{settings.group}.0"] += 1
@@ -226,6 +215,3 @@ def test_no_broker_when_it_must_join_again() -> None:
         wait_for("the joins", lambda: failed or log.joins >= 4, 10 * SESSION_SECONDS)
         wait_for("work", lambda: failed or service.ready() == (True, "working"))
         assert not failed
-    finally:
-        stop.set()
-        running.join()

@@ -42,9 +42,10 @@ def wake(zombie: Instance, m: Model) -> None:
     said = len(zombie.events)
     zombie.signal(signal.SIGCONT)
     wait_for("the zombie to stand by", lambda: zombie.get("/readyz") == BACK_TO_STANDBY)
-    since = {event["event"] for event in zombie.events[said:]}
-    # "released" may be said now of what was out before the stop; the topics tell, below.
-    assert not since & {"published_again", "task_started", "merged"}
+    since = zombie.events[said:]
+    assert not {event["event"] for event in since} & {"published_again", "task_started", "merged"}
+    # What was out before the stop may be said only now; nothing else may.
+    assert {event["batch"] for event in since if event["event"] == "released"} <= before[0].keys()
     assert m.states() == before[1]
     # The group has changed: its owner may have loaded again, and published its last one again.
     newest = max(before[0])

@@ -22,7 +22,7 @@ from kafka.admin import UserScramCredentialUpsertion
 
 from consumers.broker import BrokerUnavailable, LocalBroker, broker_settings, free_port
 
-from ..consumers.processes import BATCH, bench
+from ..consumers.processes import BATCH, READERS, bench
 from .conftest import refuse
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("broker-secured")]
@@ -115,7 +115,7 @@ def as_kafka_reads_it(issued: trustme.LeafCert) -> bytes:
     return pkcs8 + b"".join(part.bytes() for part in issued.cert_chain_pems)
 
 
-@pytest.mark.parametrize("reader", ["kafka-python", "confluent"])
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("way", ["certificate", "PLAIN", "SCRAM-SHA-512"])
 def test_the_service_behind_locked_doors(
     secured: Secured, way: str, reader: str, fresh_name: Callable[[str], str]

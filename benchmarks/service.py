@@ -17,11 +17,11 @@ import numpy as np
 from kafka import KafkaProducer
 
 from benchmarks.speed import Row
-from consumers import testhooks
-from consumers.broker import LocalBroker
-from consumers.cli import _kafka
-from consumers.log import TopicInfo
-from consumers.service import Service
+from consumers import crashpoints
+from consumers.cli.commands import _kafka
+from consumers.demo.broker import LocalBroker
+from consumers.protocols import TopicInfo
+from consumers.service.loop import Service
 from consumers.settings import Settings
 
 D = 128
@@ -147,7 +147,7 @@ class Running:
     def __init__(self, settings: Settings) -> None:
         self.reached: list[tuple[str, float]] = []
         self._published = threading.Semaphore(0)
-        testhooks.on_reach.append(self._reach)
+        crashpoints.on_reach.append(self._reach)
         self.stop = threading.Event()
         made = Service(settings, _kafka(settings), stop=self.stop, watched=False)
         self.thread = threading.Thread(target=made.run, daemon=True)
@@ -169,7 +169,7 @@ class Running:
     def close(self) -> None:
         self.stop.set()
         self.thread.join(10)
-        testhooks.on_reach.clear()
+        crashpoints.on_reach.clear()
 
 
 def latency(servers: str, batches: int) -> Iterator[Row]:

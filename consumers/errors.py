@@ -3,7 +3,7 @@
     ServiceError
     ├── ConfigurationError     a setting or a topic is not as it must be; says what to change
     ├── StateRefused           the stored state cannot be gone on from; says why
-    └── LogError (retriable)   the log did not do what was asked; drop everything and load again
+    └── ClusterError (retriable)   the log did not do what was asked; drop everything and load again
         ├── Fenced             somebody else owns the task now
         ├── OutcomeUnknown     a transaction may or may not have been committed
         ├── OffsetsGone        the offsets to read at are not in the log (any more)
@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "ClusterError",
     "ConfigurationError",
     "Fenced",
-    "LogError",
     "OffsetsGone",
     "OutcomeUnknown",
     "ServiceError",
@@ -43,23 +43,23 @@ class StateRefused(ServiceError):
     """The stored state cannot be gone on from without breaking a promise."""
 
 
-class LogError(ServiceError):
+class ClusterError(ServiceError):
     """The log did not do what was asked."""
 
     retriable = True
 
 
-class Fenced(LogError):
+class Fenced(ClusterError):
     """Somebody else owns the task now, or the group has moved on without us."""
 
 
-class OutcomeUnknown(LogError):
+class OutcomeUnknown(ClusterError):
     """A transaction may or may not have been committed."""
 
 
-class OffsetsGone(LogError):
+class OffsetsGone(ClusterError):
     """The log does not hold the offsets at which it was to be read."""
 
 
-class Unavailable(LogError):
+class Unavailable(ClusterError):
     """No answer in time."""

@@ -26,13 +26,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from .codecs import Format
 from .errors import ConfigurationError
+from .model.codecs import Format
 
 __all__ = ["PREFIX", "Settings", "load_settings", "unmatched_variables"]
 
 PREFIX = "DPPCA_"
-#: Variables that are not settings: the file with the settings, and the hooks of `testhooks`.
+#: Variables that are not settings: the file with the settings, and the hooks of `crashpoints`.
 OTHER_VARIABLES = frozenset(
     PREFIX + name
     for name in ("CONFIG", "TEST_HOOKS", "TEST_CRASH_AT", "TEST_STOP_AT", "TEST_NOISE")

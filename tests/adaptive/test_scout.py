@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from consumers.kafka_edge import MAX_RECORD_BYTES
+from consumers.kafka.config import MAX_RECORD_BYTES
 from stream_dppca import DPPCA
 from stream_dppca.adaptive.method import (
     BANDWIDTH,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from consumers import testhooks
+from consumers import crashpoints
 
 from ..integration.conftest import (  # noqa: F401
     broker,
@@ -23,4 +23,4 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         if name.startswith("DPPCA_"):
             monkeypatch.delenv(name)
     yield
-    testhooks.on_reach.clear()
+    crashpoints.on_reach.clear()

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from consumers.codecs import make_codec
-from consumers.log import Claim, Log, Membership
-from consumers.memory_log import Cluster, MemoryLog
-from consumers.metrics import Metrics
-from consumers.releases import PublishedRelease, parse_release
-from consumers.service import Service
-from consumers.task import Task, TaskConfig
+from consumers.kafka.memory import MemoryBroker, MemoryCluster
+from consumers.model.codecs import make_codec
+from consumers.model.releases import PublishedRelease, parse_release
+from consumers.protocols import Claim, Cluster, Membership
+from consumers.service.loop import Service
+from consumers.service.metrics import Metrics
+from consumers.service.task import Task, TaskConfig
 
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 300
@@ -36,16 +36,16 @@ def as_json(row: Sequence[float]) -> bytes:
     return json.dumps({"cpu": cpu, "memory": memory, "disk": {"read": read}, "x": "y"}).encode()
 
 
-def cluster(partitions: int = 1, shards: int = 1) -> Cluster:
-    made = Cluster()
+def cluster(partitions: int = 1, shards: int = 1) -> MemoryBroker:
+    made = MemoryBroker()
     made.create(INPUT, partitions)
     made.create(STATE, shards, {"cleanup.policy": "compact"})
     made.create(OUTPUT, 1, {"cleanup.policy": "compact"})
     return made
 
 
-def memory_log(on: Cluster, max_records: int = 100) -> MemoryLog:
-    return MemoryLog(on, group=GROUP, state_topic=STATE, input_topic=INPUT, output_topic=OUTPUT,
+def memory_log(on: MemoryBroker, max_records: int = 100) -> MemoryCluster:
+    return MemoryCluster(on, group=GROUP, state_topic=STATE, input_topic=INPUT, output_topic=OUTPUT,
                      max_records=max_records)  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def in_thread(service: Service) -> Iterator[list[BaseException]]:
         raise failed[0]
 
 
-def start_task(log: Log, number: int = 0, **options: Any) -> Task:
+def start_task(log: Cluster, number: int = 0, **options: Any) -> Task:
     membership = log.join()
     claim = settled(membership)
     task = Task(number, log, membership, claim, config(**options), Metrics())
@@ -109,11 +109,11 @@ def drain(task: Task, until: Callable[[], bool] | None = None) -> None:
             return
 
 
-def releases(log: Log, topic: str = OUTPUT) -> list[PublishedRelease]:
+def releases(log: Cluster, topic: str = OUTPUT) -> list[PublishedRelease]:
     return [parse_release(record.value) for record in log.scan(topic)]
 
 
-def check_output(log: Log, topic: str = OUTPUT) -> dict[Any, int]:
+def check_output(log: Cluster, topic: str = OUTPUT) -> dict[Any, int]:
     """Numbers without gaps and one payload each; returns the last number of each task."""
     payloads: dict[tuple[Any, int], set[bytes]] = {}
     for record in log.scan(topic):

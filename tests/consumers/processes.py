@@ -15,8 +15,9 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any, get_args
 
-from consumers.kafka_edge import KafkaConfig, KafkaLog
-from consumers.log import TopicInfo
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.config import KafkaConfig
+from consumers.protocols import TopicInfo
 from consumers.settings import Settings
 
 from .helpers import FEATURES, as_json, check_output, rows
@@ -120,7 +121,7 @@ class Bench:
         }
         self.state_topic, self.output_topic = f"{name}.dppca-state", f"{name}.components"
         connection = {"bootstrap_servers": servers}
-        self.log = KafkaLog(
+        self.log = KafkaCluster(
             KafkaConfig(
                 connection=connection, group=f"stream-dppca.{name}", input_topic=name,
                 state_topic=self.state_topic, output_topic=self.output_topic,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from consumers import cli
+from consumers.cli import commands as cli
 from consumers.errors import ConfigurationError
-from consumers.logs import LastReason
-from consumers.memory_log import Cluster, MemoryLog
-from consumers.releases import make_record
+from consumers.events import LastReason
+from consumers.kafka.memory import MemoryBroker, MemoryCluster
+from consumers.model.releases import make_record
 
 from .test_releases import released
 
@@ -102,12 +102,12 @@ def test_serve_says_whether_it_is_private() -> None:
         assert events[0]["private"] is private and "batch_size" in events[-1]["message"]
 
 
-def on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def on(cluster: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands work with this cluster."""
 
-    def log(settings: Any) -> MemoryLog:
+    def log(settings: Any) -> MemoryCluster:
         names = ("group", "state_topic", "input_topic", "output_topic")
-        return MemoryLog(cluster, **{name: getattr(settings, name) for name in names})
+        return MemoryCluster(cluster, **{name: getattr(settings, name) for name in names})
 
     monkeypatch.setattr(cli, "_kafka", log)
 
@@ -115,7 +115,7 @@ def on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_check_config_on_a_fresh_cluster(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster()
+    cluster = MemoryBroker()
     on(cluster, monkeypatch)
     assert cli.main(["check-config", *LEAST]) == 78
     assert "'t' does not exist" in capsys.readouterr().err
@@ -133,7 +133,7 @@ def test_check_config_on_a_fresh_cluster(
 def test_merge_refuses_one_shard(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster()
+    cluster = MemoryBroker()
     cluster.create("t.components", 1)
     on(cluster, monkeypatch)
     for shards, code in ((1, 78), (2, 0)):
@@ -159,7 +159,7 @@ def test_an_interrupt_while_importing(
 def test_a_missing_package_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "consumers.kafka_edge", raising=False)
+    monkeypatch.delitem(sys.modules, "consumers.kafka.cluster", raising=False)
     monkeypatch.setitem(sys.modules, "kafka", None)
     assert cli.main(["topics", *LEAST]) == 78
     assert capsys.readouterr().err == "this command needs kafka: pip install '.[service]'\n"
@@ -216,7 +216,7 @@ def test_no_broker_is_said_shortly() -> None:
 def test_patience_is_short_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
-    def kafka(settings: Any) -> MemoryLog:
+    def kafka(settings: Any) -> MemoryCluster:
         found.append(settings.request_timeout_s)
         raise ConfigurationError("enough")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.codecs import FORMATS, make_codec
 from consumers.errors import ConfigurationError
+from consumers.model.codecs import FORMATS, make_codec
 
 FEATURES = ("a", "b.c", "b.d.e")
 GOOD = json.dumps({"a": 1, "b": {"c": 2.5, "d": {"e": -3}}, "other": [1, {}]}).encode()

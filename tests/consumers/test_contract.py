@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from consumers.errors import Fenced, LogError, OffsetsGone
-from consumers.kafka_edge import KafkaConfig, KafkaLog
-from consumers.log import Log, Position, Reader, Record, TopicInfo
-from consumers.memory_log import Cluster, MemoryLog
+from consumers.errors import ClusterError, Fenced, OffsetsGone
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.config import KafkaConfig
+from consumers.kafka.memory import MemoryBroker, MemoryCluster
+from consumers.protocols import Cluster, Message, Position, Reader, TopicInfo
 
 from .helpers import settled
 from .processes import READERS
@@ -22,7 +23,9 @@ COMPACT = {"cleanup.policy": "compact"}
 class Case:
     """A log with fresh topics, and a second instance of everything on request."""
 
-    def __init__(self, make: Callable[[], Log], produce: Callable[..., None], names: Any) -> None:
+    def __init__(
+        self, make: Callable[[], Cluster], produce: Callable[..., None], names: Any
+    ) -> None:
         self.make, self.produce, self.names = make, produce, names
         self.log = make()
         self._open: list[Any] = []
@@ -62,7 +65,7 @@ def kafka_case(
     def produce(topic: str, value: bytes | None, partition: int = 0) -> None:
         producer.send(topic, value, key=b"k", partition=partition).get(10)
 
-    case = Case(lambda: KafkaLog(config), produce, named)
+    case = Case(lambda: KafkaCluster(config), produce, named)
     yield case
     case.close()
     producer.close()
@@ -70,8 +73,8 @@ def kafka_case(
 
 @pytest.fixture
 def memory_case(fresh_name: Callable[[str], str]) -> Iterator[Case]:
-    cluster, named = Cluster(), names(fresh_name)
-    case = Case(lambda: MemoryLog(cluster, **named), cluster.produce, named)
+    cluster, named = MemoryBroker(), names(fresh_name)
+    case = Case(lambda: MemoryCluster(cluster, **named), cluster.produce, named)
     yield case
     case.close()
 
@@ -145,11 +148,11 @@ class Contract:
     def test_publishing(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
         ledger = case.kept(case.log.ledger(0, claim))
-        made = [Record(b"k", b"1", (("h", b"x"),)), Record(b"k", b"2")]
+        made = [Message(b"k", b"1", (("h", b"x"),)), Message(b"k", b"2")]
         ledger.publish(made[:1], {0: Position(1)})
         ledger.publish(made[1:], {0: Position(1)})
-        case.log.publish([Record(b"k", b"3")])
-        assert case.log.scan(case.names["output_topic"]) == [*made, Record(b"k", b"3")]
+        case.log.publish([Message(b"k", b"3")])
+        assert case.log.scan(case.names["output_topic"]) == [*made, Message(b"k", b"3")]
 
     def test_an_earlier_owner_is_fenced(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
@@ -157,10 +160,10 @@ class Contract:
         old.commit(b"1", {0: Position(1)})
         new = case.kept(case.log.ledger(0, claim))
         assert new.load() == [b"1"]
-        with pytest.raises(LogError):
+        with pytest.raises(ClusterError):
             old.commit(b"2 of the old", {0: Position(2)})
-        with pytest.raises(LogError):
-            old.publish([Record(b"k", b"of the old")], {0: Position(1)})
+        with pytest.raises(ClusterError):
+            old.publish([Message(b"k", b"of the old")], {0: Position(1)})
         new.commit(b"2 of the new", {0: Position(2)})
         assert new.load() == [b"1", b"2 of the new"]
         assert case.log.scan(case.names["output_topic"]) == []
@@ -172,7 +175,7 @@ class Contract:
         old.commit(b"1", {0: Position(1)})
         case.kept(case.log.ledger(0, claim))
         with pytest.raises(Fenced):
-            old.publish([Record(b"k", b"of the old")], {0: Position(1)})
+            old.publish([Message(b"k", b"of the old")], {0: Position(1)})
         assert case.log.scan(case.names["output_topic"]) == []
 
     def test_a_left_generation_cannot_commit(self, case: Case) -> None:
@@ -191,7 +194,7 @@ class Contract:
         # Nor publish, not even with an epoch of its own: the zombie that starts over.
         again = case.kept(case.log.ledger(0, claim))
         with pytest.raises(Fenced):
-            again.publish([Record(b"k", b"stale")], {0: Position(1)})
+            again.publish([Message(b"k", b"stale")], {0: Position(1)})
         assert case.kept(case.log.ledger(0, now)).load() == []
         assert case.log.scan(case.names["output_topic"]) == []
 

@@ -18,14 +18,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from consumers import demo, generator, view
-from consumers.broker import ADDRESS_VARIABLE, BrokerUnavailable
-from consumers.codecs import make_codec
-from consumers.errors import LogError
-from consumers.log import Record
-from consumers.releases import PublishedRelease, make_record
+from consumers.demo import generator, view
+from consumers.demo import show as demo
+from consumers.demo.broker import ADDRESS_VARIABLE, BrokerUnavailable
+from consumers.demo.telemetry import FEATURES, TRUE_DIRECTION
+from consumers.errors import ClusterError
+from consumers.model.codecs import make_codec
+from consumers.model.releases import PublishedRelease, make_record
+from consumers.protocols import Message
 from stream_dppca.release import PrivacyStatement
-from stream_dppca.telemetry import FEATURES, TRUE_DIRECTION
 
 # The generator
 
@@ -52,7 +53,7 @@ def test_both_formats_hold_the_same_records() -> None:
 @pytest.mark.parametrize("rate", [20.0, 5000.0])
 def test_the_rate_is_kept_and_failures_are_got_over(rate: float) -> None:
     sent: list[int] = []
-    failures = [LogError("away")]
+    failures = [ClusterError("away")]
 
     def send(records: Any) -> None:
         if rate > 1000 and failures:
@@ -60,7 +61,7 @@ def test_the_rate_is_kept_and_failures_are_got_over(rate: float) -> None:
         sent.append(len(records))
 
     rows = 1 if rate < 100 else 50
-    batches = iter(lambda: [Record(b"", b"")] * rows, None)
+    batches = iter(lambda: [Message(b"", b"")] * rows, None)
     count = generator.produce(
         send, batches, rows=rows, rate=rate, stop=threading.Event(), seconds=2.5
     )

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers import testhooks
+from consumers import crashpoints
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Fenced
-from consumers.files import StateFile, read_blocks
+from consumers.files.run import StateFile, read_blocks
 
 from .helpers import FEATURES, as_json, rows
 
@@ -220,7 +220,7 @@ def test_an_interrupt_says_how_far_it_came(
         if sum(released) == 2:
             raise KeyboardInterrupt
 
-    testhooks.on_reach.append(interrupt)
+    crashpoints.on_reach.append(interrupt)
     assert main(["run", "--input", str(path), *FLAGS, *given]) == 130
     assert capsys.readouterr().err.startswith(said)
 

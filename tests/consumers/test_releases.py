@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consumers.inspect import current_release, describe
-from consumers.log import Record
-from consumers.merge import Merger, merge_releases, merged_record
-from consumers.metrics import DEFINITIONS, Metrics
-from consumers.releases import (
+from consumers.model.describe import current_release, describe
+from consumers.model.merge import Merger, merge_releases, merged_record
+from consumers.model.releases import (
     SCHEMA_FILE,
     PublishedRelease,
     make_record,
@@ -21,6 +19,8 @@ from consumers.releases import (
     parse_release,
     schema,
 )
+from consumers.protocols import Message
+from consumers.service.metrics import DEFINITIONS, Metrics
 from stream_dppca import DPPCA
 
 from .helpers import OUTPUT, cluster, memory_log
@@ -40,7 +40,7 @@ def released(
 
 
 def test_the_schema_is_committed() -> None:
-    assert json.loads(SCHEMA_FILE.read_text()) == schema(), "run python -m consumers.releases"
+    assert json.loads(SCHEMA_FILE.read_text()) == schema(), "run python -m consumers.model.releases"
 
 
 def test_a_release_is_a_cloud_event() -> None:
@@ -110,7 +110,7 @@ def with_spread(release: PublishedRelease, spread: float | None) -> PublishedRel
 def test_the_merger_follows_the_topic() -> None:
     on = cluster()
     log = memory_log(on)
-    records = [Record(b"x", b"junk"), make_record(released(0, 2)), make_record(released(0, 1))]
+    records = [Message(b"x", b"junk"), make_record(released(0, 2)), make_record(released(0, 1))]
     log.publish(records)
     merger = Merger(log, OUTPUT, "m")
     first = merger.poll()

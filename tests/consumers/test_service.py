@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from consumers.errors import ConfigurationError, LogError
-from consumers.http import HttpServer
-from consumers.log import TopicInfo
-from consumers.logs import describe_error, log_event, set_up_logs
-from consumers.memory_log import Cluster, MemoryLog
-from consumers.metrics import Metrics
-from consumers.service import Service
+from consumers.errors import ClusterError, ConfigurationError
+from consumers.events import describe_error, log_event, set_up_logs
+from consumers.kafka.memory import MemoryBroker, MemoryCluster
+from consumers.protocols import TopicInfo
+from consumers.service.http import HttpServer
+from consumers.service.loop import Service
+from consumers.service.metrics import Metrics
+from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
-from consumers.topics import ensure_topics
 from stream_dppca import DPPCAError
 
 from .helpers import FEATURES, as_json, check_output, in_thread, rows
@@ -38,25 +38,25 @@ def settings(**changes: Any) -> Settings:
     )  # fmt: skip
 
 
-def log_of(cluster: Cluster, s: Settings) -> MemoryLog:
-    return MemoryLog(cluster, group=s.group, state_topic=s.state_topic, input_topic=s.input_topic,
-                     output_topic=s.output_topic)  # fmt: skip
+def log_of(cluster: MemoryBroker, s: Settings) -> MemoryCluster:
+    names = ("group", "state_topic", "input_topic", "output_topic")
+    return MemoryCluster(cluster, **{name: getattr(s, name) for name in names})
 
 
 @contextmanager
-def running(cluster: Cluster, s: Settings) -> Iterator[Service]:
+def running(cluster: MemoryBroker, s: Settings) -> Iterator[Service]:
     service = Service(s, log_of(cluster, s), watched=False)
     with in_thread(service):
         yield service
 
 
-def feed(cluster: Cluster, n: int, partitions: int = 1) -> None:
+def feed(cluster: MemoryBroker, n: int, partitions: int = 1) -> None:
     for i, row in enumerate(rows(n)):
         cluster.produce("in", as_json(row), i % partitions)
 
 
 def test_a_service_on_the_memory_log() -> None:
-    cluster, s = Cluster(), settings()
+    cluster, s = MemoryBroker(), settings()
     cluster.create("in", 1)
     feed(cluster, 3 * BATCH + 5)
     with running(cluster, s) as service:
@@ -73,7 +73,7 @@ def test_a_service_on_the_memory_log() -> None:
 
 
 def test_instances_come_and_go() -> None:
-    cluster, s = Cluster(), settings(shards=2)
+    cluster, s = MemoryBroker(), settings(shards=2)
     cluster.create("in", 4)
     with running(cluster, s) as first:
         wait_for("both", lambda: len(first._tasks) == 2)
@@ -91,7 +91,7 @@ def test_instances_come_and_go() -> None:
 
 
 def test_errors_of_the_log_are_got_over() -> None:
-    cluster, s = Cluster(), settings()
+    cluster, s = MemoryBroker(), settings()
     cluster.create("in", 1)
     feed(cluster, 5 * BATCH)
     failures = 3
@@ -100,7 +100,7 @@ def test_errors_of_the_log_are_got_over() -> None:
         nonlocal failures
         if failures:
             failures -= 1
-            raise LogError("no answer")
+            raise ClusterError("no answer")
 
     cluster.on_commit = fail
     with running(cluster, s) as service:
@@ -110,7 +110,7 @@ def test_errors_of_the_log_are_got_over() -> None:
 
 
 def test_what_cannot_be_mended_ends_the_service() -> None:
-    cluster, s = Cluster(), settings()
+    cluster, s = MemoryBroker(), settings()
     with pytest.raises(ConfigurationError, match="'in' does not exist"), running(cluster, s) as it:
         wait_for("the end", lambda: it.ready()[1] == "leaving")
     log = log_of(cluster, s)
@@ -118,7 +118,7 @@ def test_what_cannot_be_mended_ends_the_service() -> None:
 
 
 def test_a_batch_that_is_too_small_is_refused_at_once() -> None:
-    cluster, s = Cluster(), settings(batch_size=2)
+    cluster, s = MemoryBroker(), settings(batch_size=2)
     cluster.create("in", 1)
     log = log_of(cluster, s)
     with pytest.raises(DPPCAError, match="batch_size"):
@@ -127,7 +127,7 @@ def test_a_batch_that_is_too_small_is_refused_at_once() -> None:
 
 
 def test_a_skipped_batch_is_a_warning_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    cluster, s = Cluster(), settings(seed=2)  # with real noise, nulls may look like something
+    cluster, s = MemoryBroker(), settings(seed=2)  # with real noise, nulls may look like something
     cluster.create("in", 1)
     for _ in range(BATCH):
         cluster.produce("in", b"{}")
@@ -142,7 +142,7 @@ def test_a_skipped_batch_is_a_warning_with_its_reason(capsys: pytest.CaptureFixt
 
 
 def test_topics_are_made_or_asked_for() -> None:
-    cluster, s = Cluster(), settings(shards=3, create_topics=False)
+    cluster, s = MemoryBroker(), settings(shards=3, create_topics=False)
     cluster.create("in", 1)
     log = log_of(cluster, s)
     with pytest.raises(ConfigurationError, match=r"--create --topic m\.dppca-state"):
@@ -156,7 +156,7 @@ def test_topics_are_made_or_asked_for() -> None:
     assert info == TopicInfo(3, info.configs if info else None)
     with pytest.raises(ConfigurationError, match="3 partitions, shards is 2"):
         ensure_topics(log, settings(shards=2))
-    other = Cluster()
+    other = MemoryBroker()
     other.create("in", 1)
     other.create(s.state_topic, 3, {"cleanup.policy": "delete"})
     with pytest.raises(ConfigurationError, match="the state would expire"):
@@ -223,7 +223,7 @@ def test_logs_are_json_and_hold_no_foreign_text(capsys: pytest.CaptureFixture[st
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0]["event"] == "something" and lines[0]["batch"] == 3 and lines[0]["model"] == "m"
     assert lines[1]["error"] == "ValueError" and "987654" not in str(lines[1])
-    assert describe_error(LogError("ours"))["message"] == "ours"
+    assert describe_error(ClusterError("ours"))["message"] == "ours"
 
 
 # Neighbours
@@ -240,7 +240,7 @@ def seen_from_outside(
     content: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> tuple[list[str], list[str], list[Any], list[bytes]]:
     """Logs, metrics, states and releases of two batches of which one slot has this content."""
-    on, s = Cluster(), settings(seed=3, max_message_bytes=1 << 20)
+    on, s = MemoryBroker(), settings(seed=3, max_message_bytes=1 << 20)
     on.create("in", 1)
     for i, row in enumerate(rows(2 * BATCH)):
         on.produce("in", content if i == BATCH + 37 else as_json(row))
@@ -281,9 +281,9 @@ def test_neighbours_with_equal_releases_look_the_same(capsys: pytest.CaptureFixt
 
 STALL = """
 import sys, threading, time
-from consumers.logs import set_up_logs
-from consumers.metrics import Metrics
-from consumers.watchdog import Watchdog
+from consumers.events import set_up_logs
+from consumers.service.metrics import Metrics
+from consumers.service.watchdog import Watchdog
 set_up_logs()
 stop = threading.Event()
 dog = Watchdog(stall_s=0.5, leave_s=0.5, stop=stop, metrics=Metrics())
@@ -312,7 +312,9 @@ def test_a_process_that_hangs_is_ended(how: str, code: int, event: str) -> None:
 
 
 def test_the_points_of_the_hooks_kill() -> None:
-    code = "from consumers import testhooks as t; [t.reach('polling') for _ in range(3)]; print(1)"
+    code = (
+        "from consumers import crashpoints as t; [t.reach('polling') for _ in range(3)]; print(1)"
+    )
     for environment, wanted in (
         ({"DPPCA_TEST_CRASH_AT": "polling:3"}, 0),
         ({"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_CRASH_AT": "polling:3"}, -signal.SIGKILL),

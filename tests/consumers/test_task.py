@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers import testhooks
-from consumers.codecs import Block
-from consumers.errors import Fenced, LogError, OutcomeUnknown, StateRefused
-from consumers.intake import Segment
-from consumers.log import Chunk, Position
-from consumers.memory_log import Cluster
-from consumers.metrics import Metrics
-from consumers.states import StateRecord
-from consumers.task import Task
+from consumers import crashpoints
+from consumers.errors import ClusterError, Fenced, OutcomeUnknown, StateRefused
+from consumers.kafka.memory import MemoryBroker
+from consumers.model.codecs import Block
+from consumers.model.states import StateRecord
+from consumers.protocols import Chunk, Position
+from consumers.service.intake import Segment
+from consumers.service.metrics import Metrics
+from consumers.service.task import Task
 
 from .helpers import (
     BATCH,
@@ -51,15 +51,15 @@ def crash_at(point: str, times: int) -> None:
         if reached == point and seen[point] == times:
             raise Crash(point)
 
-    testhooks.on_reach[:] = [listen]
+    crashpoints.on_reach[:] = [listen]
 
 
-def fill(on: Cluster, n: int, partitions: int = 1, seed: int = 0) -> None:
+def fill(on: MemoryBroker, n: int, partitions: int = 1, seed: int = 0) -> None:
     for i, row in enumerate(rows(n, seed)):
         on.produce(INPUT, as_json(row), i % partitions)
 
 
-def states(on: Cluster, task: int = 0) -> list[StateRecord]:
+def states(on: MemoryBroker, task: int = 0) -> list[StateRecord]:
     import msgspec
 
     entries = on.topics[STATE].partitions[task].entries
@@ -67,7 +67,7 @@ def states(on: Cluster, task: int = 0) -> list[StateRecord]:
     return [decode(e.value) for e in entries if e.status == "committed" and e.value]
 
 
-def check_states(on: Cluster, slots: int) -> None:
+def check_states(on: MemoryBroker, slots: int) -> None:
     """Batches 1, 2, ... and positions that move forward by exactly one batch each."""
     found = states(on)
     assert [s.batch for s in found] == list(range(1, len(found) + 1))
@@ -77,7 +77,7 @@ def check_states(on: Cluster, slots: int) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-@pytest.mark.parametrize("point", [p for p in testhooks.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
     on = cluster(partitions)
@@ -85,14 +85,14 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
     crash_at(point, times)
     with pytest.raises(Crash):
         drain(start_task(memory_log(on)))
-    testhooks.on_reach.clear()
+    crashpoints.on_reach.clear()
     after = start_task(memory_log(on))
     drain(after)
     assert check_output(memory_log(on)) == {0: 4}
     check_states(on, 4 * BATCH + 50)
 
 
-@pytest.mark.parametrize("point", [p for p in testhooks.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
 def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit. With `paper`: `adaptive` starts a new block of batches after a restart."""
     monkeypatch.setenv("DPPCA_TEST_HOOKS", "1")
@@ -109,7 +109,7 @@ def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.Mo
         crash_at(point, times)
         with pytest.raises(Crash):
             drain(start_task(memory_log(broken), **options))
-    testhooks.on_reach.clear()
+    crashpoints.on_reach.clear()
     drain(start_task(memory_log(broken), **options))
     wanted, found = releases(memory_log(whole)), releases(memory_log(broken))
     assert found[-1] == wanted[-1] and wanted[-1].batch == 7
@@ -125,7 +125,7 @@ class Gate:
         self.reached: Counter[str] = Counter()
         self.open = threading.Event()
         self._point = point
-        testhooks.on_reach[:] = [self._reach]
+        crashpoints.on_reach[:] = [self._reach]
 
     def _reach(self, point: str) -> None:
         self.reached[point] += 1
@@ -179,7 +179,7 @@ def test_a_task_that_closes_does_not_wait_for_ever() -> None:
     task = gate.until("before_transaction", start_task(memory_log(on)))
     task.close()
     assert not states(on)
-    testhooks.on_reach.clear()
+    crashpoints.on_reach.clear()
     drain(start_task(memory_log(on)))
     gate.open.set()
     with pytest.raises(Fenced):
@@ -236,10 +236,10 @@ def test_a_release_that_could_not_be_published_is_published_later() -> None:
         nonlocal calls
         calls += at == "before"
         if calls == 2:  # the first transaction is the state's
-            raise LogError("no answer")
+            raise ClusterError("no answer")
 
     on.on_commit = fail
-    with pytest.raises(LogError):
+    with pytest.raises(ClusterError):
         drain(task)
     on.on_commit = lambda _: None
     task.close()
@@ -274,12 +274,12 @@ def test_a_zombie_that_wakes_after_its_commit() -> None:
 
     def listen(point: str) -> None:
         if point == "after_commit" and not owners:
-            testhooks.on_reach.clear()
+            crashpoints.on_reach.clear()
             on.expire("g", zombie.membership.member, 1)  # type: ignore[attr-defined]
             owners.append(start_task(memory_log(on)))
             drain(owners[0])
 
-    testhooks.on_reach.append(listen)
+    crashpoints.on_reach.append(listen)
     with pytest.raises(Fenced):
         drain(zombie)
     assert [r.batch for r in releases(memory_log(on))] == [1, 2, 3]
@@ -341,7 +341,7 @@ def test_a_batch_may_end_inside_a_message(per_message: int, point: str) -> None:
                 taken.clear()
 
         crash_at(point, crash)
-        testhooks.on_reach.insert(0, listen)
+        crashpoints.on_reach.insert(0, listen)
         drain(task)
 
     for crash in (1, 2):

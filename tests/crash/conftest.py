@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.broker import BrokerUnavailable, LocalBroker
+from consumers.demo.broker import BrokerUnavailable, LocalBroker
 
 from ..consumers.conftest import _no_settings_from_outside  # noqa: F401
 from ..integration.conftest import fresh_name, refuse  # noqa: F401

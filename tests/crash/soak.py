@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from consumers.broker import LocalBroker
+from consumers.demo.broker import LocalBroker
 
 from .harness import Instance, Model, leave, model
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from consumers.errors import Unavailable
-from consumers.memory_log import Cluster, MemoryLog
-from consumers.service import Service
+from consumers.kafka.memory import MemoryBroker, MemoryCluster
+from consumers.service.loop import Service
 from consumers.settings import Settings
 
 from ..consumers.helpers import in_thread
@@ -183,7 +183,7 @@ def test_a_standby_with_other_settings(servers: str, fresh_name: Fresh) -> None:
         assert m.check() == m.full_batches()
 
 
-class Flaky(MemoryLog):
+class Flaky(MemoryCluster):
     """A log that cannot be joined for a while."""
 
     joins = 0
@@ -197,7 +197,7 @@ class Flaky(MemoryLog):
 
 def test_no_broker_when_it_must_join_again() -> None:
     """Fenced under an unchanged claim, it joins again; that fails while the brokers are away."""
-    cluster = Cluster()
+    cluster = MemoryBroker()
     cluster.create("in", 1)
     settings = Settings(
         features=("cpu", "memory"), epsilon=8, delta=1e-3, batch_size=40, input_topic="in",

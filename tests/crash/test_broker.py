@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from consumers.broker import LocalBroker
+from consumers.demo.broker import LocalBroker
 
 from .harness import BATCH, Fresh, Instance, model, wait_for
 

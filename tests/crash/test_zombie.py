@@ -116,8 +116,8 @@ def test_the_standby_takes_over_in_time(servers: str, fresh_name: Fresh) -> None
 
 WATCHED = """
 import threading, time
-from consumers.metrics import Metrics
-from consumers.watchdog import Watchdog
+from consumers.service.metrics import Metrics
+from consumers.service.watchdog import Watchdog
 dog = Watchdog(stall_s=1.0, leave_s=1.0, stop=threading.Event(), metrics=Metrics())
 dog.start()
 for _ in range(200):

@@ -23,7 +23,7 @@ from typing import ClassVar, NoReturn, Protocol
 
 import pytest
 
-from consumers.broker import (
+from consumers.demo.broker import (
     ADDRESS_VARIABLE,
     BrokerError,
     BrokerUnavailable,

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 
-from consumers.broker import (
+from consumers.demo.broker import (
     LOOPBACK,
     START_SECONDS,
     BrokerFailed,

@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import ProducerFencedError
 
-from consumers.broker import (
+from consumers.demo.broker import (
     ADDRESS_VARIABLE,
     KAFKA_VERSION,
     BrokerFailed,
@@ -188,7 +188,7 @@ def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
         brokers.get(way)
     except BrokerUnavailable as error:
         refuse(str(error))
-    command = [sys.executable, "-m", "consumers.broker", "run", "--way", way]
+    command = [sys.executable, "-m", "consumers.demo.broker", "run", "--way", way]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline().rpartition(":")[2])

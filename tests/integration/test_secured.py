@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
-from consumers.broker import BrokerUnavailable, LocalBroker, broker_settings, free_port
+from consumers.demo.broker import BrokerUnavailable, LocalBroker, broker_settings, free_port
 
 from ..consumers.processes import BATCH, READERS, bench
 from .conftest import refuse

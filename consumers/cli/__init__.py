@@ -1,0 +1,5 @@
+"""The command `stream-dppca`."""
+
+from .commands import main
+
+__all__ = ["main"]

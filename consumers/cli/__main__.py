@@ -1,0 +1,5 @@
+"""`python -m consumers.cli` is `stream-dppca`."""
+
+from .commands import main
+
+raise SystemExit(main())

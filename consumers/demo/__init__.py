@@ -1,0 +1,1 @@
+"""The demonstration: simulated telemetry, a broker of its own, and a live view."""

@@ -1,0 +1,1 @@
+"""Learning from files: formats, the state file, and the run."""

@@ -1,0 +1,111 @@
+"""What all users of kafka-python share: its errors as ours, and closing in time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from kafka import KafkaProducer  # type: ignore[import-untyped]
+from kafka import errors as kafka_errors
+from kafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped]
+from kafka.structs import TopicPartition  # type: ignore[import-untyped]
+
+from ..errors import ClusterError, Fenced, OffsetsGone, Unavailable
+from ..protocols import Message
+from .config import KafkaConfig
+
+__all__ = ["FENCED", "close_client", "read_to_end", "send_messages", "translated_errors"]
+
+CLOSE_SECONDS: Final = 1.0
+
+FENCED = (
+    kafka_errors.ProducerFencedError,
+    kafka_errors.InvalidProducerEpochError,
+    kafka_errors.CommitFailedError,
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.FencedInstanceIdError,
+    kafka_errors.RebalanceInProgressError,
+)
+
+
+class _AnyText(bytes):
+    """Bytes that can always be decoded."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
+        return super().decode(encoding, "replace")
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return _AnyText(found) if isinstance(found, bytes) else found
+
+
+_read_msg = DefaultRecordBatch._read_msg
+
+
+def _read_any_msg(batch: Any) -> Any:
+    """The names of headers are bytes to a broker and text to kafka-python: it cannot read, nor get
+    past, a record with a name that is no UTF-8. One such message would stop a task for good."""
+    try:
+        return _read_msg(batch)
+    except UnicodeDecodeError:
+        batch._buffer = _AnyText(batch._buffer)
+        return _read_msg(batch)
+
+
+DefaultRecordBatch._read_msg = _read_any_msg
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Errors of the client as ours. Their texts name topics and offsets, not records."""
+    try:
+        yield
+    except FENCED as error:
+        raise Fenced(f"{type(error).__name__}") from error
+    except kafka_errors.OffsetOutOfRangeError as error:
+        raise OffsetsGone("an offset is out of range") from error
+    except kafka_errors.KafkaTimeoutError as error:
+        raise Unavailable(f"{type(error).__name__}: {error}") from error
+    except kafka_errors.CorruptRecordError as error:  # its text may quote the record
+        raise ClusterError("CorruptRecordError") from error
+    except kafka_errors.KafkaError as error:
+        raise ClusterError(f"{type(error).__name__}: {error}") from error
+
+
+def close_client(client: Any) -> None:
+    """Close within a second or so, whatever state the client is in."""
+    with contextlib.suppress(Exception):
+        if isinstance(client, KafkaProducer):
+            client.close(timeout=CLOSE_SECONDS)
+        else:
+            client.close(autocommit=False, timeout_ms=int(CLOSE_SECONDS * 1000))
+
+
+def send_messages(producer: Any, config: KafkaConfig, records: Sequence[Message]) -> None:
+    """Send to the output topic, and wait until the brokers have it."""
+    sent = [
+        producer.send(config.output_topic, r.value, key=r.key, headers=list(r.headers))
+        for r in records
+    ]
+    for future in sent:
+        future.get(timeout=config.request_timeout_s)
+
+
+def read_to_end(
+    consumer: Any, partition: TopicPartition, start: int, config: KafkaConfig
+) -> list[Any]:
+    """Every committed record from `start` to where the partition ends now."""
+    end = consumer.end_offsets([partition])[partition]
+    consumer.seek(partition, start)
+    deadline = time.monotonic() + config.request_timeout_s
+    entries: list[Any] = []
+    while consumer.position(partition) < end:
+        for found in consumer.poll(timeout_ms=200).values():
+            entries += found
+            deadline = time.monotonic() + config.request_timeout_s
+        if time.monotonic() > deadline:
+            raise Unavailable(f"{partition.topic}:{partition.partition} could not be read to {end}")
+    return entries

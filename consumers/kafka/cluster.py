@@ -1,0 +1,118 @@
+"""Apache Kafka behind the Protocols of `consumers.protocols`: topics, and the parts of a task."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType  # type: ignore[import-untyped]
+from kafka.structs import TopicPartition  # type: ignore[import-untyped]
+
+from ..errors import ClusterError
+from ..protocols import Claim, Message, TopicInfo
+from .client import close_client, read_to_end, send_messages, translated_errors
+from .config import KafkaConfig
+from .ledger import KafkaLedger
+from .membership import KafkaMembership
+from .reader import KafkaReader
+
+__all__ = ["KafkaCluster"]
+
+
+class KafkaCluster:
+    """A cluster, with the topics and the group of one model."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self.config = config
+
+    # Topics
+
+    def topic(self, name: str) -> TopicInfo | None:
+        with translated_errors(), self._admin() as admin:
+            for found in admin.describe_topics([name]):
+                error = kafka_errors.for_code(found["error_code"])
+                if error is kafka_errors.NoError:
+                    return TopicInfo(len(found["partitions"]), _topic_configs(admin, name))
+                if error is not kafka_errors.UnknownTopicOrPartitionError:
+                    raise ClusterError(f"topic {name!r}: {error.__name__}")
+        return None
+
+    def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
+        made = {
+            "num_partitions": info.partitions,
+            "replication_factor": replication,
+            "configs": dict(info.configs or {}),
+        }
+        with translated_errors(), self._admin() as admin:
+            with contextlib.suppress(kafka_errors.TopicAlreadyExistsError):
+                admin.create_topics({name: made})
+            admin.wait_for_topics([name])
+
+    @contextlib.contextmanager
+    def _admin(self) -> Iterator[Any]:
+        admin = KafkaAdminClient(**self.config.client)
+        try:
+            yield admin
+        finally:
+            with contextlib.suppress(Exception):
+                admin.close()
+
+    # Parts
+
+    def join(self) -> KafkaMembership:
+        with translated_errors():
+            return KafkaMembership(self.config)
+
+    def reader(self, topic: str) -> KafkaReader:
+        with translated_errors():
+            if self.config.librdkafka is None:
+                return KafkaReader(self.config, topic)
+            from .confluent import ConfluentReader
+
+            return ConfluentReader(self.config, topic)
+
+    def ledger(self, task: int, claim: Claim) -> KafkaLedger:
+        with translated_errors():
+            return KafkaLedger(self.config, task, claim)
+
+    def scan(self, topic: str) -> list[Message]:
+        with translated_errors():
+            consumer = KafkaConsumer(**self.config.consumer)
+            try:
+                found: list[Message] = []
+                for p in sorted(consumer.partitions_for_topic(topic)):
+                    partition = TopicPartition(topic, p)
+                    consumer.assign([partition])
+                    first = consumer.beginning_offsets([partition])[partition]
+                    entries = read_to_end(consumer, partition, first, self.config)
+                    found += [
+                        Message(e.key or b"", e.value or b"", tuple(e.headers or ()))
+                        for e in entries
+                    ]
+                return found
+            finally:
+                close_client(consumer)
+
+    def publish(self, records: Sequence[Message]) -> None:
+        with translated_errors():
+            producer = KafkaProducer(**self.config.producer)
+            try:
+                send_messages(producer, self.config, records)
+            finally:
+                close_client(producer)
+
+    def close(self) -> None:
+        pass
+
+
+def _topic_configs(admin: Any, name: str) -> dict[str, str] | None:
+    """The settings that differ from the cluster's; None if we may not see them."""
+    try:
+        resource = ConfigResource(ConfigResourceType.TOPIC, name)
+        found = admin.describe_configs([resource], config_filter="modified")
+        return {key: str(entry["value"]) for key, entry in found["topic"][name].items()}
+    except (kafka_errors.KafkaError, LookupError):
+        return None

@@ -1,0 +1,60 @@
+"""Where the cluster is, and the options that every client of it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = ["MAX_RECORD_BYTES", "KafkaConfig"]
+
+#: Largest message on the state and output topics, and the largest that is sent to them.
+MAX_RECORD_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True)
+class KafkaConfig:
+    """Where the cluster is, and what of it is ours."""
+
+    connection: Mapping[str, Any]  #: bootstrap_servers, TLS and SASL, as kafka-python names them
+    group: str
+    input_topic: str
+    state_topic: str
+    output_topic: str
+    session_timeout_s: float = 10.0
+    request_timeout_s: float = 30.0
+    transaction_timeout_s: float = 60.0
+    fetch: Mapping[str, Any] = field(default_factory=dict)  #: of the reader of the input
+    #: The connection as librdkafka names it, if that is to read the input.
+    librdkafka: Mapping[str, Any] | None = None
+
+    @property
+    def client(self) -> dict[str, Any]:
+        timeout_ms = int(self.request_timeout_s * 1000)
+        return {
+            **self.connection,
+            "request_timeout_ms": timeout_ms,
+            "bootstrap_timeout_ms": timeout_ms,
+            "reconnect_backoff_max_ms": 2000,
+        }
+
+    @property
+    def producer(self) -> dict[str, Any]:
+        return {
+            **self.client,
+            "metrics_enabled": False,
+            "max_request_size": MAX_RECORD_BYTES,
+            "retry_backoff_ms": 5,  # waited for each transaction that follows another at once
+            "allow_auto_create_topics": False,
+        }
+
+    @property
+    def consumer(self) -> dict[str, Any]:
+        return {
+            **self.client,
+            "metrics_enabled": False,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed",
+            "allow_auto_create_topics": False,
+        }

@@ -1,0 +1,119 @@
+"""A faster reader of the input, as an extra: librdkafka behind the same Protocol.
+
+kafka-python spends more time on a message than it takes to decode one; librdkafka reads in C. It
+only reads: the group, the transactions and all that fences a task stay with kafka-python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from ..errors import ClusterError, OffsetsGone
+from ..protocols import Chunk, following
+from .config import KafkaConfig
+from .reader import KafkaReader
+
+__all__ = ["ConfluentReader"]
+
+#: What is read ahead, at most. Without a bound it would be as much as there is memory.
+AHEAD_KILOBYTES: Final = 32 << 10
+
+_GONE = frozenset(
+    (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # offsets below or above
+)
+#: Others than these mean that brokers are away; librdkafka goes on by itself when they are back.
+_LASTING = frozenset(
+    (
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError._BAD_MSG,
+        KafkaError._FATAL,
+    )
+)
+
+
+class ConfluentReader(KafkaReader):
+    """Which partitions there are and where they end, kafka-python says; their messages come from
+    here."""
+
+    def __init__(self, config: KafkaConfig, topic: str) -> None:
+        super().__init__(config, topic)
+        fetch = config.fetch
+        self._most = int(fetch.get("max_poll_records", 5000))
+        self._at: dict[int, int] = {}
+        self._fast = Consumer(
+            {
+                **(config.librdkafka or {}),
+                "group.id": f"{config.group}.reader",  # must be there; nothing joins it
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "check.crcs": True,
+                "enable.partition.eof": True,  # how far we are, past what can never be read
+                "allow.auto.create.topics": False,
+                "queued.max.messages.kbytes": AHEAD_KILOBYTES,
+                "fetch.queue.backoff.ms": 5,  # when that much is there; it would be a second
+                "fetch.min.bytes": fetch.get("fetch_min_bytes", 1),
+                "fetch.wait.max.ms": fetch.get("fetch_max_wait_ms", 200),
+                "fetch.message.max.bytes": fetch.get("max_partition_fetch_bytes", 4 << 20),
+            },
+            logger=logging.getLogger("kafka.librdkafka"),
+        )
+
+    def assign(self, offsets: Mapping[int, int]) -> None:
+        self._at = dict(offsets)
+        self._fast.assign([TopicPartition(self._topic, p, at) for p, at in offsets.items()])
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        try:
+            # It waits until it has as many as it is asked for: wait for one, take what is there.
+            messages = self._fast.consume(1, timeout_s)
+            if messages:
+                messages += self._fast.consume(self._most - 1, 0)
+        except KafkaException as error:
+            raise ClusterError(f"librdkafka: {error.args[0].name()}") from error
+        found: dict[int, tuple[list[int], list[bytes | None]]] = {}
+        message: Any  # its types do not know that a message that was read has a place
+        for message in messages:
+            if message.error() is not None:
+                self._note(message)
+                continue
+            partition = message.partition()
+            if partition not in found:
+                found[partition] = [], []
+            offsets, values = found[partition]
+            offsets.append(message.offset())
+            values.append(message.value())
+        for partition, (offsets, _) in found.items():
+            self._pass(partition, following(offsets[-1]).offset)
+        return [Chunk(partition, *both) for partition, both in found.items()]
+
+    def _note(self, message: Any) -> None:
+        """What came instead of a message. Whoever catches what is raised assigns anew, so messages
+        that were taken with it are read again."""
+        error = message.error()
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._pass(message.partition(), message.offset())
+        elif error.code() in _GONE:
+            raise OffsetsGone("an offset is out of range")
+        elif error.fatal() or error.code() in _LASTING:
+            raise ClusterError(f"librdkafka: {error.name()}")
+
+    def _pass(self, partition: int, offset: int) -> None:
+        self._at[partition] = max(self._at.get(partition, 0), offset)
+
+    def positions(self) -> dict[int, int]:
+        return dict(self._at)
+
+    def close(self) -> None:
+        with contextlib.suppress(KafkaException, RuntimeError):
+            self._fast.close()
+        super().close()

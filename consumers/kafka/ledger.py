@@ -1,0 +1,135 @@
+"""The one writer of a task's state and releases, in fenced transactions.
+
+What is relied on, and what is not:
+
+- `init_transactions` ends the transactions of every earlier owner of the transactional id before
+  it returns, and the broker refuses whatever such an owner sends later.
+- The generation that is sent with the offsets is the one in which the task was claimed, never a
+  newer one: a member that was thrown out and has come back cannot commit what it computed before.
+- That `commit_transaction` returns is *not* relied on. kafka-python can report a commit that the
+  broker did not make (an epoch bump while committing). A commit counts when the state has been
+  read back, by a consumer that sees committed records only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
+from kafka import errors as kafka_errors
+from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[import-untyped]
+
+from .. import crashpoints
+from ..errors import Fenced, OutcomeUnknown
+from ..protocols import Claim, Message, Position
+from .client import FENCED, close_client, read_to_end, send_messages, translated_errors
+from .config import MAX_RECORD_BYTES, KafkaConfig
+
+__all__ = ["ROW", "KafkaLedger"]
+
+#: How many offsets at the end of the state partition are read first.
+TAIL: Final = 64
+#: Stands before the next row in the metadata of the group's offsets.
+ROW: Final = "row="
+
+
+class KafkaLedger:
+    def __init__(self, config: KafkaConfig, task: int, claim: Claim) -> None:
+        self._config, self._claim = config, claim
+        self._partition = TopicPartition(config.state_topic, task)
+        self._key = f"{config.group}.{task}".encode()
+        self._next = 0  # the offset after the last state that we know of
+        self._reader: Any = None
+        self._producer = KafkaProducer(
+            **config.producer,
+            transactional_id=f"stream-dppca.{config.group}.{task}",
+            transaction_timeout_ms=int(config.transaction_timeout_s * 1000),
+        )
+        try:
+            self._producer.init_transactions()
+            self._reader = KafkaConsumer(
+                **{**config.consumer, "fetch_max_wait_ms": 200},
+                max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
+            )
+            self._reader.assign([self._partition])
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self) -> list[bytes]:
+        with translated_errors():
+            first = self._reader.beginning_offsets([self._partition])[self._partition]
+            end = self._reader.end_offsets([self._partition])[self._partition]
+            back = TAIL
+            while True:
+                # Aborted transactions take offsets too: go further back until there is a state.
+                start = max(first, end - back)
+                entries = read_to_end(self._reader, self._partition, start, self._config)
+                found = [entry.value for entry in entries if entry.value is not None]
+                if found or start == first:
+                    self._next = self._reader.position(self._partition)
+                    return found
+                back *= 8
+
+    def commit(self, state: bytes, positions: Mapping[int, Position]) -> None:
+        config = self._config
+        with self._transaction(positions):
+            sent = self._producer.send(
+                config.state_topic, state, key=self._key, partition=self._partition.partition
+            )
+            # Nothing may be in flight while we commit: see the top of this module.
+            sent.get(timeout=config.request_timeout_s)
+            crashpoints.reach("inside_transaction")
+        with translated_errors():
+            self._confirm(state)
+
+    def _confirm(self, state: bytes) -> None:
+        """Read the state back: the one committed record since the last that we knew."""
+        self._reader.seek(self._partition, self._next)
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while time.monotonic() < deadline:
+            for entries in self._reader.poll(timeout_ms=200).values():
+                if len(entries) != 1 or entries[0].value != state:
+                    raise Fenced("somebody else has written to the state of this task")
+                self._next = entries[0].offset + 1
+                return
+        raise OutcomeUnknown("a commit could not be confirmed in time")
+
+    def publish(self, records: Sequence[Message], positions: Mapping[int, Position]) -> None:
+        with self._transaction(positions):
+            send_messages(self._producer, self._config, records)
+            crashpoints.reach("inside_publish")
+
+    @contextlib.contextmanager
+    def _transaction(self, positions: Mapping[int, Position]) -> Iterator[None]:
+        """Begin, and commit at the end. After any error this ledger is done for: what it left
+        open, the next owner's fencing ends.
+
+        The offsets go first. With them the broker checks our epoch and our generation, so an owner
+        that is one no longer is refused before it has written anything.
+        """
+        offsets = {
+            TopicPartition(self._config.input_topic, p): OffsetAndMetadata(
+                at.offset, f"{ROW}{at.row}", -1
+            )
+            for p, at in positions.items()
+        }
+        with translated_errors():
+            self._producer.begin_transaction()
+            self._producer.send_offsets_to_transaction(offsets, self._claim.token)
+            crashpoints.reach("offsets_sent")
+            yield
+            try:
+                self._producer.commit_transaction()
+            except FENCED:
+                raise
+            except kafka_errors.KafkaError as error:
+                raise OutcomeUnknown(f"{type(error).__name__} while committing") from error
+
+    def close(self) -> None:
+        close_client(self._producer)
+        if self._reader is not None:
+            close_client(self._reader)

@@ -1,0 +1,156 @@
+"""Our place in the consumer group that shares the tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer  # type: ignore[import-untyped]
+from kafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
+    StickyPartitionAssignor,
+)
+from kafka.structs import TopicPartition  # type: ignore[import-untyped]
+
+from ..protocols import Claim, Position
+from .client import close_client, translated_errors
+from .config import KafkaConfig
+from .ledger import ROW
+
+__all__ = ["KafkaMembership"]
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Sets flags. It runs on the client's thread, where nothing may wait."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self.changes = 0
+        self.held: frozenset[int] | None = None
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self._set(None)
+
+    def on_partitions_lost(self, lost: Any) -> None:
+        self._set(None)
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._set(frozenset(partition.partition for partition in assigned))
+
+    def _set(self, held: frozenset[int] | None) -> None:
+        with self._changed:
+            self.held = held
+            self.changes += 1
+            self._changed.notify_all()
+
+
+class KafkaMembership:
+    """A consumer of the state topic that fetches nothing: it is there for its partitions.
+
+    It is polled by a thread of its own, with long timeouts. kafka-python 3.0.12 forgets a join that
+    ends between two polls: it joins again and the whole group rebalances again, or (if the join
+    began because metadata changed) the member neither settles nor sends heartbeats any more. So
+    joins are waited for, the metadata is fetched before the first one, and a member that does not
+    settle within the session timeout is replaced.
+    """
+
+    POLL_SECONDS: Final = 1.0
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._claim: Claim | None = None
+        self._error: BaseException | None = None
+        self._join()
+        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+        self._thread.start()
+
+    def _join(self) -> None:
+        config = self._config
+        self._seen = -1
+        self._unsettled = time.monotonic()
+        self._listener = _Listener(self._changed)
+        self._consumer = KafkaConsumer(
+            **{**config.consumer, "auto_offset_reset": "latest"},
+            group_id=config.group,
+            session_timeout_ms=int(config.session_timeout_s * 1000),
+            heartbeat_interval_ms=int(config.session_timeout_s * 1000 / 4),
+            # Owners keep what they have when a standby comes.
+            partition_assignment_strategy=[StickyPartitionAssignor],
+        )
+        self._consumer.subscribe([config.state_topic], listener=self._listener)
+        self._consumer.partitions_for_topic(config.state_topic)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                if time.monotonic() - self._unsettled > self._config.session_timeout_s + 1:
+                    close_client(self._consumer)
+                    self._join()
+                self._consumer.poll(timeout_ms=int(self.POLL_SECONDS * 1000))
+                self._consumer.pause(*self._consumer.assignment())
+                self._look()
+            except Exception as error:
+                with self._changed:
+                    self._claim, self._error = None, error
+                    self._changed.notify_all()
+                self._closing.wait(0.5)
+
+    def _look(self) -> None:
+        """See what the group has given us."""
+        with self._changed:
+            listener = self._listener
+            if listener.changes != self._seen and listener.held is not None:
+                metadata = self._consumer.group_metadata()
+                # A broker takes offsets without a generation from anybody: never send such.
+                if metadata.generation_id > 0 and metadata.member_id:
+                    self._seen, self._claim = listener.changes, Claim(listener.held, metadata)
+            if listener.changes == self._seen:
+                self._unsettled = time.monotonic()
+
+    def poll(self, timeout_s: float) -> Claim | None:
+        with self._changed:
+            changes = self._listener.changes
+            nothing_new = changes == self._seen or self._listener.held is None
+            if timeout_s and nothing_new and self._error is None:
+                self._changed.wait_for(
+                    lambda: self._error is not None or self._listener.changes != changes, timeout_s
+                )
+            error, self._error = self._error, None
+        if error is not None:
+            with translated_errors():
+                raise error
+        self._look()
+        return self._current()
+
+    def _current(self) -> Claim | None:
+        """The claim, unless something has happened since."""
+        return self._claim if self._listener.changes == self._seen else None
+
+    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
+        timeout_ms = int(self._config.request_timeout_s * 1000)
+        with translated_errors():
+            consumer = KafkaConsumer(**self._config.consumer, group_id=self._config.group)
+            try:
+                found = {
+                    p: consumer.committed(TopicPartition(topic, p), True, timeout_ms)
+                    for p in partitions
+                }
+            finally:
+                close_client(consumer)
+        return {
+            p: Position(at.offset, _row(at.metadata)) for p, at in found.items() if at is not None
+        }
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(self.POLL_SECONDS + 0.2)
+        close_client(self._consumer)
+
+
+def _row(metadata: str | None) -> int:
+    """The row in the metadata of an offset; 0 if somebody else committed it."""
+    row = (metadata or "").removeprefix(ROW)
+    return int(row) if row.isdecimal() else 0

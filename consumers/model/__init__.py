@@ -1,0 +1,1 @@
+"""The model as the service keeps it: messages in, states, releases, and merging releases."""

@@ -1,0 +1,48 @@
+"""One thing at a time, beside the loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["Background"]
+
+
+class Background:
+    """Runs work in a thread of its own. What the work raises comes out where it is waited for.
+
+    The thread does not keep the process alive: work that never ends cannot keep it from leaving.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Wait for what was started before, then start this."""
+        self.wait()
+        self._thread = threading.Thread(
+            target=self._run, args=(work,), name=self._name, daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what the work has raised, if it is over."""
+        self.wait(0.0)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until the work is over, or the time; raises what the work has raised."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                return
+            self._thread = None
+        if self._error is not None:  # for good: nothing may follow what has failed
+            raise self._error

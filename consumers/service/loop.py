@@ -1,0 +1,271 @@
+"""The service: takes part in the group, runs the tasks that the group gives it, and leaves.
+
+One loop, one thread. Signals and rebalances only set flags; the loop looks at them between steps.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from .. import crashpoints
+from ..errors import ClusterError, Fenced
+from ..events import describe_error, log_event
+from ..model.codecs import make_codec
+from ..model.merge import Merger
+from ..model.states import make_estimator, warm_up
+from ..protocols import Claim, Cluster, Membership
+from ..settings import Settings
+from .http import HttpServer
+from .metrics import Metrics
+from .task import Task, TaskConfig
+from .topics import ensure_topics
+from .watchdog import Watchdog
+
+__all__ = ["Service", "task_config"]
+
+#: From the signal to the end of the process, at most.
+LEAVE_SECONDS: Final = 4.0
+#: How often a busy loop turns to the group.
+GROUP_SECONDS: Final = 0.1
+#: How long an idle one waits for anything.
+IDLE_SECONDS: Final = 0.2
+MERGE_SECONDS: Final = 1.0
+BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
+
+
+def task_config(settings: Settings) -> TaskConfig:
+    return TaskConfig(
+        model=settings.model,
+        shards=settings.shards,
+        input_topic=settings.input_topic,
+        features=settings.features,
+        estimator=settings.estimator(),
+        codec=make_codec(
+            settings.format, settings.features, settings.max_message_bytes, settings.nested
+        ),
+        start=settings.start,
+        refresh_s=settings.partition_refresh_s,
+        stall_s=settings.stall_timeout_s,
+    )
+
+
+class Service:
+    """One instance. `run` returns after `stop` is set, or raises what cannot be mended."""
+
+    def __init__(
+        self, settings: Settings, log: Cluster, *, stop: threading.Event | None = None,
+        watched: bool = True,
+    ) -> None:  # fmt: skip
+        self.settings, self.stop = settings, stop or threading.Event()
+        self.metrics = Metrics()
+        self._log = log
+        self._config = task_config(settings)
+        make_estimator(self._config.estimator)  # refuses before anything is made on the cluster
+        self._tasks: dict[int, Task] = {}
+        self._membership: Membership | None = None
+        self._claim: Claim | None = None
+        self._distrusted: tuple[Claim, float] | None = None
+        self._group_at = 0.0
+        self._failures = 0
+        self._retry_at = 0.0
+        self._merger: Merger | None = None
+        self._merge_at = 0.0
+        self._state = "starting"
+        self._watchdog = Watchdog(
+            stall_s=settings.stall_timeout_s, leave_s=LEAVE_SECONDS, stop=self.stop,
+            metrics=self.metrics,
+        )  # fmt: skip
+        self._watched = watched
+
+    # What the pages show
+
+    def alive(self) -> bool:
+        return self._watchdog.alive()
+
+    def ready(self) -> tuple[bool, str]:
+        return self._state in ("working", "standing by"), self._state
+
+    def component(self, task: str | None) -> bytes | None:
+        merger = self._merger
+        if task in (None, "merged") and merger is not None and merger.current is not None:
+            return merger.current.value
+        for number, running in sorted(self._tasks.copy().items()):
+            if task in (None, str(number)) and running.current is not None:
+                return running.current.value
+        return None
+
+    # The loop
+
+    def run(self) -> None:
+        if self._watched:
+            self._watchdog.start()
+        http = HttpServer(self.settings.http_host, self.settings.http_port, self, self.metrics)
+        log_event("listening", host=self.settings.http_host, port=http.port)
+        try:
+            self._prepare()
+            while not self.stop.is_set():
+                self._turn()
+        finally:
+            self._state = "leaving"
+            log_event("leaving")
+            crashpoints.reach("closing")
+            self._drop_tasks()
+            if self._membership is not None:
+                self._membership.close()
+            self._log.close()
+            http.close()
+            self._watchdog.close()
+            log_event("left")
+
+    def _prepare(self) -> None:
+        """Topics there, group joined. Waits for brokers that do not answer."""
+        warming = threading.Thread(target=warm_up, name="warm-up", daemon=True)
+        warming.start()
+        while not self.stop.is_set():
+            try:
+                ensure_topics(self._log, self.settings)
+                while warming.is_alive() and not self.stop.is_set():
+                    warming.join(0.1)
+                self._membership = self._log.join()
+                return
+            except ClusterError as error:
+                log_event("waiting_for_brokers", level="warning", **describe_error(error))
+                self._watchdog.beat()
+                self.stop.wait(1.0)
+
+    def _turn(self) -> None:
+        """Once round: the group, the tasks, the merged release."""
+        self._watchdog.beat()
+        claim = self._current_claim()
+        if claim is None:
+            self._state = "joining"
+            return
+        wanted = claim.tasks
+        missing = [task for task in sorted(wanted) if task not in self._tasks]
+        if missing and time.monotonic() >= self._retry_at:
+            self._guarded(missing[0], partial(self._start, missing[0], claim))
+        if not wanted:
+            self._state = "standing by"
+        elif len(self._tasks) == len(wanted):
+            self._state = "working"
+        else:
+            self._state = "starting"
+        timeout_s = IDLE_SECONDS / len(self._tasks) if self._tasks else 0.0
+        for number in list(self._tasks):
+            if self.stop.is_set():
+                return
+            task = self._tasks.get(number)  # another one's failure may have dropped it
+            if task is not None:
+                self._guarded(number, partial(self._step, task, timeout_s))
+        self._merge()
+
+    def _current_claim(self) -> Claim | None:
+        """What the group says. Any change of it drops all tasks: they belong to a generation."""
+        idle = not self._tasks
+        if not idle and time.monotonic() < self._group_at:
+            return self._claim
+        try:
+            if self._membership is None:  # given up to join again
+                self._membership = self._log.join()
+            claim = self._membership.poll(IDLE_SECONDS if idle else 0.0)
+        except ClusterError as error:
+            log_event("group_error", level="warning", **describe_error(error))
+            self._drop_tasks()
+            self.stop.wait(IDLE_SECONDS)
+            claim = None
+        self._group_at = time.monotonic() + GROUP_SECONDS
+        if claim is not self._claim:
+            self._drop_tasks()
+            self._claim = claim
+            self.metrics.rebalances.inc()
+            tasks = None if claim is None else sorted(claim.tasks)
+            log_event("group_changed", tasks=tasks)
+        return None if self._is_distrusted(claim) else claim
+
+    def _is_distrusted(self, claim: Claim | None) -> bool:
+        """After we were fenced, wait for the group to say again what is ours.
+
+        A claim that is out of date must not be started from: it would fence the true owner.
+        """
+        if self._distrusted is None:
+            return False
+        stale, since = self._distrusted
+        if claim is not stale:
+            self._distrusted = None
+            return False
+        if time.monotonic() - since > self.settings.session_timeout_s and self._membership:
+            log_event("rejoining", level="warning")
+            self._membership.close()
+            self._membership = None
+            self._distrusted = None
+        return True
+
+    def _guarded(self, number: int, action: Callable[[], None]) -> None:
+        """Run what may fail; if it does in a way that loading again may mend, drop the task."""
+        try:
+            action()
+        except ClusterError as error:
+            event = "task_dropped"
+            log_event(event, level="warning", task=number, **describe_error(error))
+            self.metrics.dropped.inc()
+            if isinstance(error, Fenced) and self._claim is not None:
+                self._drop_tasks()
+                self._distrusted = (self._claim, time.monotonic())
+            else:
+                self._drop(number)
+            pause = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS) - 1)]
+            self._failures += 1
+            self._retry_at = time.monotonic() + pause
+            self.stop.wait(min(pause, IDLE_SECONDS))
+
+    def _start(self, number: int, claim: Claim) -> None:
+        if self._membership is None:
+            return
+        log_event("task_starting", task=number)
+        self._tasks[number] = Task(
+            number, self._log, self._membership, claim, self._config, self.metrics
+        )
+        self.metrics.tasks.set(len(self._tasks))
+        log_event("task_started", task=number)
+
+    def _step(self, task: Task, timeout_s: float) -> None:
+        batch = task.current
+        task.step(timeout_s)
+        if task.current is not batch:
+            self._failures = 0
+
+    def _merge(self) -> None:
+        task = self._tasks.get(0)
+        if self.settings.shards == 1 or task is None or time.monotonic() < self._merge_at:
+            return
+        self._merge_at = time.monotonic() + MERGE_SECONDS
+
+        def merge() -> None:
+            if self._merger is None:
+                self._merger = Merger(self._log, self.settings.output_topic, self.settings.model)
+            record = self._merger.poll()
+            if record is not None:
+                task.publish_merged(record)
+                self._merger.published(record)
+                log_event("merged")
+
+        self._guarded(0, merge)
+
+    def _drop(self, number: int) -> None:
+        task = self._tasks.pop(number, None)
+        if task is not None:
+            with suppress(ClusterError):
+                task.close()
+        if number == 0 and self._merger is not None:
+            self._merger.close()
+            self._merger = None
+        self.metrics.tasks.set(len(self._tasks))
+
+    def _drop_tasks(self) -> None:
+        for number in list(self._tasks):
+            self._drop(number)

@@ -32,11 +32,8 @@ from .model.codecs import Format
 __all__ = ["PREFIX", "Settings", "load_settings", "unmatched_variables"]
 
 PREFIX = "DPPCA_"
-#: Variables that are not settings: the file with the settings, and the hooks of `crashpoints`.
-OTHER_VARIABLES = frozenset(
-    PREFIX + name
-    for name in ("CONFIG", "TEST_HOOKS", "TEST_CRASH_AT", "TEST_STOP_AT", "TEST_NOISE")
-)
+#: Variables that are not settings: the name of the file with the settings.
+OTHER_VARIABLES = frozenset({PREFIX + "CONFIG"})
 TOPIC = r"^[A-Za-z0-9._-]{1,249}$"
 Topic = Annotated[str, Field(pattern=TOPIC)]
 

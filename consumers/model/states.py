@@ -16,7 +16,6 @@ import numpy as np
 from stream_dppca import DPPCA, DPPCAError
 from stream_dppca.noise import make_noise
 
-from .. import crashpoints
 from ..errors import StateRefused
 from ..protocols import Message, Position
 
@@ -119,13 +118,13 @@ def check_history(records: Sequence[StateRecord]) -> None:
 
 
 def make_estimator(parameters: Mapping[str, Any]) -> DPPCA:
-    return _finish(DPPCA(**_seeded(parameters)))
+    return DPPCA(**parameters)
 
 
 def restore_estimator(state: dict[str, Any], parameters: Mapping[str, Any]) -> DPPCA:
     """The estimator of a state; refuses settings that differ from those it was made with."""
     try:
-        return _finish(DPPCA.from_state(state, **_seeded(parameters)))
+        return DPPCA.from_state(state, **parameters)
     except DPPCAError as error:
         raise StateRefused(
             f"the stored model does not fit the settings: {error}. Go back to the old setting, or "
@@ -136,13 +135,3 @@ def restore_estimator(state: dict[str, Any], parameters: Mapping[str, Any]) -> D
 def warm_up() -> None:
     """Load what the first batch would load: it takes seconds, in which a task cannot leave."""
     make_noise(None).gaussian(np.zeros(1), sensitivity=1.0, mu=1.0)
-
-
-def _seeded(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {**parameters, "seed": 0} if crashpoints.noise_off() else dict(parameters)
-
-
-def _finish(estimator: DPPCA) -> DPPCA:
-    if crashpoints.noise_off():
-        crashpoints.silence(estimator)
-    return estimator

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any, get_args
 
 from consumers.kafka.cluster import KafkaCluster
@@ -23,6 +24,7 @@ from consumers.settings import Settings
 from .helpers import FEATURES, as_json, check_output, rows
 
 BATCH = 500
+ROOT = Path(__file__).parents[2]
 READERS: tuple[str, ...] = get_args(Settings.model_fields["reader"].annotation)
 
 
@@ -43,7 +45,8 @@ class Instance:
         self.events: list[dict[str, Any]] = []
         self.text = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "consumers.cli", "serve"],
+            [sys.executable, "-m", "tests.launch", "serve"],
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..launch import CRASH_AT
 from .helpers import as_json
 from .processes import BATCH, bench, wait_for
 
@@ -18,7 +19,7 @@ def test_two_processes_and_a_kill(broker: Any, fresh_name: Callable[[str], str])
     """One works, one stands by; the first is killed in a transaction; nothing shows."""
     with bench(broker.bootstrap_servers, fresh_name("e2e")) as b:
         b.produce(3 * BATCH + 100)
-        first = b.start(DPPCA_TEST_HOOKS="1", DPPCA_TEST_CRASH_AT="inside_transaction:5")
+        first = b.start(**{CRASH_AT: "inside_transaction:5"})
         first.wait_for("released", batch=3)
         second = b.start()
         second.wait_for("group_changed", tasks=[])

@@ -18,9 +18,11 @@ from consumers.cli import main
 from consumers.errors import ConfigurationError, Fenced
 from consumers.files.run import StateFile, read_blocks
 
+from ..launch import CRASH_AT, NOISE
 from .helpers import FEATURES, as_json, rows
 
 BATCH = 300
+ROOT = Path(__file__).parents[2]
 FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3",
          "--batch-size", str(BATCH)]  # fmt: skip
 POINTS = ("polling", "batch_full", "before_transaction", "inside_transaction", "after_commit",
@@ -95,10 +97,10 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
         assert "987654" not in str(caught.value)
 
 
-def run(*arguments: Any, stdin: bytes = b"", **environment: str) -> Any:
-    command = [sys.executable, "-m", "consumers.cli", "run", *map(str, arguments), *FLAGS]
+def run(*arguments: Any, module: str = "tests.launch", **environment: str) -> Any:
+    command = [sys.executable, "-m", module, "run", *map(str, arguments), *FLAGS]
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment}
-    return subprocess.run(command, input=stdin, capture_output=True, env=env, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, env=env)
 
 
 def batches(output: bytes) -> dict[int, set[bytes]]:
@@ -114,8 +116,7 @@ def test_a_run_that_is_killed_everywhere_and_goes_on(tmp_path: Path) -> None:
     output = b""
     for point in POINTS:
         times = ":2" if point == "batch_full" else ""
-        done = run("--input", path, "--state", state, DPPCA_TEST_HOOKS="1",
-                   DPPCA_TEST_CRASH_AT=point + times)  # fmt: skip
+        done = run("--input", path, "--state", state, **{CRASH_AT: point + times})
         assert done.returncode == -9, (point, done.stderr)
         output += done.stdout
     done = run("--input", path, "--state", state)
@@ -124,6 +125,21 @@ def test_a_run_that_is_killed_everywhere_and_goes_on(tmp_path: Path) -> None:
     found = batches(output + done.stdout)
     assert sorted(found) == list(range(1, 9))
     assert all(len(payloads) == 1 for payloads in found.values())
+
+
+def test_only_the_launcher_of_the_tests_silences_noise(tmp_path: Path) -> None:
+    path = write(tmp_path, "npy", rows(BATCH))
+
+    def released(module: str) -> tuple[bool, str]:
+        done = run("--input", path, module=module, **{NOISE: "off"})
+        assert done.returncode == 0, done.stderr
+        [release] = [json.loads(line) for line in done.stdout.splitlines()]
+        return release["privacy"]["private"], json.dumps(release["components"])
+
+    silent = {released("tests.launch") for _ in range(2)}
+    assert len(silent) == 1 and not silent.pop()[0]
+    noisy = {released("consumers.cli") for _ in range(2)}
+    assert len(noisy) == 2 and all(private for private, _ in noisy)
 
 
 def test_the_end_is_the_last_release_again(

@@ -25,8 +25,9 @@ from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
 from stream_dppca import DPPCAError
 
+from ..launch import CRASH_AT
 from .helpers import FEATURES, as_json, check_output, in_thread, rows
-from .processes import wait_for
+from .processes import ROOT, wait_for
 
 BATCH = 300
 
@@ -311,14 +312,15 @@ def test_a_process_that_hangs_is_ended(how: str, code: int, event: str) -> None:
         assert "987654" not in done.stderr
 
 
-def test_the_points_of_the_hooks_kill() -> None:
-    code = (
-        "from consumers import crashpoints as t; [t.reach('polling') for _ in range(3)]; print(1)"
-    )
-    for environment, wanted in (
-        ({"DPPCA_TEST_CRASH_AT": "polling:3"}, 0),
-        ({"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_CRASH_AT": "polling:3"}, -signal.SIGKILL),
-        ({"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_CRASH_AT": "polling:4"}, 0),
-    ):
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
-        assert done.returncode == wanted
+def test_the_launcher_kills_at_a_point() -> None:
+    code = """
+import os, signal
+from consumers.crashpoints import on_reach, reach
+from tests.launch import CRASH_AT, signal_at
+on_reach.append(signal_at(os.environ[CRASH_AT], signal.SIGKILL))
+for _ in range(3):
+    reach("polling")
+"""
+    for wanted, ending in (("polling:3", -signal.SIGKILL), ("polling:4", 0), ("closing", 0)):
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={CRASH_AT: wanted})
+        assert done.returncode == ending

@@ -21,6 +21,7 @@ from consumers.service.intake import Segment
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 
+from ..launch import silence
 from .helpers import (
     BATCH,
     FEATURES,
@@ -95,11 +96,10 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
 @pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
 def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit. With `paper`: `adaptive` starts a new block of batches after a restart."""
-    monkeypatch.setenv("DPPCA_TEST_HOOKS", "1")
-    monkeypatch.setenv("DPPCA_TEST_NOISE", "off")
+    silence(monkeypatch.setattr)
     options: dict[str, Any] = {
         "method": "paper", "batch_size": 1000, "epsilon": 20.0, "delta": 1e-2, "K": 1.0, "a": 0.5,
-        "C1": 8.0,
+        "C1": 8.0, "seed": 0,
     }  # fmt: skip
     whole, broken = cluster(), cluster()
     fill(whole, 7000)

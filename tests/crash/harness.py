@@ -21,24 +21,25 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
 from ..consumers.processes import READERS, Instance, wait_for
+from ..launch import CRASH_AT, NOISE, STOP_AT
 
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 100
 #: Of the broker that these tests run on: see `conftest.py`.
 SESSION_SECONDS = 1.5
-QUIET = {"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_NOISE": "off"}
+QUIET = {NOISE: "off"}
 
 __all__ = ["BATCH", "FEATURES", "QUIET", "READERS", "SESSION_SECONDS", "Instance", "Model",
            "crash_at", "model", "read_topic", "stop_at", "stopped", "wait_for"]  # fmt: skip
 
 
 def crash_at(point: str, times: int = 1) -> dict[str, str]:
-    return {"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_CRASH_AT": f"{point}:{times}"}
+    return {CRASH_AT: f"{point}:{times}"}
 
 
 def stop_at(point: str, times: int = 1) -> dict[str, str]:
     """SIGSTOP, where `crash_at` has SIGKILL."""
-    return {"DPPCA_TEST_HOOKS": "1", "DPPCA_TEST_STOP_AT": f"{point}:{times}"}
+    return {STOP_AT: f"{point}:{times}"}
 
 
 def stopped(instance: Instance) -> bool:

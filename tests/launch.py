@@ -1,0 +1,71 @@
+"""`stream-dppca` for the crash tests: it can die or stop at a named point, and do without noise.
+
+    python -m tests.launch serve
+
+- `STREAM_DPPCA_CRASH_AT=<point>[:n]`: SIGKILL when the point of `consumers.crashpoints` is reached
+  for the n-th time (without n: for the first time).
+- `STREAM_DPPCA_STOP_AT=<point>[:n]`: SIGSTOP; the test wakes the process with SIGCONT.
+- `STREAM_DPPCA_NOISE=off`: the model gets a seed, so that every release says that it is not
+  private, and seeded noise is zero. The noise of a model without a seed cannot be silenced.
+
+None of this is in the package: whoever runs `stream-dppca` has the noise.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+from consumers import crashpoints
+
+CRASH_AT, STOP_AT = "STREAM_DPPCA_CRASH_AT", "STREAM_DPPCA_STOP_AT"
+NOISE = "STREAM_DPPCA_NOISE"
+_SIGNALS: Final = {CRASH_AT: signal.SIGKILL, STOP_AT: signal.SIGSTOP}
+#: The methods of `SeededNoise` that draw, and what they do in silence.
+SILENT: Final[dict[str, Callable[..., Any]]] = {
+    "_discrete_gaussian": lambda self, values: values,
+    "_discrete_laplace": lambda self, values, scale: values,
+}
+
+
+def signal_at(wanted: str, number: int) -> Callable[[str], None]:
+    """A listener that sends this process a signal at `<point>[:n]`."""
+    name, _, times = wanted.partition(":")
+    left = int(times or 1)
+
+    def listen(point: str) -> None:
+        nonlocal left
+        if point == name:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), number)
+
+    return listen
+
+
+def silence(set_attribute: Callable[[type, str, Any], None] = setattr) -> None:
+    """Make all seeded noise zero; in a test, `monkeypatch.setattr` puts it back."""
+    from stream_dppca.noise import SeededNoise
+
+    for name, silent in SILENT.items():
+        if name not in vars(SeededNoise):
+            raise AttributeError(f"SeededNoise does not draw by {name}: its noise is not silenced")
+        set_attribute(SeededNoise, name, silent)
+
+
+def main() -> int:
+    from consumers.cli import main as stream_dppca
+
+    for variable, number in _SIGNALS.items():
+        if wanted := os.environ.get(variable):
+            crashpoints.on_reach.append(signal_at(wanted, number))
+    if os.environ.get(NOISE) == "off":
+        os.environ["DPPCA_SEED"] = "0"
+        silence()
+    return stream_dppca()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -3,18 +3,16 @@
     ServiceError
     ├── ConfigurationError     a setting or a topic is not as it must be; says what to change
     ├── StateRefused           the stored state cannot be gone on from; says why
-    └── ClusterError (retriable)   the log did not do what was asked; drop everything and load again
+    └── ClusterError           the cluster did not do what was asked; drop everything, load again
         ├── Fenced             somebody else owns the task now
         ├── OutcomeUnknown     a transaction may or may not have been committed
-        ├── OffsetsGone        the offsets to read at are not in the log (any more)
+        ├── OffsetsGone        the offsets to read at do not exist (any more)
         └── Unavailable        no answer in time
 
 Texts name settings, topics, partitions and offsets, never anything of a record.
 """
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 __all__ = [
     "ClusterError",
@@ -31,9 +29,6 @@ __all__ = [
 class ServiceError(Exception):
     """Base class of all errors of the service."""
 
-    #: Whether doing the same again, from the last committed state, may work.
-    retriable: ClassVar[bool] = False
-
 
 class ConfigurationError(ServiceError):
     """A setting or a topic is not as it must be."""
@@ -44,9 +39,7 @@ class StateRefused(ServiceError):
 
 
 class ClusterError(ServiceError):
-    """The log did not do what was asked."""
-
-    retriable = True
+    """The cluster did not do what was asked. Doing it again, from the last state, may work."""
 
 
 class Fenced(ClusterError):
@@ -58,7 +51,7 @@ class OutcomeUnknown(ClusterError):
 
 
 class OffsetsGone(ClusterError):
-    """The log does not hold the offsets at which it was to be read."""
+    """The cluster does not have the offsets at which it was to be read."""
 
 
 class Unavailable(ClusterError):

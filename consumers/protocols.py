@@ -1,20 +1,21 @@
-"""What the service asks of a log, as small Protocols of our own.
+"""What the service asks of a cluster and of a store, as small Protocols of our own.
 
-Two things implement them: `consumers.kafka` for Apache Kafka and `consumers.kafka.memory` for
-tests and runs without a broker. The same contract tests run on both.
+`consumers.kafka` implements them for Apache Kafka, `consumers.kafka.memory` inside one process
+(tests, runs without a broker), and `consumers.files` implements the store as a state file. The same
+contract tests run on all of them.
 
-The life of a task on a log:
+The life of a task on a cluster:
 
     claim = membership.poll(...)            # the group says which tasks are ours
-    ledger = log.ledger(task, claim)        # fences every earlier owner, before anything is read
-    ledger.load()                           # the last committed states
-    ledger.commit(state, positions)         # state and offsets in one transaction, confirmed
-    ledger.publish([release], positions)    # fenced too: a zombie publishes nothing
+    store = cluster.ledger(task, claim)     # fences every earlier owner, before anything is read
+    store.load()                            # the last committed states
+    store.commit([batch])                   # state and offsets in one transaction, confirmed
+    store.publish([batch.message], ...)     # fenced too: a stale owner publishes nothing
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -23,26 +24,18 @@ __all__ = [
     "Chunk",
     "Claim",
     "Cluster",
-    "Ledger",
+    "FinishedBatch",
     "Membership",
     "Message",
-    "Position",
+    "Positions",
     "Reader",
+    "Store",
     "TopicInfo",
-    "following",
+    "TopicOffsets",
 ]
 
-
-class Position(NamedTuple):
-    """Where to go on in a partition: the next message, and the next row inside it."""
-
-    offset: int
-    row: int = 0
-
-
-def following(offset: int) -> Position:
-    """The position after a whole message. The only place that says offset + 1."""
-    return Position(offset + 1, 0)
+#: For each partition, the offset at which to resume. A file has one partition, 0, of rows.
+Positions = Mapping[int, int]
 
 
 class Chunk(NamedTuple):
@@ -54,7 +47,7 @@ class Chunk(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The offsets a partition can be read at: the first, and one past the last committed."""
+    """The offsets at which a partition can be read: the first, and one past the last stable one."""
 
     first: int
     end: int
@@ -70,8 +63,20 @@ class Message:
 
 
 @dataclass(frozen=True)
+class FinishedBatch:
+    """Everything that is kept of a batch: its result is fixed, and nobody has seen it yet."""
+
+    number: int
+    state: bytes  #: all that a successor needs to resume after this batch
+    message: Message  #: the release, exactly as it is to be published
+    positions: Positions  #: after this batch
+    skipped: bool = False  #: whether nothing was learned from it
+    reason: str | None = None  #: why not
+
+
+@dataclass(frozen=True)
 class TopicInfo:
-    """What is there."""
+    """A topic as the cluster describes it."""
 
     partitions: int
     #: Settings that differ from the cluster's; None if we may not see them.
@@ -84,7 +89,7 @@ class Claim:
     object: compare with `is`."""
 
     tasks: frozenset[int]
-    token: object  #: what the log needs to tell this generation from any other
+    token: object  #: tells this generation from any other, for the cluster
 
 
 class Membership(Protocol):
@@ -94,8 +99,8 @@ class Membership(Protocol):
         """Take part in the group; call it often. None while the group is not settled."""
         ...
 
-    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
-        """The positions that the group has committed, where it has."""
+    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """The offsets that the group has committed, where it has."""
         ...
 
     def close(self) -> None:
@@ -103,49 +108,63 @@ class Membership(Protocol):
         ...
 
 
-class Reader(Protocol):
-    """Reads committed messages of chosen partitions of a topic, without a group."""
+class TopicOffsets(Protocol):
+    """Says which partitions a topic has, and where they begin and end."""
 
     def partitions(self) -> frozenset[int]:
-        """The partitions there are now, asked afresh."""
+        """The partitions that exist now, asked afresh."""
         ...
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]: ...
 
+    def close(self) -> None: ...
+
+
+class Reader(TopicOffsets, Protocol):
+    """Reads committed messages of chosen partitions of a topic, without a group."""
+
     def assign(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets, and no others."""
+        """Read these partitions from these offsets, and no others; none of them is paused."""
+        ...
+
+    def pause(self, partitions: Collection[int]) -> None:
+        """Stop reading these partitions for now, and resume all others."""
         ...
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        """What has come, or nothing. Raises `OffsetsGone` if an offset is not in the log."""
+        """Messages that have come, or nothing. Raises `OffsetsGone` if an offset does not exist."""
         ...
 
     def positions(self) -> dict[int, int]:
         """The next offset of each assigned partition, past what can never be read."""
         ...
 
-    def close(self) -> None: ...
 
-
-class Ledger(Protocol):
-    """The one writer of a task's state and releases. To open one fences all earlier ones."""
+class Store(Protocol):
+    """The one writer of a task's states and releases. To open one fences all earlier ones."""
 
     def load(self) -> list[bytes]:
         """The newest committed states, oldest first, read to the end; the last one counts."""
         ...
 
-    def commit(self, state: bytes, positions: Mapping[int, Position]) -> None:
-        """Write the state and the group's offsets in one transaction.
+    def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
+        """Make finished batches durable, all or none, and publish messages together with them.
 
-        Returns only after the state has been read back as committed. Whatever is raised means that
-        nothing is known: drop everything, open another ledger, load.
+        The batches follow each other; a successor resumes after the last one. The messages are
+        releases that an *earlier* commit has made durable: only such may become visible. Whoever
+        commits several batches at once sees to it that the last state also leads a successor
+        to the releases of the others.
+
+        Returns only when the states are known to be durable. Whatever is raised means that nothing
+        is known: drop everything, open another store, load.
         """
         ...
 
-    def publish(self, records: Sequence[Message], positions: Mapping[int, Position]) -> None:
-        """Write to the output topic, all or nothing; raises `Fenced` for a stale owner.
+    def publish(self, messages: Sequence[Message], positions: Positions) -> None:
+        """Make releases visible, all or none; raises `Fenced` for a stale owner.
 
-        The offsets of the last commit go with it: that is how the group says that we are not.
+        The positions are those of the last commit. They go with the messages so that the brokers
+        check who is asking and refuse a stale owner.
         """
         ...
 
@@ -158,20 +177,22 @@ class Cluster(Protocol):
     def topic(self, name: str) -> TopicInfo | None: ...
 
     def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
-        """Create a topic; one that is there already is no error."""
+        """Create a topic; if it exists already, do nothing."""
         ...
 
     def join(self) -> Membership: ...
 
+    def offsets(self, topic: str) -> TopicOffsets: ...
+
     def reader(self, topic: str) -> Reader: ...
 
-    def ledger(self, task: int, claim: Claim) -> Ledger: ...
+    def ledger(self, task: int, claim: Claim) -> Store: ...
 
     def scan(self, topic: str) -> list[Message]:
-        """Every committed record of a topic, in the order of its partitions."""
+        """Every committed message of a topic, in the order of its partitions."""
         ...
 
-    def publish(self, records: Sequence[Message]) -> None:
+    def publish(self, messages: Sequence[Message]) -> None:
         """Write to the output topic without a task: for what is made of releases alone."""
         ...
 

@@ -87,6 +87,7 @@ class Settings(BaseSettings):
 
     # Messages
     format: Format = Field("json", description="json, json-array, float32 or float64 (packed rows)")
+    rows_per_message: int = Field(1, ge=1, description="of packed formats; must be set for them")
     nested: bool = Field(True, description="whether a dot in a feature leads into an object")
     max_message_bytes: int = Field(1 << 20, ge=1, description="a longer message is a null")
 
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     reader: Literal["kafka-python", "confluent"] = Field(
         "kafka-python", description="what reads the input; confluent is faster, and an extra"
     )
+    plan_interval_ms: int = Field(50, ge=1, description="how often to look for new messages")
     partition_refresh_s: float = Field(
         10.0, gt=0, description="how often to look for partitions, and at the lag"
     )

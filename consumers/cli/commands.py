@@ -326,12 +326,12 @@ def _topics(options: argparse.Namespace) -> int:
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from ..model.merge import merged_record
+    from ..model.merge import merged_message
     from ..model.releases import parse_release
 
     settings = _settings(options)
     with _asked(settings) as log:
-        record = merged_record(log.scan(settings.output_topic), settings.model)
+        record = merged_message(log.scan(settings.output_topic), settings.model)
         if record is None:
             return _fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
         if parse_release(record.value).shards == 1:

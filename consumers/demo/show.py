@@ -216,7 +216,7 @@ class Threads:
         with self._cluster.changed:
             group = self._cluster.groups.get(self._settings.group)
             for (topic, p), at in (group.offsets if group else {}).items():
-                used = at.offset
+                used = at
                 partition = self._cluster.topics[topic].partitions[p]
                 for entry in partition.entries[partition.first : used]:
                     entry.value = None

@@ -84,12 +84,20 @@ def close_client(client: Any) -> None:
             client.close(autocommit=False, timeout_ms=int(CLOSE_SECONDS * 1000))
 
 
-def send_messages(producer: Any, config: KafkaConfig, records: Sequence[Message]) -> None:
-    """Send to the output topic, and wait until the brokers have it."""
+def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> None:
+    """Send to the output topic, and wait until the brokers have it.
+
+    The timestamp is the current time rounded down to the second: how long a batch took, to the
+    millisecond, may depend on its records.
+    """
+    timestamp_ms = int(time.time()) * 1000
     sent = [
-        producer.send(config.output_topic, r.value, key=r.key, headers=list(r.headers))
-        for r in records
-    ]
+        producer.send(
+            config.output_topic, m.value, key=m.key, headers=list(m.headers),
+            timestamp_ms=timestamp_ms,
+        )
+        for m in messages
+    ]  # fmt: skip
     for future in sent:
         future.get(timeout=config.request_timeout_s)
 

@@ -17,7 +17,7 @@ from .client import close_client, read_to_end, send_messages, translated_errors
 from .config import KafkaConfig
 from .ledger import KafkaLedger
 from .membership import KafkaMembership
-from .reader import KafkaReader
+from .reader import KafkaOffsets, KafkaReader
 
 __all__ = ["KafkaCluster"]
 
@@ -66,6 +66,10 @@ class KafkaCluster:
         with translated_errors():
             return KafkaMembership(self.config)
 
+    def offsets(self, topic: str) -> KafkaOffsets:
+        with translated_errors():
+            return KafkaOffsets(self.config, topic)
+
     def reader(self, topic: str) -> KafkaReader:
         with translated_errors():
             if self.config.librdkafka is None:
@@ -96,11 +100,11 @@ class KafkaCluster:
             finally:
                 close_client(consumer)
 
-    def publish(self, records: Sequence[Message]) -> None:
+    def publish(self, messages: Sequence[Message]) -> None:
         with translated_errors():
             producer = KafkaProducer(**self.config.producer)
             try:
-                send_messages(producer, self.config, records)
+                send_messages(producer, self.config, messages)
             finally:
                 close_client(producer)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ..errors import ClusterError, OffsetsGone
-from ..protocols import Chunk, following
+from ..protocols import Chunk
 from .config import KafkaConfig
 from .reader import KafkaReader
 
@@ -70,7 +70,18 @@ class ConfluentReader(KafkaReader):
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         self._at = dict(offsets)
+        self._paused: frozenset[int] = frozenset()
         self._fast.assign([TopicPartition(self._topic, p, at) for p, at in offsets.items()])
+
+    def pause(self, partitions: Collection[int]) -> None:
+        wanted = frozenset(partitions) & self._at.keys()
+        # A pause drops what librdkafka has read ahead, so only those that change are told.
+        self._fast.pause(self._named(wanted - self._paused))
+        self._fast.resume(self._named(self._paused - wanted))
+        self._paused = wanted
+
+    def _named(self, partitions: Collection[int]) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, p) for p in sorted(partitions)]
 
     def read(self, timeout_s: float) -> list[Chunk]:
         try:
@@ -93,7 +104,7 @@ class ConfluentReader(KafkaReader):
             offsets.append(message.offset())
             values.append(message.value())
         for partition, (offsets, _) in found.items():
-            self._pass(partition, following(offsets[-1]).offset)
+            self._pass(partition, offsets[-1] + 1)
         return [Chunk(partition, *both) for partition, both in found.items()]
 
     def _note(self, message: Any) -> None:

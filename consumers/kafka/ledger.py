@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
@@ -24,16 +24,14 @@ from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[impo
 
 from .. import crashpoints
 from ..errors import Fenced, OutcomeUnknown
-from ..protocols import Claim, Message, Position
+from ..protocols import Claim, FinishedBatch, Message, Positions
 from .client import FENCED, close_client, read_to_end, send_messages, translated_errors
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
-__all__ = ["ROW", "KafkaLedger"]
+__all__ = ["KafkaLedger"]
 
 #: How many offsets at the end of the state partition are read first.
 TAIL: Final = 64
-#: Stands before the next row in the metadata of the group's offsets.
-ROW: Final = "row="
 
 
 class KafkaLedger:
@@ -74,37 +72,46 @@ class KafkaLedger:
                     return found
                 back *= 8
 
-    def commit(self, state: bytes, positions: Mapping[int, Position]) -> None:
+    def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
         config = self._config
-        with self._transaction(positions):
-            sent = self._producer.send(
-                config.state_topic, state, key=self._key, partition=self._partition.partition
-            )
+        with self._transaction(batches[-1].positions):
+            sent = [
+                self._producer.send(
+                    config.state_topic, batch.state, key=self._key,
+                    partition=self._partition.partition,
+                )
+                for batch in batches
+            ]  # fmt: skip
             # Nothing may be in flight while we commit: see the top of this module.
-            sent.get(timeout=config.request_timeout_s)
+            for future in sent:
+                future.get(timeout=config.request_timeout_s)
+            send_messages(self._producer, config, messages)
             crashpoints.reach("inside_transaction")
         with translated_errors():
-            self._confirm(state)
+            self._confirm([batch.state for batch in batches])
 
-    def _confirm(self, state: bytes) -> None:
-        """Read the state back: the one committed record since the last that we knew."""
+    def _confirm(self, states: Sequence[bytes]) -> None:
+        """Read the states back: all that was committed since the last one that we knew."""
         self._reader.seek(self._partition, self._next)
         deadline = time.monotonic() + self._config.request_timeout_s
+        found: list[bytes] = []
         while time.monotonic() < deadline:
             for entries in self._reader.poll(timeout_ms=200).values():
-                if len(entries) != 1 or entries[0].value != state:
+                found += [entry.value for entry in entries]
+                if found != list(states[: len(found)]):
                     raise Fenced("somebody else has written to the state of this task")
-                self._next = entries[0].offset + 1
-                return
+                if len(found) == len(states):
+                    self._next = entries[-1].offset + 1
+                    return
         raise OutcomeUnknown("a commit could not be confirmed in time")
 
-    def publish(self, records: Sequence[Message], positions: Mapping[int, Position]) -> None:
+    def publish(self, messages: Sequence[Message], positions: Positions) -> None:
         with self._transaction(positions):
-            send_messages(self._producer, self._config, records)
+            send_messages(self._producer, self._config, messages)
             crashpoints.reach("inside_publish")
 
     @contextlib.contextmanager
-    def _transaction(self, positions: Mapping[int, Position]) -> Iterator[None]:
+    def _transaction(self, positions: Positions) -> Iterator[None]:
         """Begin, and commit at the end. After any error this ledger is done for: what it left
         open, the next owner's fencing ends.
 
@@ -112,10 +119,8 @@ class KafkaLedger:
         that is one no longer is refused before it has written anything.
         """
         offsets = {
-            TopicPartition(self._config.input_topic, p): OffsetAndMetadata(
-                at.offset, f"{ROW}{at.row}", -1
-            )
-            for p, at in positions.items()
+            TopicPartition(self._config.input_topic, p): OffsetAndMetadata(offset, "", -1)
+            for p, offset in positions.items()
         }
         with translated_errors():
             self._producer.begin_transaction()

@@ -13,10 +13,9 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore
 )
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
-from ..protocols import Claim, Position
+from ..protocols import Claim
 from .client import close_client, translated_errors
 from .config import KafkaConfig
-from .ledger import ROW
 
 __all__ = ["KafkaMembership"]
 
@@ -129,7 +128,7 @@ class KafkaMembership:
         """The claim, unless something has happened since."""
         return self._claim if self._listener.changes == self._seen else None
 
-    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
+    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         timeout_ms = int(self._config.request_timeout_s * 1000)
         with translated_errors():
             consumer = KafkaConsumer(**self._config.consumer, group_id=self._config.group)
@@ -140,9 +139,7 @@ class KafkaMembership:
                 }
             finally:
                 close_client(consumer)
-        return {
-            p: Position(at.offset, _row(at.metadata)) for p, at in found.items() if at is not None
-        }
+        return {p: _whole(at.offset, at.metadata) for p, at in found.items() if at is not None}
 
     def close(self) -> None:
         self._closing.set()
@@ -150,7 +147,11 @@ class KafkaMembership:
         close_client(self._consumer)
 
 
-def _row(metadata: str | None) -> int:
-    """The row in the metadata of an offset; 0 if somebody else committed it."""
-    row = (metadata or "").removeprefix(ROW)
-    return int(row) if row.isdecimal() else 0
+def _whole(offset: int, metadata: str | None) -> int:
+    """The first offset of which nothing has been used.
+
+    Until states had version 2, a batch could end inside a message: "row=3" in the metadata then
+    says that rows of the message at the offset itself have been used.
+    """
+    row = (metadata or "").removeprefix("row=")
+    return offset + 1 if row.isdecimal() and int(row) else offset

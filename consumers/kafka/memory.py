@@ -1,4 +1,4 @@
-"""A log inside this process, with the rules of Kafka's that the service relies on.
+"""A cluster inside this process, with the rules of Kafka's that the service relies on.
 
 Transactions become visible whole or not at all; to open a ledger raises the epoch of its task, and
 whoever holds an older one is refused, open transaction and all; a transaction of a generation
@@ -6,7 +6,7 @@ that the group has left behind is refused too; readers see committed messages on
 and for runs without a broker; nothing outlives the process.
 
 Tests reach inside through `MemoryBroker`: `expire` makes a zombie of a member, `trim` is retention,
-`on_commit` stands between a transaction and its caller.
+`remove` compaction, and `on_commit` stands between a transaction and its caller.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from .. import crashpoints
 from ..errors import Fenced, OffsetsGone, Unavailable
-from ..protocols import Bounds, Chunk, Claim, Message, Position, TopicInfo
+from ..protocols import Bounds, Chunk, Claim, FinishedBatch, Message, Positions, TopicInfo
 
 __all__ = ["MemoryBroker", "MemoryCluster"]
 
@@ -30,7 +30,7 @@ class _Entry:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
-    status: Literal["open", "committed", "aborted"] = "committed"
+    status: Literal["open", "committed", "aborted", "removed"] = "committed"
 
 
 @dataclass
@@ -57,7 +57,7 @@ class _Group:
     members: list[int] = field(default_factory=list)
     generation: int = 0
     owners: dict[int, int] = field(default_factory=dict)  # task -> member
-    offsets: dict[tuple[str, int], Position] = field(default_factory=dict)
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def rebalance(self, tasks: int) -> None:
         """A new generation. Owners keep what is their fair share; the rest goes round."""
@@ -115,6 +115,11 @@ class MemoryBroker:
         with self.changed:
             self._topic(topic).partitions += [_Partition() for _ in range(partitions)]
 
+    def remove(self, topic: str, partition: int, offset: int) -> None:
+        """Compaction: a message goes, and its offset stays empty."""
+        with self.changed:
+            self._topic(topic).partitions[partition].entries[offset].status = "removed"
+
     def trim(self, topic: str, partition: int, first: int) -> None:
         with self.changed:
             self._topic(topic).partitions[partition].first = first
@@ -142,70 +147,73 @@ class _Token:
 class MemoryCluster:
     """One instance's view of a `MemoryBroker`."""
 
-    def __init__(self, cluster: MemoryBroker, *, group: str, state_topic: str, input_topic: str,
-                 output_topic: str, max_records: int = 1000) -> None:  # fmt: skip
-        self.cluster = cluster
+    def __init__(self, broker: MemoryBroker, *, group: str, state_topic: str, input_topic: str,
+                 output_topic: str, max_records: int = 1000,
+                 max_bytes: int = 1 << 20) -> None:  # fmt: skip
+        self.broker = broker
         self.group, self.state_topic = group, state_topic
         self.input_topic, self.output_topic = input_topic, output_topic
-        self.max_records = max_records
+        #: One read ends after so many messages, or before so many bytes, as a fetch does.
+        self.max_records, self.max_bytes = max_records, max_bytes
 
     def topic(self, name: str) -> TopicInfo | None:
-        with self.cluster.changed:
-            topic = self.cluster.topics.get(name)
+        with self.broker.changed:
+            topic = self.broker.topics.get(name)
             return None if topic is None else TopicInfo(len(topic.partitions), topic.configs)
 
     def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
-        self.cluster.create(name, info.partitions, info.configs)
+        self.broker.create(name, info.partitions, info.configs)
 
-    def join(self) -> KafkaMembership:
-        return KafkaMembership(self)
+    def join(self) -> MemoryMembership:
+        return MemoryMembership(self)
 
-    def reader(self, topic: str) -> _Reader:
-        return _Reader(self, topic)
+    def offsets(self, topic: str) -> MemoryReader:
+        return MemoryReader(self, topic)
 
-    def ledger(self, task: int, claim: Claim) -> KafkaLedger:
-        return KafkaLedger(self, task, claim)
+    def reader(self, topic: str) -> MemoryReader:
+        return MemoryReader(self, topic)
+
+    def ledger(self, task: int, claim: Claim) -> MemoryLedger:
+        return MemoryLedger(self, task, claim)
 
     def scan(self, topic: str) -> list[Message]:
-        with self.cluster.changed:
+        with self.broker.changed:
             return [
                 Message(entry.key or b"", entry.value or b"", entry.headers)
-                for partition in self.cluster._topic(topic).partitions
+                for partition in self.broker._topic(topic).partitions
                 for entry in partition.entries[partition.first : partition.end()]
                 if entry.status == "committed"
             ]
 
-    def publish(self, records: Sequence[Message]) -> None:
-        for record in records:
-            at = self._output_partition(record.key)
-            self.cluster.produce(self.output_topic, record.value, at, record.key, record.headers)
+    def publish(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            at = self._output_partition(message.key)
+            self.broker.produce(self.output_topic, message.value, at, message.key, message.headers)
 
     def _output_partition(self, key: bytes) -> int:
-        return zlib.crc32(key) % len(self.cluster._topic(self.output_topic).partitions)
+        return zlib.crc32(key) % len(self.broker._topic(self.output_topic).partitions)
 
     def close(self) -> None:
         pass
 
 
-class KafkaMembership:
-    def __init__(self, log: MemoryCluster) -> None:
-        self._log = log
-        cluster = log.cluster
-        with cluster.changed:
-            self.member = cluster.next_member
-            cluster.next_member += 1
+class MemoryMembership:
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster, self._broker = cluster, cluster.broker
+        with self._broker.changed:
+            self.member = self._broker.next_member
+            self._broker.next_member += 1
         self._claim: Claim | None = None
         self._generation = -1
 
     @property
     def _tasks(self) -> int:
-        info = self._log.topic(self._log.state_topic)
+        info = self._cluster.topic(self._cluster.state_topic)
         return 0 if info is None else info.partitions
 
     def poll(self, timeout_s: float) -> Claim | None:
-        cluster = self._log.cluster
-        with cluster.changed:
-            group = cluster.groups.setdefault(self._log.group, _Group())
+        with self._broker.changed:
+            group = self._broker.groups.setdefault(self._cluster.group, _Group())
             if self.member not in group.members:
                 group.members.append(self.member)
                 group.rebalance(self._tasks)
@@ -214,59 +222,79 @@ class KafkaMembership:
                 mine = frozenset(t for t, owner in group.owners.items() if owner == self.member)
                 self._claim = Claim(mine, _Token(self.member, group.generation))
             elif timeout_s:
-                cluster.changed.wait(timeout_s)
+                self._broker.changed.wait(timeout_s)
             return self._claim
 
-    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, Position]:
-        with self._log.cluster.changed:
-            group = self._log.cluster.groups.get(self._log.group, _Group())
+    def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        with self._broker.changed:
+            group = self._broker.groups.get(self._cluster.group, _Group())
             found = {p: group.offsets.get((topic, p)) for p in partitions}
-            return {p: position for p, position in found.items() if position is not None}
+            return {p: offset for p, offset in found.items() if offset is not None}
 
     def close(self) -> None:
-        self._log.cluster.expire(self._log.group, self.member, self._tasks)
+        self._broker.expire(self._cluster.group, self.member, self._tasks)
 
 
-class _Reader:
-    def __init__(self, log: MemoryCluster, topic: str) -> None:
-        self._log, self._topic = log, topic
+class MemoryReader:
+    def __init__(self, cluster: MemoryCluster, topic: str) -> None:
+        self._cluster, self._broker, self._topic = cluster, cluster.broker, topic
         self._at: dict[int, int] = {}
+        self._paused: frozenset[int] = frozenset()
+        self._turn = 0
 
     def partitions(self) -> frozenset[int]:
-        info = self._log.topic(self._topic)
+        info = self._cluster.topic(self._topic)
         return frozenset() if info is None else frozenset(range(info.partitions))
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
-        with self._log.cluster.changed:
-            made = self._log.cluster._topic(self._topic).partitions
+        with self._broker.changed:
+            made = self._broker._topic(self._topic).partitions
             return {p: Bounds(made[p].first, made[p].end()) for p in partitions}
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         self._at = dict(offsets)
+        self._paused = frozenset()
+
+    def pause(self, partitions: Collection[int]) -> None:
+        self._paused = frozenset(partitions)
 
     def read(self, timeout_s: float) -> list[Chunk]:
         deadline = time.monotonic() + timeout_s
-        with self._log.cluster.changed:
+        with self._broker.changed:
             while True:
                 chunks = self._take()
                 wait = deadline - time.monotonic()
                 if chunks or wait <= 0:
                     return chunks
-                self._log.cluster.changed.wait(wait)
+                self._broker.changed.wait(wait)
 
     def _take(self) -> list[Chunk]:
-        chunks, room = [], self._log.max_records
-        made = self._log.cluster._topic(self._topic).partitions
-        for p, at in self._at.items():
-            partition = made[p]
+        """One fetch: from each partition in turn, as much as still fits."""
+        chunks: list[Chunk] = []
+        records, size = self._cluster.max_records, self._cluster.max_bytes
+        made = self._broker._topic(self._topic).partitions
+        order = [p for p in self._at if p not in self._paused]
+        self._turn += 1
+        for i in range(len(order)):
+            p = order[(i + self._turn) % len(order)]
+            partition, at = made[p], self._at[p]
             if at < partition.first or at > len(partition.entries):
                 raise OffsetsGone(f"offset {at} of partition {p} is not in the log")
-            end = min(partition.end(), at + room)
-            kept = [o for o in range(at, end) if partition.entries[o].status == "committed"]
-            self._at[p] = end
-            room -= len(kept)
-            if kept:
-                chunks.append(Chunk(p, kept, [partition.entries[o].value for o in kept]))
+            offsets: list[int] = []
+            values: list[bytes | None] = []
+            for offset in range(at, partition.end()):
+                entry = partition.entries[offset]
+                if entry.status == "committed":
+                    length = len(entry.value or b"")
+                    # The first message is sent whatever its size, or nobody could get past it.
+                    if records == 0 or (length > size and (chunks or offsets)):
+                        break
+                    records, size = records - 1, size - length
+                    offsets.append(offset)
+                    values.append(entry.value)
+                self._at[p] = offset + 1
+            if offsets:
+                chunks.append(Chunk(p, offsets, values))
         return chunks
 
     def positions(self) -> dict[int, int]:
@@ -276,72 +304,77 @@ class _Reader:
         self._at = {}
 
 
-class KafkaLedger:
-    def __init__(self, log: MemoryCluster, task: int, claim: Claim) -> None:
-        self._log, self._task, self._claim = log, task, claim
-        self._id = f"{log.group}.{task}"
-        cluster = log.cluster
-        with cluster.changed:
-            self._epoch = cluster.epochs[self._id] = cluster.epochs.get(self._id, -1) + 1
-            for entry in cluster.open.pop(self._id, []):
+class MemoryLedger:
+    def __init__(self, cluster: MemoryCluster, task: int, claim: Claim) -> None:
+        self._cluster, self._broker = cluster, cluster.broker
+        self._task, self._claim = task, claim
+        self._id = f"{cluster.group}.{task}"
+        with self._broker.changed:
+            self._epoch = self._broker.epochs.get(self._id, -1) + 1
+            self._broker.epochs[self._id] = self._epoch
+            for entry in self._broker.open.pop(self._id, []):
                 entry.status = "aborted"
-            cluster.changed.notify_all()
+            self._broker.changed.notify_all()
 
     def load(self) -> list[bytes]:
-        with self._log.cluster.changed:
-            partition = self._log.cluster._topic(self._log.state_topic).partitions[self._task]
+        with self._broker.changed:
+            partition = self._broker._topic(self._cluster.state_topic).partitions[self._task]
             committed = [e for e in partition.entries if e.status == "committed"]
             return [e.value for e in committed if e.value is not None]
 
-    def commit(self, state: bytes, positions: Mapping[int, Position]) -> None:
-        self._add(self._log.state_topic, self._task, _Entry(self._id.encode(), state))
+    def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
+        for batch in batches:
+            entry = _Entry(self._id.encode(), batch.state)
+            self._add(self._cluster.state_topic, self._task, entry)
+        self._send(messages)
         crashpoints.reach("inside_transaction")
+        self._commit(batches[-1].positions)
+
+    def publish(self, messages: Sequence[Message], positions: Positions) -> None:
+        self._send(messages)
         self._commit(positions)
 
-    def publish(self, records: Sequence[Message], positions: Mapping[int, Position]) -> None:
-        for record in records:
-            at = self._log._output_partition(record.key)
-            entry = _Entry(record.key, record.value, record.headers)
-            self._add(self._log.output_topic, at, entry)
-        self._commit(positions)
+    def _send(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            at = self._cluster._output_partition(message.key)
+            entry = _Entry(message.key, message.value, message.headers)
+            self._add(self._cluster.output_topic, at, entry)
 
-    def _commit(self, positions: Mapping[int, Position]) -> None:
+    def _commit(self, positions: Positions) -> None:
         token = self._claim.token
         if not isinstance(token, _Token):
-            raise TypeError("a claim of another log")
-        with self._log.cluster.changed:
-            group = self._log.cluster.groups[self._log.group]
+            raise TypeError("a claim of another cluster")
+        with self._broker.changed:
+            group = self._broker.groups[self._cluster.group]
             if group.generation != token.generation or token.member not in group.members:
                 self._end("aborted")
                 raise Fenced("the group has moved on to another generation")
             self._end("committed")
-            for p, position in positions.items():
-                group.offsets[self._log.input_topic, p] = position
-        self._log.cluster.on_commit("after")
+            for p, offset in positions.items():
+                group.offsets[self._cluster.input_topic, p] = offset
+        self._broker.on_commit("after")
 
     def close(self) -> None:
-        with self._log.cluster.changed:
-            if self._log.cluster.epochs[self._id] == self._epoch:
+        with self._broker.changed:
+            if self._broker.epochs[self._id] == self._epoch:
                 self._end("aborted")
 
     def _add(self, topic: str, partition: int, entry: _Entry) -> None:
-        cluster = self._log.cluster
-        with cluster.changed:
+        with self._broker.changed:
             self._check()
             entry.status = "open"
-            cluster._topic(topic).partitions[partition].entries.append(entry)
-            cluster.open.setdefault(self._id, []).append(entry)
+            self._broker._topic(topic).partitions[partition].entries.append(entry)
+            self._broker.open.setdefault(self._id, []).append(entry)
 
     def _end(self, status: Literal["committed", "aborted"]) -> None:
-        cluster = self._log.cluster
-        with cluster.changed:
+        with self._broker.changed:
             self._check()
             if status == "committed":
-                cluster.on_commit("before")
-            for entry in cluster.open.pop(self._id, []):
+                self._broker.on_commit("before")
+            for entry in self._broker.open.pop(self._id, []):
                 entry.status = status
-            cluster.changed.notify_all()
+            self._broker.changed.notify_all()
 
     def _check(self) -> None:
-        if self._log.cluster.epochs[self._id] != self._epoch:
+        if self._broker.epochs[self._id] != self._epoch:
             raise Fenced(f"task {self._task} has another owner")

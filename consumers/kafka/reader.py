@@ -1,9 +1,9 @@
-"""Reads committed messages with kafka-python."""
+"""Reads committed messages with kafka-python, and asks where partitions begin and end."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[import-untyped]
@@ -13,13 +13,15 @@ from ..protocols import Bounds, Chunk
 from .client import close_client, translated_errors
 from .config import KafkaConfig
 
-__all__ = ["KafkaReader"]
+__all__ = ["KafkaOffsets", "KafkaReader"]
 
 
-class KafkaReader:
-    def __init__(self, config: KafkaConfig, topic: str) -> None:
+class KafkaOffsets:
+    """Says which partitions a topic has, and where they begin and end."""
+
+    def __init__(self, config: KafkaConfig, topic: str, **options: Any) -> None:
         self._config, self._topic = config, topic
-        self._consumer = KafkaConsumer(**{**config.consumer, **config.fetch})
+        self._consumer = KafkaConsumer(**{**config.consumer, **options})
         self._admin: Any = None
 
     def partitions(self) -> frozenset[int]:
@@ -31,6 +33,7 @@ class KafkaReader:
             return frozenset()
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
+        """The end is the last stable offset: the consumer reads committed messages only."""
         if not partitions:
             return {}
         with translated_errors():
@@ -39,12 +42,34 @@ class KafkaReader:
             end = self._consumer.end_offsets(asked)
             return {tp.partition: Bounds(first[tp], end[tp]) for tp in asked}
 
+    def close(self) -> None:
+        close_client(self._consumer)
+        if self._admin is not None:
+            with contextlib.suppress(Exception):
+                self._admin.close()
+
+
+class KafkaReader(KafkaOffsets):
+    """Reads chosen partitions."""
+
+    def __init__(self, config: KafkaConfig, topic: str) -> None:
+        super().__init__(config, topic, **config.fetch)
+
     def assign(self, offsets: Mapping[int, int]) -> None:
         with translated_errors():
             at = {TopicPartition(self._topic, p): offset for p, offset in offsets.items()}
             self._consumer.assign(list(at))
+            self._consumer.resume(*at)
             for partition, offset in at.items():
                 self._consumer.seek(partition, offset)
+
+    def pause(self, partitions: Collection[int]) -> None:
+        with translated_errors():
+            for partition in self._consumer.assignment():
+                if partition.partition in partitions:
+                    self._consumer.pause(partition)
+                else:
+                    self._consumer.resume(partition)
 
     def read(self, timeout_s: float) -> list[Chunk]:
         with translated_errors():
@@ -63,9 +88,3 @@ class KafkaReader:
         with translated_errors():
             at = {tp.partition: self._consumer.position(tp) for tp in self._consumer.assignment()}
         return {p: offset or 0 for p, offset in at.items()}
-
-    def close(self) -> None:
-        close_client(self._consumer)
-        if self._admin is not None:
-            with contextlib.suppress(Exception):
-                self._admin.close()

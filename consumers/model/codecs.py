@@ -1,14 +1,16 @@
-"""Messages into rows.
+"""Decodes messages into rows.
 
-A message becomes rows of d numbers by the format that was set, or **one null row** (all NaN) if it
-cannot be read: no value, too large, malformed, a feature missing or not a number. Whether it can be
-read depends on that message alone, and nothing of it is ever raised, logged or counted.
+Every message becomes the same number of rows of d numbers, `rows_per_message`, whatever is in it. A
+message that cannot be read (no value, too large, malformed, a feature missing or not a number) is
+**null rows**, all NaN; so are the rows that a message lacks, and rows beyond that number are
+ignored. How a message is read depends on that message alone, and nothing of it is ever raised,
+logged or counted.
 
-| format | a message is | rows |
+| format | a message is | rows in it |
 |---|---|---|
 | `json` | an object; a feature `a.b` is the member `b` of the member `a` | 1 |
 | `json-array` | an array of d numbers in the order of the features | 1 |
-| `float32`, `float64` | packed little-endian rows, one after another | 1 or more |
+| `float32`, `float64` | packed little-endian rows, one after another | 0 or more |
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
 import msgspec
@@ -25,34 +26,34 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
 
-__all__ = ["FORMATS", "Block", "Codec", "Format", "make_codec"]
+__all__ = ["FORMATS", "Codec", "Format", "make_codec"]
 
 Format = Literal["json", "json-array", "float32", "float64"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 
-Rows = NDArray[np.floating[Any]]
+Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
 
 
-@dataclass(frozen=True)
-class Block:
-    """The rows of some messages."""
-
-    rows: Rows
-    #: For each message, the number of rows up to its end; None if every message is one row.
-    ends: NDArray[np.int64] | None = None
-
-
 class Codec(Protocol):
-    def decode(self, values: Values) -> Block:
-        """The rows of each message, in order; at least one row a message."""
+    """Decodes messages of one format."""
+
+    @property
+    def rows_per_message(self) -> int: ...
+
+    def decode(self, values: Values) -> Rows:
+        """Rows of the messages, in order: `rows_per_message` for each."""
         ...
 
 
 def make_codec(
-    format: Format, features: Sequence[str], max_bytes: int, nested: bool = True
+    format: Format,
+    features: Sequence[str],
+    max_bytes: int,
+    nested: bool = True,
+    rows_per_message: int | None = None,
 ) -> Codec:
-    """The codec of a format.
+    """Make the codec of a format.
 
     Parameters
     ----------
@@ -64,16 +65,36 @@ def make_codec(
         Longer messages are nulls.
     nested
         Whether a dot in a feature's name leads into a nested object (`json` only).
+    rows_per_message
+        How many rows each message becomes. JSON messages hold one row; for packed formats it must
+        be given, because with any default the other rows would be ignored without a word.
     """
-    if format == "json":
-        return _JsonObjects(features, max_bytes, nested)
-    if format == "json-array":
+    if format in ("json", "json-array"):
+        if rows_per_message not in (None, 1):
+            raise ConfigurationError(
+                f"`rows_per_message` must be 1 with format {format}: a message holds one row. "
+                f"Found {rows_per_message}."
+            )
+        if format == "json":
+            return _JsonObjects(features, max_bytes, nested)
         return _JsonArrays(len(features), max_bytes)
-    return _Packed(len(features), "<f4" if format == "float32" else "<f8", max_bytes)
+    if rows_per_message is None:
+        raise ConfigurationError(
+            f"`rows_per_message` must be set with format {format}: how many rows do your messages "
+            "hold? A message with fewer leaves nulls, extra rows are ignored."
+        )
+    if rows_per_message < 1:
+        raise ConfigurationError(
+            f"`rows_per_message` must be at least 1. Found {rows_per_message}."
+        )
+    dtype = "<f4" if format == "float32" else "<f8"
+    return _Packed(len(features), dtype, max_bytes, rows_per_message)
 
 
 class _Json:
-    """One row a message, written straight into one block."""
+    """Decodes one row per message, written straight into one array."""
+
+    rows_per_message: Final = 1
 
     def __init__(
         self,
@@ -86,7 +107,7 @@ class _Json:
         self._parse, self._values = parse, values
         self._row = struct.Struct(f"={width}d")
 
-    def decode(self, values: Values) -> Block:
+    def decode(self, values: Values) -> Rows:
         rows = np.empty((len(values), self._width))
         memory = rows.data.cast("B") if len(values) else memoryview(bytearray())
         parse, numbers, limit = self._parse, self._values, self._max_bytes
@@ -104,7 +125,7 @@ class _Json:
             at += stride
         if bad:
             rows[bad] = np.nan
-        return Block(rows)
+        return rows
 
 
 class _JsonArrays(_Json):
@@ -169,26 +190,34 @@ def _struct(tree: dict[str, Any]) -> type[msgspec.Struct]:
 
 
 class _Packed:
-    def __init__(self, width: int, dtype: str, max_bytes: int) -> None:
+    def __init__(self, width: int, dtype: str, max_bytes: int, rows_per_message: int) -> None:
+        self.rows_per_message = rows_per_message
         self._width, self._dtype, self._max_bytes = width, np.dtype(dtype), max_bytes
         self._row_bytes = width * self._dtype.itemsize
 
-    def decode(self, values: Values) -> Block:
-        counts = [self._count(value) for value in values]
-        ends = np.cumsum([count or 1 for count in counts], dtype=np.int64)
-        total = int(ends[-1]) if len(ends) else 0
-        if all(counts):  # nothing bad: one copy of it all
-            joined = b"".join(values)  # type: ignore[arg-type]
-            return Block(np.frombuffer(joined, self._dtype).reshape(total, self._width), ends)
-        rows = np.full((total, self._width), np.nan, self._dtype)
-        for value, count, end in zip(values, counts, ends.tolist(), strict=True):
+    def decode(self, values: Values) -> Rows:
+        per_message, width = self.rows_per_message, self._width
+        full = per_message * self._row_bytes
+        if full <= self._max_bytes and all(v is not None and len(v) == full for v in values):
+            joined = b"".join(values)  # type: ignore[arg-type]  # as it should be: one copy of all
+            packed = np.frombuffer(joined, self._dtype).reshape(len(values) * per_message, width)
+            return _as_float64(packed)
+        rows = np.full((len(values) * per_message, width), np.nan)
+        for i, value in enumerate(values):
+            count = min(self._count(value), per_message)
             if count and value is not None:
-                flat = np.frombuffer(value, self._dtype)
-                rows[end - count : end] = flat.reshape(count, self._width)
-        return Block(rows, ends)
+                flat = np.frombuffer(value, self._dtype, count * width)
+                start = i * per_message
+                rows[start : start + count] = _as_float64(flat.reshape(count, width))
+        return rows
 
     def _count(self, value: bytes | None) -> int:
         """The rows of a message; 0 for a bad one."""
         if value is None or len(value) > self._max_bytes or len(value) % self._row_bytes:
             return 0
         return len(value) // self._row_bytes
+
+
+def _as_float64(packed: NDArray[np.floating[Any]]) -> Rows:
+    with np.errstate(all="ignore"):  # a warning would tell of the records
+        return packed.astype(np.float64)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..protocols import Cluster, Message
-from .releases import Component, PublishedRelease, Source, make_record, parse_release
+from .releases import Component, PublishedRelease, Source, parse_release, release_message
 
-__all__ = ["Merger", "latest_releases", "merge_releases", "merged_record"]
+__all__ = ["Merger", "latest_releases", "merge_releases", "merged_message"]
 
 
 def latest_releases(records: Iterable[Message], model: str) -> dict[int, PublishedRelease]:
@@ -85,10 +85,10 @@ def merge_releases(releases: Sequence[PublishedRelease]) -> PublishedRelease:
     )
 
 
-def merged_record(records: Iterable[Message], model: str) -> Message | None:
+def merged_message(records: Iterable[Message], model: str) -> Message | None:
     """The merged release of what is on the output topic; None before the first release."""
     latest = latest_releases(records, model)
-    return make_record(merge_releases(list(latest.values()))) if latest else None
+    return release_message(merge_releases(list(latest.values()))) if latest else None
 
 
 class Merger:
@@ -98,14 +98,14 @@ class Merger:
     sum of the batch numbers tells any two merged releases apart.
     """
 
-    def __init__(self, log: Cluster, topic: str, model: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, model: str) -> None:
         self._model = model
         self.current: Message | None = None
         self._latest: dict[int, PublishedRelease] = {}
         self._merged: tuple[Source, ...] = ()
-        self._reader = log.reader(topic)
+        self._reader = cluster.reader(topic)
         bounds = self._reader.bounds(sorted(self._reader.partitions()))
-        for record in log.scan(topic):
+        for record in cluster.scan(topic):
             self._take(record.value)
         # Bounds from before the scan: nothing is passed over, and seeing it twice does no harm.
         self._reader.assign({p: bound.end for p, bound in bounds.items()})
@@ -120,7 +120,7 @@ class Merger:
         )
         if not sources or sources == self._merged:
             return None
-        return make_record(merge_releases(list(self._latest.values())))
+        return release_message(merge_releases(list(self._latest.values())))
 
     def published(self, record: Message) -> None:
         self.current = record
@@ -134,7 +134,7 @@ class Merger:
         if release.model != self._model:
             return
         if isinstance(release.task, str):
-            self.published(make_record(release))
+            self.published(release_message(release))
         elif release.task not in self._latest or release.batch > self._latest[release.task].batch:
             self._latest[release.task] = release
 

@@ -1,4 +1,4 @@
-"""What goes to the output topic: versioned JSON, its schema, its CloudEvents headers.
+"""Releases as they go to the output topic: versioned JSON, its schema, CloudEvents headers.
 
 The bytes of a release are made once, stored with the state, and published as stored, so that a
 release published again is the same release. The schema is
@@ -26,9 +26,9 @@ __all__ = [
     "PublishedRelease",
     "Source",
     "key_of",
-    "make_record",
     "make_release",
     "parse_release",
+    "release_message",
     "schema",
 ]
 
@@ -113,12 +113,16 @@ def key_of(model: str, task: int | str) -> bytes:
     return f"{model}/{task}".encode()
 
 
-def make_record(release: PublishedRelease, now: datetime.datetime | None = None) -> Message:
-    """The release as a message: canonical JSON with CloudEvents headers (binary mode)."""
+def release_message(release: PublishedRelease, now: datetime.datetime | None = None) -> Message:
+    """The release as a message: canonical JSON with CloudEvents headers (binary mode).
+
+    Its time is rounded down to the second: how long a batch took, to the millisecond, may depend
+    on its records.
+    """
     value = json.dumps(
         release.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":")
     ).encode()
-    time = (now or datetime.datetime.now(datetime.UTC)).isoformat(timespec="milliseconds")
+    time = (now or datetime.datetime.now(datetime.UTC)).isoformat(timespec="seconds")
     numbers = "-".join(str(s.batch) for s in release.sources) or str(release.batch)
     headers = {
         "content-type": "application/json",

@@ -1,13 +1,20 @@
-"""What a task stores at the end of a batch, and the estimator made from it.
+"""States: all that is kept at the end of a batch, and the estimator made from it.
 
-The state topic is inside the trust boundary: besides what is published it holds where each
-partition was left off. It never holds a record, a partial batch or noise.
+A state is inside the trust boundary: besides what is published it holds where each partition was
+left off, and of files a keyed digest of the rows used. It never holds a record, a partial batch or
+noise.
+
+Version 2 added the slot rule, the unit and the inputs, and its positions are whole offsets. In
+version 1 a batch could end inside a message; a state of that version still resumes, at the message
+after: the rows that are left of a message are given up rather than used under another rule.
 """
 
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -17,15 +24,27 @@ from stream_dppca import DPPCA, DPPCAError
 from stream_dppca.noise import make_noise
 
 from ..errors import StateRefused
-from ..protocols import Message, Position
+from ..protocols import Message
 
-__all__ = ["StateRecord", "check_history", "check_state", "decode_state", "encode_state",
-           "make_estimator", "parse_state", "restore_estimator", "warm_up"]  # fmt: skip
+__all__ = [
+    "ModelIdentity",
+    "SlotRule",
+    "StateRecord",
+    "StoredMessage",
+    "UsedInput",
+    "check_history",
+    "check_state",
+    "decode_state",
+    "encode_state",
+    "make_estimator",
+    "restore_estimator",
+    "warm_up",
+]
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
-class Published(msgspec.Struct, frozen=True):
+class StoredMessage(msgspec.Struct, frozen=True):
     """The exact message to publish."""
 
     key: str
@@ -33,17 +52,46 @@ class Published(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, record: Message) -> Published:
-        headers = tuple((name, value.decode()) for name, value in record.headers)
-        return cls(record.key.decode(), record.value.decode(), headers)
+    def of(cls, message: Message) -> StoredMessage:
+        headers = tuple((name, value.decode()) for name, value in message.headers)
+        return cls(message.key.decode(), message.value.decode(), headers)
 
-    def record(self) -> Message:
+    def message(self) -> Message:
         headers = tuple((name, value.encode()) for name, value in self.headers)
         return Message(self.key.encode(), self.value.encode(), headers)
 
 
+class SlotRule(msgspec.Struct, frozen=True):
+    """How records take slots. Under another rule the same records would share other batches.
+
+    - `offsets`: one offset of a partition is `rows_per_message` slots (`consumers.service.plan`).
+    - `rows`: one row of a file is one slot.
+    """
+
+    rule: str
+    rows_per_message: int = 1
+
+
+class UsedInput(msgspec.Struct, frozen=True):
+    """The rows of a file that were used, recognisable without being stored.
+
+    The digests are keyed (BLAKE2b) with a random key that is nowhere but here.
+    """
+
+    name: str
+    key: str
+    rows: int  #: used, from the beginning
+    first_batch: str  #: digest of the first batch of rows
+    digest: str  #: digest of all rows used; empty if a state of version 1 used them
+
+    @classmethod
+    def of_version_1(cls, name: str, rows: int) -> UsedInput:
+        """Of version 1 only the number of rows is known."""
+        return cls(name, secrets.token_hex(16), rows, "", "")
+
+
 class StateRecord(msgspec.Struct, frozen=True):
-    """Everything that a task needs to go on after a batch."""
+    """Everything that is needed to resume after a batch."""
 
     version: int
     model: str
@@ -53,45 +101,90 @@ class StateRecord(msgspec.Struct, frozen=True):
     batch: int
     #: Unique to this write: what is read back after a commit is ours or it is not.
     writer: str
-    positions: dict[str, Position]
+    positions: dict[str, int]
     estimator: dict[str, Any]
-    release: Published
+    release: StoredMessage
+    slots: SlotRule | None = None  #: None in version 1
+    unit: str = "record"  #: whose privacy the guarantee is about
+    inputs: tuple[UsedInput, ...] = ()  #: of files, in the order of their use
 
-    def next_positions(self) -> dict[int, Position]:
-        return {int(partition): position for partition, position in self.positions.items()}
+    def next_positions(self) -> dict[int, int]:
+        return {int(partition): offset for partition, offset in self.positions.items()}
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _StateRecord1(msgspec.Struct, frozen=True):
+    """Version 1, whose positions are pairs: the next message, and the next row in it."""
+
+    version: int
+    model: str
+    task: int
+    shards: int
+    input: str
+    batch: int
+    writer: str
+    positions: dict[str, tuple[int, int]]
+    estimator: dict[str, Any]
+    release: StoredMessage
+
+    def upgraded(self) -> StateRecord:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        whole = {p: offset + (row > 0) for p, (offset, row) in self.positions.items()}
+        return StateRecord(**{**fields, "version": VERSION, "positions": whole})
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(StateRecord)
+_version = msgspec.json.Decoder(_Version).decode
+_decode_1 = msgspec.json.Decoder(_StateRecord1).decode
+_decode_2 = msgspec.json.Decoder(StateRecord).decode
 
 
 def encode_state(record: StateRecord) -> bytes:
     return _encoder.encode(record)
 
 
-def decode_state(value: bytes, *, model: str, task: int, shards: int, input: str) -> StateRecord:
-    """Read a state, and refuse one that is not of this task."""
-    record = parse_state(value, "the state record cannot be read: is this the state topic?")
-    check_state(record, model=model, task=task, shards=shards, input=input)
-    return record
-
-
-def parse_state(value: bytes, refusal: str) -> StateRecord:
-    """Read a state; `refusal` says where it should have been."""
+def decode_state(value: bytes, refusal: str) -> StateRecord:
+    """Read a state of any version; `refusal` is the error if it is not one."""
     try:
-        return _decoder.decode(value)
+        version = _version(value).version
+        if version == 1:
+            return _decode_1(value).upgraded()
+        if version == VERSION:
+            return _decode_2(value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise StateRefused(refusal) from None
+    raise StateRefused(
+        f"the state has version {version}, this program reads versions 1 and {VERSION}. Use the "
+        "program that wrote it, or a newer one."
+    )
 
 
-def check_state(record: StateRecord, *, model: str, task: int, shards: int, input: str) -> None:
-    """Refuse a state that is not of this task."""
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Says whose state it is. A state of another identity is refused."""
+
+    model: str
+    task: int
+    shards: int
+    input: str
+    slots: SlotRule
+    unit: str = "record"
+
+
+def check_state(record: StateRecord, identity: ModelIdentity) -> None:
+    """Refuse a state that is not of this model and task, or whose slots follow another rule."""
+    slots, found_slots = identity.slots, record.slots or identity.slots
     for name, found, wanted in (
-        ("version", record.version, VERSION),
-        ("model", record.model, model),
-        ("task", record.task, task),
-        ("shards", record.shards, shards),
-        ("input topic", record.input, input),
+        ("model", record.model, identity.model),
+        ("task", record.task, identity.task),
+        ("shards", record.shards, identity.shards),
+        ("input topic", record.input, identity.input),
+        ("unit", record.unit, identity.unit),
+        ("slot rule", found_slots.rule, slots.rule),
+        ("rows_per_message", found_slots.rows_per_message, slots.rows_per_message),
     ):
         if found != wanted:
             raise StateRefused(

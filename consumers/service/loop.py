@@ -39,16 +39,23 @@ BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 
 def task_config(settings: Settings) -> TaskConfig:
+    """The settings as tasks need them."""
     return TaskConfig(
         model=settings.model,
         shards=settings.shards,
         input_topic=settings.input_topic,
+        output_topic=settings.output_topic,
         features=settings.features,
         estimator=settings.estimator(),
         codec=make_codec(
-            settings.format, settings.features, settings.max_message_bytes, settings.nested
+            settings.format,
+            settings.features,
+            settings.max_message_bytes,
+            settings.nested,
+            settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None,
         ),
         start=settings.start,
+        plan_interval_s=settings.plan_interval_ms / 1000,
         refresh_s=settings.partition_refresh_s,
         stall_s=settings.stall_timeout_s,
     )
@@ -58,14 +65,15 @@ class Service:
     """One instance. `run` returns after `stop` is set, or raises what cannot be mended."""
 
     def __init__(
-        self, settings: Settings, log: Cluster, *, stop: threading.Event | None = None,
+        self, settings: Settings, cluster: Cluster, *, stop: threading.Event | None = None,
         watched: bool = True,
     ) -> None:  # fmt: skip
         self.settings, self.stop = settings, stop or threading.Event()
         self.metrics = Metrics()
-        self._log = log
+        self._cluster = cluster
         self._config = task_config(settings)
-        make_estimator(self._config.estimator)  # refuses before anything is made on the cluster
+        # Refuse before anything is made on the cluster.
+        self._config.offsets_per_batch(make_estimator(self._config.estimator).batch_size)
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None
@@ -82,7 +90,7 @@ class Service:
         )  # fmt: skip
         self._watched = watched
 
-    # What the pages show
+    # Pages
 
     def alive(self) -> bool:
         return self._watchdog.alive()
@@ -117,7 +125,7 @@ class Service:
             self._drop_tasks()
             if self._membership is not None:
                 self._membership.close()
-            self._log.close()
+            self._cluster.close()
             http.close()
             self._watchdog.close()
             log_event("left")
@@ -128,10 +136,10 @@ class Service:
         warming.start()
         while not self.stop.is_set():
             try:
-                ensure_topics(self._log, self.settings)
+                ensure_topics(self._cluster, self.settings)
                 while warming.is_alive() and not self.stop.is_set():
                     warming.join(0.1)
-                self._membership = self._log.join()
+                self._membership = self._cluster.join()
                 return
             except ClusterError as error:
                 log_event("waiting_for_brokers", level="warning", **describe_error(error))
@@ -171,7 +179,7 @@ class Service:
             return self._claim
         try:
             if self._membership is None:  # given up to join again
-                self._membership = self._log.join()
+                self._membership = self._cluster.join()
             claim = self._membership.poll(IDLE_SECONDS if idle else 0.0)
         except ClusterError as error:
             log_event("group_error", level="warning", **describe_error(error))
@@ -228,7 +236,7 @@ class Service:
             return
         log_event("task_starting", task=number)
         self._tasks[number] = Task(
-            number, self._log, self._membership, claim, self._config, self.metrics
+            number, self._cluster, self._membership, claim, self._config, self.metrics
         )
         self.metrics.tasks.set(len(self._tasks))
         log_event("task_started", task=number)
@@ -247,11 +255,13 @@ class Service:
 
         def merge() -> None:
             if self._merger is None:
-                self._merger = Merger(self._log, self.settings.output_topic, self.settings.model)
-            record = self._merger.poll()
-            if record is not None:
-                task.publish_merged(record)
-                self._merger.published(record)
+                self._merger = Merger(
+                    self._cluster, self.settings.output_topic, self.settings.model
+                )
+            message = self._merger.poll()
+            if message is not None:
+                task.publish_merged(message)
+                self._merger.published(message)
                 log_event("merged")
 
         self._guarded(0, merge)

@@ -1,9 +1,8 @@
-"""One task: one estimator over its share of the input partitions.
+"""One task: one model over its share of the input partitions.
 
-    fence -> load the last committed state -> publish its release again (same bytes) -> seek
-      ┌─> poll -> decode -> slots ... the batch is full -> the estimator releases ─┐
-      └────────────────────────────────────────────────────────────────────────────┤
-          publish <- one transaction: state, offsets, the exact bytes to publish <─┘
+    fence ─> load the last committed state ─> publish its release again (same bytes)
+      ┌─> plan ─> read ─> learn ─┐
+      └──────────────────────────┴─> commit: one transaction with state and offsets ─> publish
 
 While a batch is committed and published, in a thread of its own, the next one is read. It cannot
 end before the one before it is out. Everything in memory is worth nothing until the transaction has
@@ -15,34 +14,24 @@ docs/service.md.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from stream_dppca import DPPCA, Release
-
 from .. import crashpoints
-from ..errors import StateRefused
+from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
 from ..model.codecs import Codec
-from ..model.releases import make_record, make_release
-from ..model.states import (
-    VERSION,
-    Published,
-    StateRecord,
-    check_history,
-    decode_state,
-    encode_state,
-    make_estimator,
-    restore_estimator,
-)
-from ..protocols import Claim, Cluster, Ledger, Membership, Message, Position
+from ..model.learner import Learner, finish_batch
+from ..model.releases import key_of
+from ..model.states import ModelIdentity, SlotRule, decode_state
+from ..protocols import Claim, Cluster, FinishedBatch, Membership, Message, Positions, Store
 from .background import Background
-from .intake import Intake
 from .metrics import Metrics
+from .planner import PlannedBatch, Planner
+from .ranges import RangeReader
 
 __all__ = ["Task", "TaskConfig"]
 
@@ -51,17 +40,29 @@ CLOSE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What all tasks of a model share."""
+    """Settings that all tasks of a model share."""
 
     model: str
     shards: int
     input_topic: str
+    output_topic: str
     features: tuple[str, ...]
     estimator: Mapping[str, Any]  #: parameters of `DPPCA`
     codec: Codec
     start: Literal["earliest", "latest"] = "earliest"
-    refresh_s: float = 10.0  #: how often to look for new partitions, and at the lag
+    plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions
+    refresh_s: float = 10.0  #: time between looks for new partitions, and at the lag
     stall_s: float = 120.0  #: how long a partition with unread messages may stand still
+
+    def offsets_per_batch(self, batch_size: int) -> int:
+        """The offsets of a batch; refuses a batch that would end inside a message."""
+        per_message = self.codec.rows_per_message
+        if batch_size % per_message:
+            raise ConfigurationError(
+                f"`batch_size` must be a multiple of `rows_per_message`. Found {batch_size} and "
+                f"{per_message}."
+            )
+        return batch_size // per_message
 
 
 class Task:
@@ -70,7 +71,7 @@ class Task:
     def __init__(
         self,
         number: int,
-        log: Cluster,
+        cluster: Cluster,
         membership: Membership,
         claim: Claim,
         config: TaskConfig,
@@ -80,148 +81,141 @@ class Task:
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the release that is out
         self._ending = Background("batch-end")
+        self._batch: PlannedBatch | None = None  # the one that is being read
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
-        self._ledger: Ledger = log.ledger(number, claim)
+        self._store: Store = cluster.ledger(number, claim)
         crashpoints.reach("fenced")
-        self._open: list[Ledger | Intake] = [self._ledger]
+        self._open: list[Store | Planner | RangeReader] = [self._store]
         try:
-            self._intake = Intake(
-                log, config.input_topic, config.codec, metrics, task=number, shards=config.shards,
-                refresh_s=config.refresh_s, stall_s=config.stall_s,
+            self._learner = self._load()
+            self._committed = self._learner.positions
+            size = config.offsets_per_batch(self._learner.batch_size)
+            self.planner = Planner(
+                cluster.offsets(config.input_topic), config.input_topic, metrics, task=number,
+                shards=config.shards, size=size, interval_s=config.plan_interval_s,
+                refresh_s=config.refresh_s, patience_s=config.stall_s,
             )  # fmt: skip
-            self._open.append(self._intake)
-            self._estimator = self._load(membership)
+            self._open.append(self.planner)
+            self._refuse_lost_state(cluster, membership)
+            self._ranges = RangeReader(
+                cluster.reader(config.input_topic), config.input_topic, config.codec, metrics,
+                width=len(config.features), size=size, stall_s=config.stall_s,
+                bounds=self.planner.bounds,
+            )  # fmt: skip
+            self._open.append(self._ranges)
+            # A partition that a state does not know is new: nothing of it has been used.
+            new = "earliest" if self._learner.n_batches else config.start
+            self._ranges.begin(self.planner.begin(self._committed, new))
             crashpoints.reach("loaded")
             self._publish_again()
+            self.planner.start()
         except BaseException:
             self.close()
             raise
 
     # Start
 
-    def _load(self, membership: Membership) -> DPPCA:
-        """The estimator of the last committed state; the intake stands where it stopped."""
+    def _load(self) -> Learner:
+        """The learner of the last committed state."""
         config = self._config
-        history = [
-            decode_state(
-                value, model=config.model, task=self.number, shards=config.shards,
-                input=config.input_topic,
-            )
-            for value in self._ledger.load()
-        ]  # fmt: skip
-        check_history(history)
-        self._committed = positions = history[-1].next_positions() if history else {}
-        self._refuse_lost_state(membership, positions)
-        if not history:
-            self._intake.begin({}, config.start)
+        identity = ModelIdentity(
+            model=config.model, task=self.number, shards=config.shards, input=config.input_topic,
+            slots=SlotRule("offsets", config.codec.rows_per_message),
+        )  # fmt: skip
+        refusal = "the state record cannot be read: is this the state topic?"
+        history = [decode_state(value, refusal) for value in self._store.load()]
+        learner = Learner(identity, config.estimator, history)
+        if history:
+            log_event("state_loaded", task=self.number, batch=learner.n_batches)
+        else:
             log_event("state_new", task=self.number)
-            return make_estimator(config.estimator)
-        last = history[-1]
-        estimator = restore_estimator(last.estimator, config.estimator)
-        if estimator.n_batches != last.batch:
-            raise StateRefused(f"the state of batch {last.batch} holds another batch's estimator")
-        self.current = last.release.record()
-        # A partition that the state does not know is new: nothing of it has been used.
-        self._intake.begin(positions, "earliest")
-        log_event("state_loaded", task=self.number, batch=last.batch)
-        return estimator
+        return learner
 
-    def _refuse_lost_state(self, membership: Membership, positions: Mapping[int, Position]) -> None:
-        """State and offsets are committed together. If the offsets are ahead, states are lost
-        (topic emptied, copied back, unclean election): records that were used would be used again.
+    def _refuse_lost_state(self, cluster: Cluster, membership: Membership) -> None:
+        """Refuse to begin where records were used before, by a state that is lost.
+
+        State and offsets are committed together. If the offsets are ahead, states are lost (topic
+        emptied, copied back, unclean election). Offsets may expire; but what was released stays on
+        the output topic, and if it is there without a state, the state is lost too.
         """
         topic = self._config.input_topic
-        for p, used in membership.committed(topic, self._intake.share()).items():
-            at = positions.get(p, Position(0))
+        way_out = (
+            "Restore the state topic; or, to begin a new model, give it its own name, group and "
+            "state topic, and start='latest'."
+        )
+        for p, used in membership.committed(topic, self.planner.share()).items():
+            at = self._committed.get(p, 0)
             if used > at:
                 raise StateRefused(
-                    f"the group has used partition {p} of {topic!r} up to offset {used.offset}, "
-                    f"row {used.row}, the state of task {self.number} only up to {at.offset}, "
-                    f"row {at.row}: states are lost. "
-                    "Restore the state topic; or, to begin a new model, give it its own name, "
-                    "group and state topic, and start='latest'."
+                    f"the group has used partition {p} of {topic!r} up to offset {used}, the state "
+                    f"of task {self.number} only up to {at}: states are lost. {way_out}"
+                )
+        if self._learner.n_batches == 0:
+            key = key_of(self._config.model, self.number)
+            if any(message.key == key for message in cluster.scan(self._config.output_topic)):
+                raise StateRefused(
+                    f"task {self.number} has no state, but {self._config.output_topic!r} holds a "
+                    f"release of model {self._config.model!r}: the state is lost, and the records "
+                    f"behind that release must not be used again. {way_out}"
                 )
 
     # The loop
 
     def step(self, timeout_s: float) -> bool:
-        """Read once and learn, at most to the end of the batch. True if there was anything."""
+        """Read once, and learn if the batch is complete. True if there was anything to do."""
         crashpoints.reach("polling")
         self._ending.check()
-        if not self._intake.read(timeout_s):
+        if self._batch is None:
+            self._batch = self.planner.next_batch()
+            if self._batch is None:
+                return self._read_ahead(min(timeout_s, self._config.plan_interval_s))
+            self._ranges.start(self._batch.ranges)
+            progress = True
+        else:
+            progress = self._ranges.read(timeout_s)
+        if self._ranges.complete:
+            batch = self._learner.learn(self._ranges.take(), self._batch.positions)
+            self._batch = None
+            self._ending.start(partial(self._finish, batch))
+        return progress
+
+    def _read_ahead(self, timeout_s: float) -> bool:
+        """Read before anything is planned: it will be."""
+        if self._ranges.full:
+            self.planner.wait(timeout_s)
             return False
-        estimator = self._estimator
-        size, before = estimator.batch_size, estimator.n_batches
-        while estimator.n_batches == before and self._intake.waiting:
-            estimator.learn_array(self._intake.take(size - estimator.n_seen % size))
-        if estimator.n_batches != before:
-            crashpoints.reach("batch_full")
-            state, record, release = self._end_of_batch()
-            positions = dict(self._intake.positions)
-            self._ending.start(partial(self._finish_batch, state, record, release, positions))
-        return True
+        return self._ranges.read(timeout_s)
 
-    def _end_of_batch(self) -> tuple[bytes, Message, Release]:
-        """All that is to be kept of the batch."""
-        estimator, config = self._estimator, self._config
-        release = estimator.last_release
-        if release is None or estimator.n_seen % estimator.batch_size:
-            raise RuntimeError("not at the end of a batch")
-        published = make_release(
-            release, model=config.model, task=self.number, shards=config.shards,
-            features=config.features,
-        )  # fmt: skip
-        record = make_record(published)
-        state = StateRecord(
-            version=VERSION,
-            model=config.model,
-            task=self.number,
-            shards=config.shards,
-            input=config.input_topic,
-            batch=release.batch,
-            writer=uuid.uuid4().hex,
-            positions={str(p): at for p, at in sorted(self._intake.positions.items())},
-            estimator=estimator.state(),
-            release=Published.of(record),
-        )
-        return encode_state(state), record, release
-
-    def _finish_batch(
-        self, state: bytes, record: Message, release: Release, positions: dict[int, Position]
-    ) -> None:
-        """Durable, then visible."""
-        crashpoints.reach("before_transaction")
-        started = time.monotonic()
-        self._ledger.commit(state, positions)
-        self._committed = positions
-        self._metrics.commit_seconds.observe(time.monotonic() - started)
-        crashpoints.reach("after_commit")
-        self._publish(record)
+    def _finish(self, batch: FinishedBatch) -> None:
+        seconds = finish_batch(self._store, batch)
+        self._note_published(batch.message, batch.positions)
+        self._metrics.commit_seconds.observe(seconds)
         self._metrics.batches.labels(task=str(self.number)).inc()
-        log_event("released", level="warning" if release.skipped else "info", task=self.number,
-                  batch=release.batch, skipped=release.skipped, reason=release.reason)  # fmt: skip
-        crashpoints.reach("after_publish")
+        log_event("released", level="warning" if batch.skipped else "info", task=self.number,
+                  batch=batch.number, skipped=batch.skipped, reason=batch.reason)  # fmt: skip
+
+    def _note_published(self, message: Message, positions: Positions) -> None:
+        self.current, self._committed = message, positions
+        # To the second: how long a batch took may depend on its records.
+        self._metrics.published.labels(task=str(self.number)).set(int(time.time()))
 
     def settle(self, timeout_s: float | None = None) -> None:
         """Wait until the last full batch is out; raises what kept it from that."""
         self._ending.wait(timeout_s)
 
-    def _publish(self, record: Message) -> None:
-        self._ledger.publish([record], self._committed)
-        self.current = record
-        self._metrics.published.labels(task=str(self.number)).set_to_current_time()
-
     def _publish_again(self) -> None:
         """Whoever committed this release may have died before it was out."""
-        if self.current is not None:
-            self._publish(self.current)
-            log_event("published_again", task=self.number, batch=self._estimator.n_batches)
+        message = self._learner.current
+        if message is not None:
+            self._store.publish([message], self._committed)
+            self._note_published(message, self._committed)
+            log_event("published_again", task=self.number, batch=self._learner.n_batches)
 
-    def publish_merged(self, record: Message) -> None:
+    def publish_merged(self, message: Message) -> None:
         """A merged release. The offsets are those of the last batch, not of where we are now."""
         self.settle()
-        self._ledger.publish([record], self._committed)
+        self._store.publish([message], self._committed)
 
     def close(self) -> None:
         """Let go of everything. What is in memory is lost, as it must be."""

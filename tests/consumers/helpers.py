@@ -44,19 +44,24 @@ def cluster(partitions: int = 1, shards: int = 1) -> MemoryBroker:
     return made
 
 
-def memory_log(on: MemoryBroker, max_records: int = 100) -> MemoryCluster:
+def memory_log(on: MemoryBroker, max_records: int = 100, max_bytes: int = 1 << 20) -> MemoryCluster:
     return MemoryCluster(on, group=GROUP, state_topic=STATE, input_topic=INPUT, output_topic=OUTPUT,
-                     max_records=max_records)  # fmt: skip
+                         max_records=max_records, max_bytes=max_bytes)  # fmt: skip
 
 
-def config(format: str = "json", shards: int = 1, **estimator: Any) -> TaskConfig:
+def config(
+    format: str = "json", shards: int = 1, rows_per_message: int | None = None, **estimator: Any
+) -> TaskConfig:
+    """The clock of the planner does not tick: `drain` takes its samples."""
     return TaskConfig(
         model=MODEL,
         shards=shards,
         input_topic=INPUT,
+        output_topic=OUTPUT,
         features=FEATURES,
         estimator={**ESTIMATOR, **estimator},
-        codec=make_codec(format, FEATURES, 1 << 20),  # type: ignore[arg-type]
+        codec=make_codec(format, FEATURES, 1 << 20, True, rows_per_message),  # type: ignore[arg-type]
+        plan_interval_s=3600.0,
         refresh_s=0.0,
     )
 
@@ -102,8 +107,12 @@ def start_task(log: Cluster, number: int = 0, **options: Any) -> Task:
 
 
 def drain(task: Task, until: Callable[[], bool] | None = None) -> None:
-    """Step until there is nothing more to do."""
-    while task.step(0.0):
+    """Step until there is nothing more to do, with a sample whenever nothing is planned."""
+    while True:
+        if not task.step(0.0):
+            task.planner.sample()
+            if not task.step(0.0):
+                return
         task.settle()
         if until is not None and until():
             return

@@ -164,7 +164,7 @@ class Bench:
         for task in range(self.shards):
             mine = [s for s in self.states() if s["task"] == task]
             assert [s["batch"] for s in mine] == list(range(1, len(mine) + 1))
-            slots = [sum(offset for offset, _ in s["positions"].values()) for s in mine]
+            slots = [sum(s["positions"].values()) for s in mine]
             assert slots == [BATCH * (i + 1) for i in range(len(mine))]
             for before, after in itertools.pairwise(mine):
                 for p, at in before["positions"].items():

@@ -13,7 +13,7 @@ from consumers.cli import commands as cli
 from consumers.errors import ConfigurationError
 from consumers.events import LastReason
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.model.releases import make_record
+from consumers.model.releases import release_message
 
 from .test_releases import released
 
@@ -138,7 +138,7 @@ def test_merge_refuses_one_shard(
     on(cluster, monkeypatch)
     for shards, code in ((1, 78), (2, 0)):
         release = released(0, 1).model_copy(update={"model": "t", "shards": shards})
-        cluster.produce("t.components", make_record(release).value)
+        cluster.produce("t.components", release_message(release).value)
         assert cli.main(["merge", *LEAST]) == code
         shown = capsys.readouterr()
         assert ("nothing to merge" in shown.err) == (shards == 1)

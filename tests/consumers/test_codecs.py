@@ -18,13 +18,14 @@ GOOD = json.dumps({"a": 1, "b": {"c": 2.5, "d": {"e": -3}}, "other": [1, {}]}).e
 
 
 def decode(format: str, values: list[bytes | None], limit: int = 10_000, **options: Any) -> Any:
+    if format.startswith("float"):
+        options = {"rows_per_message": 2, **options}
     return make_codec(format, FEATURES, limit, **options).decode(values)  # type: ignore[arg-type]
 
 
 def test_objects() -> None:
-    block = decode("json", [GOOD, b'{"b":{"d":{"e":3},"c":2},"a":1e2}'])
-    assert block.rows.tolist() == [[1.0, 2.5, -3.0], [100.0, 2.0, 3.0]]
-    assert block.ends is None
+    rows = decode("json", [GOOD, b'{"b":{"d":{"e":3},"c":2},"a":1e2}'])
+    assert rows.tolist() == [[1.0, 2.5, -3.0], [100.0, 2.0, 3.0]]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_objects() -> None:
     ],
 )  # fmt: skip
 def test_a_bad_object_is_one_null_and_its_neighbours_are_not(value: bytes | None) -> None:
-    rows = decode("json", [GOOD, value, GOOD]).rows
+    rows = decode("json", [GOOD, value, GOOD])
     assert np.isnan(rows).tolist() == [[False] * 3, [True] * 3, [False] * 3]
     assert rows[0].tolist() == rows[2].tolist() == [1.0, 2.5, -3.0]
 
@@ -47,13 +48,13 @@ def test_a_bad_object_is_one_null_and_its_neighbours_are_not(value: bytes | None
 @pytest.mark.parametrize("number", [b"1e999", b"1" + b"0" * 400])
 def test_numbers_beyond_floats_are_not_finite(number: bytes) -> None:
     value = b'{"a":' + number + b',"b":{"c":2,"d":{"e":3}}}'
-    assert not np.isfinite(decode("json", [value]).rows).all()
+    assert not np.isfinite(decode("json", [value])).all()
 
 
 def test_dots_can_be_literal() -> None:
     value = b'{"a":1,"b.c":2,"b.d.e":3}'
-    assert decode("json", [value], nested=False).rows.tolist() == [[1, 2, 3]]
-    assert np.isnan(decode("json", [value]).rows).all()
+    assert decode("json", [value], nested=False).tolist() == [[1, 2, 3]]
+    assert np.isnan(decode("json", [value])).all()
 
 
 @pytest.mark.parametrize(
@@ -66,12 +67,12 @@ def test_paths_that_cannot_be(features: tuple[str, ...]) -> None:
 
 def test_one_feature() -> None:
     codec = make_codec("json", ("a.b",), 100)
-    assert codec.decode([b'{"a":{"b":7}}', b"{}"]).rows[0].tolist() == [7.0]
+    assert codec.decode([b'{"a":{"b":7}}', b"{}"])[0].tolist() == [7.0]
 
 
 def test_arrays() -> None:
     values = [b"[1,2.5,-3]", b"[1,2]", b"[1,2,3,4]", b'[1,2,"3"]', b"[1,null,3]", b"{}", None]
-    rows = decode("json-array", values).rows
+    rows = decode("json-array", values)
     assert rows[0].tolist() == [1.0, 2.5, -3.0]
     assert np.isnan(rows[1:]).all()
 
@@ -80,18 +81,31 @@ def test_arrays() -> None:
 def test_packed(format: str, letter: str) -> None:
     one = struct.pack(f"<3{letter}", 1, 2, 3)
     two = struct.pack(f"<6{letter}", *range(6))
-    block = decode(format, [one, two])
-    assert block.rows.tolist() == [[1, 2, 3], [0, 1, 2], [3, 4, 5]]
-    assert block.ends.tolist() == [1, 3]
-    block = decode(format, [one, two[:-1], b"", None, one * 1000, two])
-    assert block.ends.tolist() == [1, 2, 3, 4, 5, 7]
-    assert np.isnan(block.rows).all(axis=1).tolist() == [False, *[True] * 4, False, False]
-    assert block.rows[5:].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert decode(format, [two, two]).tolist() == [[0, 1, 2], [3, 4, 5]] * 2
+    # Each is two rows: nulls where it has fewer or cannot be read, and never more than two.
+    rows = decode(format, [one, two[:-1], b"", None, one * 1000, two + one, two])
+    good = [True, False, *[False] * 8, *[True] * 4]
+    assert (~np.isnan(rows).any(axis=1)).tolist() == good
+    assert rows[0].tolist() == [1, 2, 3]
+    assert rows[10:].tolist() == [[0, 1, 2], [3, 4, 5]] * 2
+    assert decode(format, [one, two], rows_per_message=1).tolist() == [[1, 2, 3], [0, 1, 2]]
+    assert np.isnan(decode(format, [two, two], limit=len(two) - 1)).all()
+
+
+def test_rows_per_message_must_be_said_for_packed_formats() -> None:
+    for format in ("float32", "float64"):
+        with pytest.raises(ConfigurationError, match="`rows_per_message` must be set"):
+            make_codec(format, FEATURES, 100)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        make_codec("float32", FEATURES, 100, rows_per_message=0)
+    with pytest.raises(ConfigurationError, match="must be 1 with format json"):
+        make_codec("json", FEATURES, 100, rows_per_message=2)
+    assert make_codec("json", FEATURES, 100, rows_per_message=1).rows_per_message == 1
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_nothing_at_all(format: str) -> None:
-    assert decode(format, []).rows.shape == (0, 3)
+    assert decode(format, []).shape == (0, 3)
 
 
 json_values = st.recursive(
@@ -112,16 +126,13 @@ messages = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(messages, max_size=8), st.sampled_from(FORMATS))
 def test_any_bytes(values: list[bytes | None], format: str) -> None:
-    """Nothing raises, every message has rows, and each depends on that message alone."""
-    block = decode(format, values)
-    ends = list(range(1, len(values) + 1)) if block.ends is None else block.ends.tolist()
-    assert len(ends) == len(values) and (ends[-1] if ends else 0) == len(block.rows)
-    start = 0
-    for value, end in zip(values, ends, strict=True):
-        alone = decode(format, [value]).rows
-        assert end - start == len(alone) >= 1
-        np.testing.assert_array_equal(block.rows[start:end], alone)
-        start = end
+    """Nothing raises, every message has its rows, and they depend on that message alone."""
+    per_message = 2 if format.startswith("float") else 1
+    rows = decode(format, values)
+    assert rows.shape == (per_message * len(values), 3) and rows.dtype == np.float64
+    for i, value in enumerate(values):
+        alone = decode(format, [value])
+        np.testing.assert_array_equal(rows[per_message * i : per_message * (i + 1)], alone)
 
 
 @settings(max_examples=100, deadline=None)
@@ -129,6 +140,6 @@ def test_any_bytes(values: list[bytes | None], format: str) -> None:
 def test_json_floats_come_through_bit_for_bit(numbers: list[float]) -> None:
     a, c, e = numbers
     value = json.dumps({"a": a, "b": {"c": c, "d": {"e": e}}}).encode()
-    found = decode("json", [value]).rows[0].tolist()
+    found = decode("json", [value])[0].tolist()
     assert found == numbers
     assert [math.copysign(1, x) for x in found] == [math.copysign(1, x) for x in numbers]

@@ -1,4 +1,4 @@
-"""What the service asks of a log, asked of both."""
+"""The contracts of `consumers.protocols`, asked of every implementation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from consumers.errors import ClusterError, Fenced, OffsetsGone
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.protocols import Cluster, Message, Position, Reader, TopicInfo
+from consumers.protocols import Cluster, FinishedBatch, Message, Reader, TopicInfo
 
 from .helpers import settled
 from .processes import READERS
 
 COMPACT = {"cleanup.policy": "compact"}
+
+
+def batch(number: int, state: bytes, **positions: int) -> FinishedBatch:
+    """A finished batch; `p0=3` is the position 3 of partition 0."""
+    at = {int(name[1:]): offset for name, offset in positions.items()}
+    return FinishedBatch(number, state, Message(b"k", b"release %d" % number), at)
 
 
 class Case:
@@ -136,35 +142,94 @@ class Contract:
         assert ledger.load() == []
         assert member.committed(case.names["input_topic"], [0, 1]) == {}
         for i in range(1, 4):
-            ledger.commit(b"state %d" % i, {0: Position(10 * i, 3), 1: Position(i)})
+            ledger.commit([batch(i, b"state %d" % i, p0=10 * i, p1=i)])
         assert ledger.load()[-1] == b"state 3"
-        assert member.committed(case.names["input_topic"], [0, 1]) == {
-            0: Position(30, 3),
-            1: Position(3),
-        }
+        assert member.committed(case.names["input_topic"], [0, 1]) == {0: 30, 1: 3}
+        assert case.log.scan(case.names["output_topic"]) == []
         other = case.kept(case.log.ledger(0, claim))
         assert other.load() == []
+
+    def test_several_batches_and_a_message_are_one_transaction(self, case: Case) -> None:
+        """A release that is durable already may become visible with the next states."""
+        member = case.kept(case.log.join())
+        ledger = case.kept(case.log.ledger(0, settled(member, 2)))
+        one, two, three = (batch(i, b"%d" % i, p0=i) for i in (1, 2, 3))
+        ledger.commit([one])
+        ledger.commit([two, three], [one.message])
+        assert ledger.load() == [b"1", b"2", b"3"]
+        assert member.committed(case.names["input_topic"], [0]) == {0: 3}
+        assert case.log.scan(case.names["output_topic"]) == [one.message]
+
+    def test_a_stale_owner_takes_no_message_along(self, case: Case) -> None:
+        claim = settled(case.kept(case.log.join()), 2)
+        old = case.kept(case.log.ledger(0, claim))
+        one, two = batch(1, b"1", p0=1), batch(2, b"2", p0=2)
+        old.commit([one])
+        new = case.kept(case.log.ledger(0, claim))
+        with pytest.raises(ClusterError):
+            old.commit([two], [one.message])
+        assert new.load() == [b"1"]
+        assert case.log.scan(case.names["output_topic"]) == []
+
+    def test_pausing(self, case: Case) -> None:
+        topic = case.names["input_topic"]
+        for i in range(6):
+            case.produce(topic, b"%d" % i, i % 2)
+        reader = case.kept(case.log.reader(topic))
+        reader.assign({0: 0, 1: 0})
+        reader.pause([1])
+        assert read_all(reader, 3) == [(0, 0, b"0"), (0, 1, b"2"), (0, 2, b"4")]
+        assert reader.read(0.3) == []
+        reader.pause([0])
+        case.produce(topic, b"6", 0)
+        assert read_all(reader, 3) == [(1, 0, b"1"), (1, 1, b"3"), (1, 2, b"5")]
+        assert reader.read(0.3) == []
+        reader.pause([])
+        assert read_all(reader, 1) == [(0, 3, b"6")]
+        assert reader.positions() == {0: 4, 1: 3}
+
+    def test_a_paused_partition_resumes_where_it_was(self, case: Case) -> None:
+        """Whatever the client had read ahead comes once, and in order."""
+        topic = case.names["input_topic"]
+        for i in range(40):
+            case.produce(topic, b"%d" % i, i % 2)
+        reader = case.kept(case.log.reader(topic))
+        reader.assign({0: 0, 1: 0})
+        found: list[tuple[int, int, bytes | None]] = []
+        paused = 0
+        while len(found) < 40:
+            found += read_all(reader, 1)
+            paused += 1
+            reader.pause([paused % 2] if paused % 3 else [])
+        assert sorted(found) == sorted((i % 2, i // 2, b"%d" % i) for i in range(40))
+
+    def test_offsets_without_a_reader(self, case: Case) -> None:
+        topic = case.names["input_topic"]
+        case.produce(topic, b"x", 1)
+        offsets = case.kept(case.log.offsets(topic))
+        assert offsets.partitions() == {0, 1}
+        assert {p: tuple(b) for p, b in offsets.bounds([0, 1]).items()} == {0: (0, 0), 1: (0, 1)}
 
     def test_publishing(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
         ledger = case.kept(case.log.ledger(0, claim))
         made = [Message(b"k", b"1", (("h", b"x"),)), Message(b"k", b"2")]
-        ledger.publish(made[:1], {0: Position(1)})
-        ledger.publish(made[1:], {0: Position(1)})
+        ledger.publish(made[:1], {0: 1})
+        ledger.publish(made[1:], {0: 1})
         case.log.publish([Message(b"k", b"3")])
         assert case.log.scan(case.names["output_topic"]) == [*made, Message(b"k", b"3")]
 
     def test_an_earlier_owner_is_fenced(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
         old = case.kept(case.log.ledger(0, claim))
-        old.commit(b"1", {0: Position(1)})
+        old.commit([batch(1, b"1", p0=1)])
         new = case.kept(case.log.ledger(0, claim))
         assert new.load() == [b"1"]
         with pytest.raises(ClusterError):
-            old.commit(b"2 of the old", {0: Position(2)})
+            old.commit([batch(2, b"2 of the old", p0=2)])
         with pytest.raises(ClusterError):
-            old.publish([Message(b"k", b"of the old")], {0: Position(1)})
-        new.commit(b"2 of the new", {0: Position(2)})
+            old.publish([Message(b"k", b"of the old")], {0: 1})
+        new.commit([batch(2, b"2 of the new", p0=2)])
         assert new.load() == [b"1", b"2 of the new"]
         assert case.log.scan(case.names["output_topic"]) == []
 
@@ -172,10 +237,10 @@ class Contract:
         """The zombie that was stopped between its commit and its publish."""
         claim = settled(case.kept(case.log.join()), 2)
         old = case.kept(case.log.ledger(0, claim))
-        old.commit(b"1", {0: Position(1)})
+        old.commit([batch(1, b"1", p0=1)])
         case.kept(case.log.ledger(0, claim))
         with pytest.raises(Fenced):
-            old.publish([Message(b"k", b"of the old")], {0: Position(1)})
+            old.publish([Message(b"k", b"of the old")], {0: 1})
         assert case.log.scan(case.names["output_topic"]) == []
 
     def test_a_left_generation_cannot_commit(self, case: Case) -> None:
@@ -190,11 +255,11 @@ class Contract:
             now = first.poll(0.1) or claim
         assert now is not claim
         with pytest.raises(Fenced):
-            ledger.commit(b"stale", {0: Position(1)})
+            ledger.commit([batch(1, b"stale", p0=1)])
         # Nor publish, not even with an epoch of its own: the zombie that starts over.
         again = case.kept(case.log.ledger(0, claim))
         with pytest.raises(Fenced):
-            again.publish([Message(b"k", b"stale")], {0: Position(1)})
+            again.publish([Message(b"k", b"stale")], {0: 1})
         assert case.kept(case.log.ledger(0, now)).load() == []
         assert case.log.scan(case.names["output_topic"]) == []
 
@@ -227,7 +292,7 @@ class TestKafka(Contract):
     def test_positions_pass_what_cannot_be_read(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
-        """Else an aborted transaction of the producers would look like a lag that never ends."""
+        """Else a range that ends in an aborted transaction would never be complete."""
         from kafka import KafkaProducer
 
         topic = case.names["input_topic"]
@@ -239,11 +304,38 @@ class TestKafka(Contract):
             producer.begin_transaction()
             producer.send(topic, b"x", partition=0).get(10)
             end()
-        producer.close()
+        # One that stays open: the last stable offset lies before it.
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=0).get(10)
         reader = case.kept(case.log.reader(topic))
         reader.assign({0: 0})
         assert read_all(reader, 1) == [(0, 0, b"x")]
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 20
         while reader.positions()[0] < reader.bounds([0])[0].end and time.monotonic() < deadline:
             assert reader.read(0.2) == []
         assert reader.positions()[0] == reader.bounds([0])[0].end == 4
+        producer.abort_transaction()
+        producer.close()
+
+    def test_a_release_is_dated_to_the_second(self, case: Case, broker: Any) -> None:
+        from kafka import KafkaConsumer
+        from kafka.structs import TopicPartition
+
+        claim = settled(case.kept(case.log.join()), 2)
+        ledger = case.kept(case.log.ledger(0, claim))
+        ledger.commit([batch(1, b"1", p0=1)], [Message(b"k", b"rode along")])
+        ledger.publish([Message(b"k", b"of a task")], {0: 1})
+        case.log.publish([Message(b"k", b"merged")])
+        consumer = KafkaConsumer(
+            bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+        )
+        place = TopicPartition(case.names["output_topic"], 0)
+        consumer.assign([place])
+        found: list[Any] = []
+        deadline = time.monotonic() + 20
+        while len(found) < 3 and time.monotonic() < deadline:
+            found += consumer.poll(timeout_ms=200).get(place, [])
+        consumer.close()
+        assert [m.value for m in found] == [b"rode along", b"of a task", b"merged"]
+        assert all(m.timestamp % 1000 == 0 for m in found)
+        assert all(abs(m.timestamp / 1000 - time.time()) < 60 for m in found)

@@ -24,7 +24,7 @@ from consumers.demo.broker import ADDRESS_VARIABLE, BrokerUnavailable
 from consumers.demo.telemetry import FEATURES, TRUE_DIRECTION
 from consumers.errors import ClusterError
 from consumers.model.codecs import make_codec
-from consumers.model.releases import PublishedRelease, make_record
+from consumers.model.releases import PublishedRelease, release_message
 from consumers.protocols import Message
 from stream_dppca.release import PrivacyStatement
 
@@ -108,7 +108,7 @@ def release(batch: int, w: np.ndarray, task: Any = 0, **changes: Any) -> bytes:
         range=1.0, step=0.5, sigma=0.02, skipped=False, reason=None,
         privacy=PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True),
     ).model_copy(update=changes)  # fmt: skip
-    return make_record(made).value
+    return release_message(made).value
 
 
 def story(n: int = 30, sign: float = 1.0) -> view.Story:

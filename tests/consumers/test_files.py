@@ -16,7 +16,9 @@ import pytest
 from consumers import crashpoints
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Fenced
-from consumers.files.run import StateFile, read_blocks
+from consumers.files.blocks import read_blocks
+from consumers.files.store import StateFile
+from consumers.protocols import FinishedBatch, Message
 
 from ..launch import CRASH_AT, NOISE
 from .helpers import FEATURES, as_json, rows
@@ -87,9 +89,9 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "text.parquet").write_bytes(b"cpu,memory\n987654,2\n" * 9)
     for name, said in (
-        ("objects.npy", "holds objects, not numbers"), ("several.npy", "is no .npy file"),
-        ("empty.npy", "is no .npy file"), ("empty.parquet", "is no parquet file"),
-        ("text.parquet", "is no parquet file"), ("none.npy", "there is no file"),
+        ("objects.npy", "holds objects, not numbers"), ("several.npy", "is not a .npy file"),
+        ("empty.npy", "is not a .npy file"), ("empty.parquet", "is not a Parquet file"),
+        ("text.parquet", "is not a Parquet file"), ("none.npy", "there is no file"),
     ):  # fmt: skip
         path = tmp_path / name
         with pytest.raises(ConfigurationError, match=said) as caught:
@@ -220,9 +222,9 @@ def test_a_state_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     "more, said",
-    [((), "stopped after batch 1; with --state, run again to go on"),
-     (("--state",), "stopped after batch 1; run again to go on"),
-     (("--state", "--new-records"), "stopped after batch 1; the first 300 rows of this input are")],
+    [((), "stopped; without --state nothing was kept."),
+     (("--state",), "stopped after batch 1; run again to resume"),
+     (("--state", "--new-records"), "stopped after batch 1; run again without --new-records to")],
 )  # fmt: skip
 def test_an_interrupt_says_how_far_it_came(
     more: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
@@ -238,7 +240,163 @@ def test_an_interrupt_says_how_far_it_came(
 
     crashpoints.on_reach.append(interrupt)
     assert main(["run", "--input", str(path), *FLAGS, *given]) == 130
-    assert capsys.readouterr().err.startswith(said)
+    told = capsys.readouterr().err
+    assert told.startswith(said)
+    # What it tells to do must not use a record twice.
+    assert ("run again to" in told) == (more == ("--state",))
+    if not more:
+        assert "a second time" in told and "--state FILE" in told
+    crashpoints.on_reach.clear()
+    if more:
+        again = ["run", "--input", str(path), *FLAGS, "--state", str(tmp_path / "s")]
+        assert main(again) == 0
+        assert sorted(batches(capsys.readouterr().out.encode())) == [1, 2, 3]
+
+
+def test_an_interrupt_before_the_first_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "npy", rows(BATCH))
+
+    def interrupt(point: str) -> None:
+        raise KeyboardInterrupt
+
+    crashpoints.on_reach.append(interrupt)
+    assert main(["run", "--input", str(path), *FLAGS, "--state", str(tmp_path / "s")]) == 130
+    assert "before the end of the first batch; run again" in capsys.readouterr().err
+
+
+# Inputs that were used before
+
+
+def learn(state: Path, path: Path, *more: str) -> int:
+    return main(["run", "--input", str(path), "--state", str(state), "--quiet", *FLAGS, *more])
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet", "npy"])
+def test_an_input_that_has_grown_is_resumed(
+    tmp_path: Path, format: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    X, state = rows(4 * BATCH), tmp_path / "state"
+    assert learn(state, write(tmp_path, format, X[: 2 * BATCH + 50])) == 0
+    assert learn(state, write(tmp_path, format, X)) == 0
+    output = capfdbinary.readouterr().out
+    assert sorted(batches(output)) == [1, 2, 3, 4] and len(output.splitlines()) == 5
+
+
+def test_the_same_input_in_another_format_is_the_same(tmp_path: Path) -> None:
+    X, state = rows(3 * BATCH), tmp_path / "state"
+    assert learn(state, write(tmp_path, "npy", X[: 2 * BATCH])) == 0
+    assert learn(state, write(tmp_path, "csv", X)) == 0
+    assert learn(state, write(tmp_path, "jsonl", X), "--new-records") == 65
+
+
+def test_new_records_that_are_old_are_refused(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    X, state = rows(5 * BATCH), tmp_path / "state"
+    for name, part in (("day1", X[: 2 * BATCH + 9]), ("day2", X[3 * BATCH :])):
+        np.save(tmp_path / f"{name}.npy", part)
+    np.save(tmp_path / "copy.npy", X[: 2 * BATCH + 9])
+    assert learn(state, tmp_path / "day1.npy", "--new-records") == 0
+    before = state.read_bytes()
+    capfdbinary.readouterr()
+    for name in ("day1", "copy"):
+        assert learn(state, tmp_path / f"{name}.npy", "--new-records") == 65
+        done = capfdbinary.readouterr()
+        assert b"day1, which is already used up to row 600. To resume it, run again" in done.err
+        assert sorted(batches(done.out)) == [2]  # the last release again, and nothing new
+        assert state.read_bytes() == before
+    assert learn(state, tmp_path / "day2.npy", "--new-records") == 0
+    capfdbinary.readouterr()
+    assert learn(state, tmp_path / "day1.npy", "--new-records") == 65
+    assert b"already used up to row 600. If rows were added" in capfdbinary.readouterr().err
+
+
+def test_new_records_can_be_resumed_without_the_flag(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    X, state = rows(4 * BATCH), tmp_path / "state"
+    np.save(tmp_path / "day1.npy", X[:BATCH])
+    np.save(tmp_path / "day2.npy", X[BATCH : 3 * BATCH])
+    assert learn(state, tmp_path / "day1.npy") == 0
+    assert learn(state, tmp_path / "day2.npy", "--new-records") == 0
+    np.save(tmp_path / "day2.npy", X[BATCH:])
+    assert learn(state, tmp_path / "day1.npy") == 65
+    assert b"another input: day2, not day1" in capfdbinary.readouterr().err
+    assert learn(state, tmp_path / "day2.npy") == 0
+    done = capfdbinary.readouterr()
+    assert sorted(batches(done.out)) == [3, 4]
+    assert {json.loads(line)["model"] for line in done.out.splitlines()} == {"day1"}
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [(lambda X: X[: BATCH // 2], "has 150 rows, but the state has used 600 rows"),
+     (lambda X: X[::-1], "its first 600 rows differ"),
+     (lambda X: np.vstack([X[:599], 2 * X[599:600], X[600:]]), "its first 600 rows differ")],
+    ids=["fewer rows", "other rows", "one row changed"],
+)  # fmt: skip
+def test_another_file_of_the_same_name_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, said: str
+) -> None:
+    X, state = rows(2 * BATCH + 20), tmp_path / "state"
+    (tmp_path / "other").mkdir()
+    assert learn(state, write(tmp_path, "npy", X)) == 0
+    before = state.read_bytes()
+    assert learn(state, write(tmp_path / "other", "npy", change(X))) == 65
+    told = capsys.readouterr().err
+    assert said in told and "--new-records" in told
+    assert state.read_bytes() == before
+
+
+def test_a_state_file_of_version_1_resumes(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """`states/file-v1.json` was written by the last code of that version, from 600 of 700 rows."""
+    state = tmp_path / "state"
+    old = (Path(__file__).parent / "states" / "file-v1.json").read_bytes()
+    state.write_bytes(old)
+    assert learn(state, write(tmp_path, "npy", rows(700)[:500])) == 65
+    assert b"has 500 rows, but the state has used 600" in capfdbinary.readouterr().err
+    assert learn(state, write(tmp_path, "npy", rows(1000))) == 0
+    output = capfdbinary.readouterr().out
+    assert output.splitlines()[0].decode() == json.loads(old)["release"]["value"]
+    assert sorted(batches(output)) == [2, 3]
+    kept = json.loads(state.read_bytes())
+    assert kept["version"] == 2 and kept["positions"] == {"0": 900}
+    assert learn(state, write(tmp_path, "npy", rows(1200)), "--new-records") == 65
+
+
+def test_the_state_tells_no_row(tmp_path: Path) -> None:
+    """Digests are keyed: the same rows give others in another state."""
+    path, kept = write(tmp_path, "npy", rows(BATCH)), []
+    for name in ("one", "two"):
+        assert learn(tmp_path / name, path) == 0
+        kept.append(json.loads((tmp_path / name).read_bytes())["inputs"][0])
+    assert kept[0]["rows"] == kept[1]["rows"] == BATCH
+    assert all(kept[0][field] != kept[1][field] for field in ("key", "first_batch", "digest"))
+
+
+def test_a_state_file_is_for_its_owner(tmp_path: Path) -> None:
+    path, state = write(tmp_path, "npy", rows(2 * BATCH)), tmp_path / "state"
+    part = tmp_path / "state.part"
+    part.write_bytes(b"left behind")
+    part.chmod(0o666)
+    modes = set()
+
+    def look(point: str) -> None:
+        if point == "inside_transaction":
+            modes.add(part.stat().st_mode & 0o777)
+
+    crashpoints.on_reach.append(look)
+    before = os.umask(0)
+    try:
+        assert learn(state, path) == 0
+    finally:
+        os.umask(before)
+    assert modes == {0o600}
+    assert {p.stat().st_mode & 0o777 for p in tmp_path.glob("state*")} == {0o600}
 
 
 def test_nobody_reads_any_more(tmp_path: Path) -> None:
@@ -252,11 +410,38 @@ def test_nobody_reads_any_more(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    first = StateFile(tmp_path / "s")
+    first = StateFile(tmp_path / "s", print)
     with pytest.raises(Fenced, match="another process"):
-        StateFile(tmp_path / "s")
+        StateFile(tmp_path / "s", print)
     first.close()
-    StateFile(tmp_path / "s").close()
+    StateFile(tmp_path / "s", print).close()
+
+
+def test_the_state_file_is_a_store(tmp_path: Path) -> None:
+    """The contract of `consumers.protocols.Store`, which the ledgers keep in `test_contract.py`."""
+    printed: list[bytes] = []
+    store = StateFile(tmp_path / "s", printed.append)
+    one, two, three = (
+        FinishedBatch(i, b"%d" % i, Message(b"k", b"release %d" % i), {0: i}) for i in (1, 2, 3)
+    )
+    assert store.load() == []
+    store.commit([one])
+    assert store.load() == [b"1"] and printed == []
+
+    def crash(point: str) -> None:
+        raise KeyboardInterrupt
+
+    crashpoints.on_reach.append(crash)
+    with pytest.raises(KeyboardInterrupt):
+        store.commit([two], [one.message])
+    crashpoints.on_reach.clear()
+    # The message was durable; the batch is not, and is as if it had never been.
+    assert store.load() == [b"1"] and printed == [b"release 1"]
+    store.commit([two, three], [one.message])
+    assert store.load()[-1] == b"3" and printed == [b"release 1"] * 2
+    store.publish([two.message, three.message], three.positions)
+    assert printed[2:] == [b"release 2", b"release 3"]
+    store.close()
 
 
 def test_another_epsilon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

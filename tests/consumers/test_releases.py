@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from consumers.model.describe import current_release, describe
-from consumers.model.merge import Merger, merge_releases, merged_record
+from consumers.model.merge import Merger, merge_releases, merged_message
 from consumers.model.releases import (
     SCHEMA_FILE,
     PublishedRelease,
-    make_record,
     make_release,
     parse_release,
+    release_message,
     schema,
 )
 from consumers.protocols import Message
@@ -44,9 +44,9 @@ def test_the_schema_is_committed() -> None:
 
 
 def test_a_release_is_a_cloud_event() -> None:
-    now = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+    now = datetime.datetime(2026, 1, 2, 3, 4, 5, 999_999, tzinfo=datetime.UTC)
     release = released(batch=3)
-    record = make_record(release, now)
+    record = release_message(release, now)
     assert record.key == b"m/0"
     headers = {name: value.decode() for name, value in record.headers}
     assert headers == {
@@ -56,10 +56,10 @@ def test_a_release_is_a_cloud_event() -> None:
         "ce_source": "/stream-dppca/m",
         "ce_subject": "0",
         "ce_id": "m/0/3",
-        "ce_time": "2026-01-02T00:00:00.000+00:00",
+        "ce_time": "2026-01-02T03:04:05+00:00",
     }
     assert parse_release(record.value) == release
-    assert make_record(parse_release(record.value), now) == record
+    assert release_message(parse_release(record.value), now) == record
     data = json.loads(record.value)
     assert data["privacy"]["epsilon"] == 8.0 and data["privacy"]["adjacency"] == "replace-one"
     assert list(data["components"][0]["loadings"]) == list(NAMES)
@@ -110,7 +110,11 @@ def with_spread(release: PublishedRelease, spread: float | None) -> PublishedRel
 def test_the_merger_follows_the_topic() -> None:
     on = cluster()
     log = memory_log(on)
-    records = [Message(b"x", b"junk"), make_record(released(0, 2)), make_record(released(0, 1))]
+    records = [
+        Message(b"x", b"junk"),
+        release_message(released(0, 2)),
+        release_message(released(0, 1)),
+    ]
     log.publish(records)
     merger = Merger(log, OUTPUT, "m")
     first = merger.poll()
@@ -118,13 +122,13 @@ def test_the_merger_follows_the_topic() -> None:
     assert merger.poll() is not None  # it was not published
     merger.published(first)
     assert merger.poll() is None
-    log.publish([first, make_record(released(1, 3))])
+    log.publish([first, release_message(released(1, 3))])
     second = merger.poll()
     assert second is not None and parse_release(second.value).batch == 5
     log.publish([second])
     assert Merger(log, OUTPUT, "m").poll() is None
-    assert merged_record(log.scan(OUTPUT), "m") is not None
-    assert merged_record(log.scan(OUTPUT), "other") is None
+    assert merged_message(log.scan(OUTPUT), "m") is not None
+    assert merged_message(log.scan(OUTPUT), "other") is None
 
 
 def test_a_release_for_people() -> None:
@@ -137,14 +141,14 @@ def test_a_release_for_people() -> None:
 
 
 def test_the_current_release() -> None:
-    one, two = make_record(released(0, 1)), make_record(released(1, 2))
-    newer = make_record(released(0, 5))
+    one, two = release_message(released(0, 1)), release_message(released(1, 2))
+    newer = release_message(released(0, 5))
     records = [one, two, newer, one]
     assert current_release(records, "m", None) == parse_release(newer.value)
     assert current_release(records, "m", "1") == parse_release(two.value)
     assert current_release(records, "m", "7") is None
     assert current_release(records, "other", None) is None
-    merged = merged_record(records, "m")
+    merged = merged_message(records, "m")
     assert merged is not None
     found = current_release([*records, merged], "m", None)
     assert found is not None and found.task == "merged"
@@ -153,7 +157,7 @@ def test_the_current_release() -> None:
 def test_a_merged_release_of_one_shard_is_passed_over() -> None:
     one, newer = (released(0, n).model_copy(update={"shards": 1}) for n in (1, 2))
     merged = merge_releases([one])
-    records = [make_record(release) for release in (one, merged, newer)]
+    records = [release_message(release) for release in (one, merged, newer)]
     assert current_release(records, "m", None) == newer
     assert current_release(records, "m", "merged") == merged
 

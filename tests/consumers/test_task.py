@@ -1,23 +1,28 @@
-"""One task on the in-process log: crashes at every point, zombies, rows inside messages."""
+"""One task on the in-process cluster: crashes at every point, zombies, offsets and slots."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import struct
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from consumers import crashpoints
-from consumers.errors import ClusterError, Fenced, OutcomeUnknown, StateRefused
+from consumers.errors import (
+    ClusterError,
+    ConfigurationError,
+    Fenced,
+    OutcomeUnknown,
+    StateRefused,
+)
 from consumers.kafka.memory import MemoryBroker
-from consumers.model.codecs import Block
-from consumers.model.states import StateRecord
-from consumers.protocols import Chunk, Position
-from consumers.service.intake import Segment
+from consumers.model.states import SlotRule, StateRecord, decode_state
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 
@@ -61,18 +66,15 @@ def fill(on: MemoryBroker, n: int, partitions: int = 1, seed: int = 0) -> None:
 
 
 def states(on: MemoryBroker, task: int = 0) -> list[StateRecord]:
-    import msgspec
-
     entries = on.topics[STATE].partitions[task].entries
-    decode = msgspec.json.Decoder(StateRecord).decode
-    return [decode(e.value) for e in entries if e.status == "committed" and e.value]
+    return [decode_state(e.value, "") for e in entries if e.status == "committed" and e.value]
 
 
 def check_states(on: MemoryBroker, slots: int) -> None:
     """Batches 1, 2, ... and positions that move forward by exactly one batch each."""
     found = states(on)
     assert [s.batch for s in found] == list(range(1, len(found) + 1))
-    totals = [sum(at.offset for at in s.next_positions().values()) for s in found]
+    totals = [sum(s.next_positions().values()) for s in found]
     assert totals == [BATCH * (i + 1) for i in range(len(found))]
     assert len(found) == slots // BATCH
 
@@ -146,7 +148,7 @@ def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
     fill(on, 3 * BATCH)
     gate = Gate(point)
     task = gate.until("batch_full", start_task(memory_log(on)))
-    while task._intake.positions[0].offset < BATCH + BATCH // 2:
+    while task._ranges._reached[0] < BATCH + BATCH // 2:
         assert task.step(0.0)
     assert task.current is None and not releases(memory_log(on))
     ending = threading.Thread(target=drain, args=(task,), daemon=True)
@@ -314,31 +316,36 @@ def test_publishing_again_is_the_same_bytes() -> None:
 # Rows and offsets
 
 
-@pytest.mark.parametrize("per_message", [1, 7, 64, 1000])
+def fed_to(task: Task) -> list[np.ndarray]:
+    """The arrays that the estimator of a task is given."""
+    fed: list[np.ndarray] = []
+    learn = task._learner._estimator.learn_array
+
+    def spy(rows: Any) -> None:
+        fed.append(np.array(rows))
+        learn(rows)
+
+    task._learner._estimator.learn_array = spy  # type: ignore[method-assign]
+    return fed
+
+
+@pytest.mark.parametrize("per_message", [1, 6, 60, 300])
 @pytest.mark.parametrize("point", ["after_publish", "after_commit", "before_transaction"])
-def test_a_batch_may_end_inside_a_message(per_message: int, point: str) -> None:
-    """Every row is used once: the sum over batches of what the estimator was fed."""
+def test_every_row_of_packed_messages_is_used_once(per_message: int, point: str) -> None:
+    """Whatever the crashes, what the committed batches were fed is the input, in order."""
     on = cluster()
     X = rows(1500)
     for start in range(0, len(X), per_message):
         on.produce(INPUT, X[start : start + per_message].astype("<f8").tobytes())
-    fed: list[np.ndarray] = []
+    committed: list[np.ndarray] = []
 
     def run(crash: int) -> None:
-        task = start_task(memory_log(on), format="float64")
-        learn = task._estimator.learn_array
-        taken: list[np.ndarray] = []
-
-        def spy(block: Any) -> None:
-            taken.append(np.array(block))
-            learn(block)
-
-        task._estimator.learn_array = spy  # type: ignore[method-assign]
+        task = start_task(memory_log(on), format="float64", rows_per_message=per_message)
+        fed = fed_to(task)
 
         def listen(reached: str) -> None:
             if reached == "after_commit":
-                fed.extend(taken)
-                taken.clear()
+                committed.append(fed.pop(0))
 
         crash_at(point, crash)
         crashpoints.on_reach.insert(0, listen)
@@ -348,23 +355,34 @@ def test_a_batch_may_end_inside_a_message(per_message: int, point: str) -> None:
         with pytest.raises(Crash):
             run(crash)
     run(99)
-    assert np.concatenate(fed).tolist() == X.tolist()
+    assert np.concatenate(committed).tolist() == X.tolist()
     assert check_output(memory_log(on)) == {0: 5}
 
 
-def test_positions_inside_messages() -> None:
-    chunk = Chunk(0, [10, 12, 13], [b"", b"", b""])
-    block = Block(np.arange(12.0).reshape(6, 2), np.array([2, 3, 6]))
-    segment = Segment(chunk, block)
-    found = []
-    for _ in range(6):
-        segment.take(1)
-        found.append(segment.position())
-    assert found == [
-        Position(10, 1), Position(11), Position(13), Position(13, 1), Position(13, 2), Position(14),
-    ]  # fmt: skip
-    assert len(Segment(chunk, block, skip=1)) == 5
-    assert len(Segment(chunk, block, skip=5)) == 4  # never more than the first message
+def test_a_batch_must_end_between_messages() -> None:
+    with pytest.raises(ConfigurationError, match="multiple of `rows_per_message`"):
+        start_task(memory_log(cluster()), format="float64", rows_per_message=7)
+
+
+def test_messages_of_other_lengths_keep_to_their_slots() -> None:
+    """Fewer rows than `rows_per_message` leave nulls, more are ignored."""
+    on = cluster()
+    X = rows(BATCH).reshape(-1, 3, 3)
+    wanted = X.copy()
+    for i, message in enumerate(X):
+        packed = message.astype("<f8").tobytes()
+        if i % 5 == 1:
+            packed, wanted[i, 2] = packed[:48], np.nan
+        elif i % 5 == 2:
+            packed += packed
+        elif i % 5 == 3:
+            packed, wanted[i] = packed[:-1], np.nan
+        on.produce(INPUT, packed)
+    task = start_task(memory_log(on), format="float64", rows_per_message=3)
+    fed = fed_to(task)
+    drain(task)
+    np.testing.assert_array_equal(np.concatenate(fed), wanted.reshape(BATCH, 3))
+    assert states(on)[-1].next_positions() == {0: BATCH // 3}
 
 
 def test_bad_messages_take_their_slots() -> None:
@@ -386,22 +404,27 @@ def test_offsets_that_retention_removed() -> None:
     fill(on, 2 * BATCH)
     after = start_task(memory_log(on))
     drain(after)
-    assert states(on)[-1].next_positions() == {0: Position(4 * BATCH + 10)}
+    assert states(on)[-1].next_positions() == {0: 4 * BATCH + 10}
     lost = after._metrics.registry.get_sample_value("dppca_offsets_lost_total")
     assert lost == BATCH + 10
     assert check_output(memory_log(on)) == {0: 3}
 
 
-def test_offsets_removed_while_reading() -> None:
+def test_offsets_removed_after_they_were_planned() -> None:
+    """They are nulls in their slots: the plan stays."""
     on = cluster()
-    fill(on, BATCH + 50)
+    fill(on, 2 * BATCH)
     task = start_task(memory_log(on, max_records=10))
-    for _ in range(3):
+    fed = fed_to(task)
+    while task._ranges._reached[0] < 30:
         task.step(0.0)
-    on.trim(INPUT, 0, 40)
-    assert not task.step(0.0)  # it seeks
+    on.trim(INPUT, 0, BATCH + 5)
     drain(task)
-    assert states(on)[-1].next_positions()[0].offset == BATCH + 10
+    assert [s.next_positions()[0] for s in states(on)] == [BATCH, 2 * BATCH]
+    null = np.isnan(np.concatenate(fed)).all(axis=1)
+    assert null.tolist() == [False] * 30 + [True] * (BATCH - 25) + [False] * (BATCH - 5)
+    lost = task._metrics.registry.get_sample_value("dppca_offsets_lost_total")
+    assert lost == BATCH - 25
 
 
 def test_a_topic_made_anew_is_refused() -> None:
@@ -437,7 +460,7 @@ def test_start_at_the_end() -> None:
     task = Task(0, log, membership, settled(membership), made, Metrics())
     fill(on, BATCH)
     drain(task)
-    assert states(on)[-1].next_positions() == {0: Position(2 * BATCH)}
+    assert states(on)[-1].next_positions() == {0: 2 * BATCH}
     assert len(states(on)) == 1
 
 
@@ -464,6 +487,80 @@ def test_a_state_that_is_gone_is_refused() -> None:
     on.topics[STATE].partitions[0].entries.clear()
     with pytest.raises(StateRefused, match="states are lost"):
         start_task(memory_log(on))
+
+
+def test_a_state_that_is_gone_is_refused_even_if_the_offsets_have_expired() -> None:
+    """The group's offsets go with time, since it subscribes to the state topic only; what was
+    released stays."""
+    on = cluster()
+    fill(on, BATCH)
+    drain(start_task(memory_log(on)))
+    on.topics[STATE].partitions[0].entries.clear()
+    on.groups["g"].offsets.clear()
+    with pytest.raises(StateRefused, match=r"'m\.out' holds a release of model 'm'"):
+        start_task(memory_log(on))
+    # Releases of others do no harm.
+    for entry in on.topics["m.out"].partitions[0].entries:
+        entry.key = b"other/0"
+    drain(start_task(memory_log(on)))
+
+
+def test_a_state_of_version_1_resumes() -> None:
+    """`states/task-v1.json` was written by the last code of that version: messages of 70 rows, and
+    its second batch ended inside the ninth. The rest of that message is given up."""
+    on = cluster()
+    on.produce(STATE, (Path(__file__).parent / "states" / "task-v1.json").read_bytes())
+    X = rows(20 * 70).reshape(20, 70, 3)
+    for message in X:
+        on.produce(INPUT, message.astype("<f8").tobytes())
+    task = start_task(memory_log(on), format="float64", rows_per_message=60)
+    assert task.current is not None and b'"batch":2' in task.current.value
+    fed = fed_to(task)
+    drain(task)
+    after = states(on)
+    assert [(s.batch, s.next_positions()) for s in after] == [
+        (2, {0: 9}),
+        (3, {0: 14}),
+        (4, {0: 19}),
+    ]
+    assert np.concatenate(fed).tolist() == X[9:19, :60].reshape(-1, 3).tolist()
+    assert [s.slots for s in after] == [None, *[SlotRule("offsets", 60)] * 2]
+    numbers = [r.batch for r in releases(memory_log(on))]
+    assert numbers == [2, 3, 4]
+
+
+def test_a_state_of_another_slot_rule_is_refused() -> None:
+    on = cluster()
+    for message in rows(BATCH).reshape(-1, 10, 3):
+        on.produce(INPUT, message.astype("<f8").tobytes())
+    drain(start_task(memory_log(on), format="float64", rows_per_message=10))
+    with pytest.raises(StateRefused, match="of rows_per_message 10, the settings say 5"):
+        start_task(memory_log(on), format="float64", rows_per_message=5)
+    entry = on.topics[STATE].partitions[0].entries[-1]
+    assert entry.value is not None
+    entry.value = entry.value.replace(b'"rule":"offsets"', b'"rule":"arrival"')
+    with pytest.raises(StateRefused, match="of slot rule 'arrival', the settings say 'offsets'"):
+        start_task(memory_log(on), format="float64", rows_per_message=10)
+
+
+def test_a_state_of_a_later_version_is_refused() -> None:
+    on = cluster()
+    on.produce(STATE, b'{"version":3}')
+    with pytest.raises(StateRefused, match="version 3, this program reads versions 1 and 2"):
+        start_task(memory_log(on))
+
+
+def test_the_time_of_a_release_is_shown_to_the_second() -> None:
+    on = cluster()
+    fill(on, BATCH)
+    task = start_task(memory_log(on))
+    drain(task)
+    labels = {"task": "0"}
+    shown = task._metrics.registry.get_sample_value("dppca_published_timestamp_seconds", labels)
+    assert shown and shown == int(shown)
+    [message] = memory_log(on).scan("m.out")
+    when = dict(message.headers)["ce_time"].decode()
+    assert datetime.datetime.fromisoformat(when).microsecond == 0 and "." not in when
 
 
 @pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"batch_size": 400}, {"shards": 2}])

@@ -1,0 +1,119 @@
+"""Reads the rows of a file in blocks: CSV, JSON lines, Parquet, NumPy."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_dppca.slots import number
+
+from ..errors import ConfigurationError
+from ..model.codecs import make_codec
+
+__all__ = ["FileFormat", "Rows", "read_blocks"]
+
+FileFormat = Literal["csv", "jsonl", "parquet", "npy"]
+ROWS: Final = 4096  #: read at once
+
+Rows = NDArray[np.float64]
+
+
+def read_blocks(source: str, format: FileFormat, features: Sequence[str]) -> Iterator[Rows]:
+    """The rows of a file (`-`: standard input) in blocks, columns in the order of `features`."""
+    if format == "npy":
+        yield from _npy(source, len(features))
+    elif format == "parquet":
+        yield from _parquet(source, features)
+    else:
+        with _opened(source) as stream:
+            yield from (_csv if format == "csv" else _jsonl)(stream, features)
+
+
+@contextlib.contextmanager
+def _opened(source: str) -> Iterator[IO[bytes]]:
+    if source == "-":
+        yield sys.stdin.buffer
+    else:
+        with _file(source).open("rb") as stream:
+            yield stream
+
+
+def _file(source: str) -> Path:
+    if source == "-":
+        raise ConfigurationError("this format cannot be read from standard input: give a file")
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {source}")
+    return path
+
+
+def _lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    while lines := stream.readlines(1 << 20):
+        yield lines
+
+
+def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
+    codec = make_codec("json", features, 1 << 20)
+    for lines in _lines(stream):
+        yield codec.decode(lines)
+
+
+def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
+    """One line, one row: a quote that is not closed must not swallow the lines after it."""
+    header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
+    missing = [name for name in features if name not in header]
+    if missing:
+        raise ConfigurationError(f"the header of the CSV has no column {', '.join(missing)}")
+    columns = [header.index(name) for name in features]
+    for lines in _lines(stream):
+        rows = np.empty((len(lines), len(features)))
+        for i, line in enumerate(lines):
+            try:
+                cells = next(csv.reader([line.decode().rstrip("\r\n")]))
+                rows[i] = [float(cells[c]) for c in columns]
+            except Exception:  # whatever a line does wrong, it is a null
+                rows[i] = np.nan
+        yield rows
+
+
+def _npy(source: str, width: int) -> Iterator[Rows]:
+    try:
+        array = np.load(_file(source), mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        what = "holds objects, not numbers" if "objects" in str(error) else "is not a .npy file"
+        raise ConfigurationError(f"{source} {what}") from None
+    if not isinstance(array, np.ndarray):
+        raise ConfigurationError(f"{source} is not a .npy file")
+    if array.ndim != 2 or array.shape[1] != width or array.dtype.kind not in "fiu":
+        raise ConfigurationError(f"{source} must hold numbers of shape (n, {width})")
+    for start in range(0, len(array), ROWS):
+        yield np.array(array[start : start + ROWS], dtype=np.float64)
+
+
+def _parquet(source: str, features: Sequence[str]) -> Iterator[Rows]:
+    try:
+        pa = importlib.import_module("pyarrow")
+        pq = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise ConfigurationError("parquet needs pyarrow: pip install pyarrow") from None
+    try:
+        file = pq.ParquetFile(_file(source))
+        missing = [name for name in features if name not in file.schema_arrow.names]
+        if missing:
+            raise ConfigurationError(f"{source} has no column {', '.join(missing)}")
+        for batch in file.iter_batches(ROWS, columns=list(features)):
+            rows = np.empty((batch.num_rows, len(features)))
+            for j, name in enumerate(features):
+                column = batch.column(batch.schema.get_field_index(name))
+                rows[:, j] = [number(value) for value in column.to_pylist()]
+            yield rows
+    except (pa.ArrowException, OSError):  # their texts may quote the file
+        raise ConfigurationError(f"{source} is not a Parquet file, or a damaged one") from None

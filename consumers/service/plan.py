@@ -1,0 +1,165 @@
+"""Decides which offsets share a batch, from public numbers alone.
+
+A *sample* is what a topic says of its partitions at one moment: the first offset and the end of
+each. The plan is a function of earlier positions and of samples, in order; nothing in it depends
+on the content or the size of a message, or on how long it took to read one. So the records that
+share a batch, and the slot of each, are the same whatever any one of them holds.
+
+1. `whole_batches`: the offsets that a sample adds to the plan, as many as fill whole batches.
+2. `split_batch`: the first batch of these, and the rest.
+3. `places`: where each offset stands in its batch.
+
+The first two divide a number of offsets among the partitions in proportion to what each has to
+offer, so that partitions advance together in time, and a partition with nothing new does not hold
+up others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..protocols import Bounds
+
+__all__ = ["Range", "apportion", "places", "split_batch", "whole_batches"]
+
+#: Over how many of its own offsets a record may be moved when partitions are mixed: enough that
+#: neighbours are as good as drawn at random, few beside any batch.
+MIXED: Final = 16
+
+
+class Range(NamedTuple):
+    """The offsets of a partition from `start` up to, not including, `end`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+def apportion(counts: Sequence[int], total: int) -> list[int]:
+    """Divides `total` in proportion to `counts`, by largest remainders; at most sum(counts).
+
+    No share is larger than its count. Of equal remainders the first one wins.
+
+    Examples
+    --------
+    >>> apportion([10, 20, 10], 20)
+    [5, 10, 5]
+    >>> apportion([1, 1, 1], 2)
+    [1, 1, 0]
+    >>> apportion([0, 7, 1], 4)
+    [0, 4, 0]
+    """
+    available = sum(counts)
+    if not 0 <= total <= available:
+        raise ValueError(f"`total` must be between 0 and {available}. Found {total}.")
+    if total == 0:
+        return [0] * len(counts)
+    shares = [total * count // available for count in counts]
+    by_remainder = sorted(range(len(counts)), key=lambda i: (-(total * counts[i] % available), i))
+    for i in by_remainder[: total - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def whole_batches(
+    positions: Mapping[int, int], sample: Mapping[int, Bounds], size: int
+) -> list[Range]:
+    """Offsets that a sample adds to the plan: as many as fill whole batches of `size` offsets.
+
+    A partition whose position lies before its first offset begins at that offset: retention has
+    removed what was between. One that ends before its position offers nothing.
+
+    Parameters
+    ----------
+    positions
+        For each partition, the offset up to which it is planned.
+    sample
+        The bounds of these partitions at one moment; partitions without a position are ignored.
+    size
+        Offsets per batch.
+
+    Returns
+    -------
+    list of Range
+        In the order of the partitions; their lengths add up to a multiple of `size`. Empty if
+        the sample does not allow a whole batch.
+
+    Examples
+    --------
+    >>> whole_batches({0: 0, 1: 5}, {0: Bounds(0, 12), 1: Bounds(0, 9)}, 5)
+    [Range(partition=0, start=0, end=11), Range(partition=1, start=5, end=9)]
+    >>> whole_batches({0: 0, 1: 5}, {0: Bounds(0, 3), 1: Bounds(0, 6)}, 5)
+    []
+    """
+    offered = []
+    for partition in sorted(positions.keys() & sample.keys()):
+        first, end = sample[partition]
+        start = max(positions[partition], first)
+        if end > start:
+            offered.append(Range(partition, start, end))
+    lengths = [end - start for _, start, end in offered]
+    return _take(offered, sum(lengths) // size * size)[0]
+
+
+def split_batch(ranges: Sequence[Range], size: int) -> tuple[list[Range], list[Range]]:
+    """Splits the first batch of `size` offsets off; returns it and the rest.
+
+    Examples
+    --------
+    >>> split_batch([Range(0, 0, 6), Range(1, 5, 9)], 5)
+    ([Range(partition=0, start=0, end=3), Range(partition=1, start=5, end=7)],
+     [Range(partition=0, start=3, end=6), Range(partition=1, start=7, end=9)])
+    """
+    return _take(ranges, size)
+
+
+def _take(ranges: Sequence[Range], total: int) -> tuple[list[Range], list[Range]]:
+    shares = apportion([end - start for _, start, end in ranges], total)
+    taken, rest = [], []
+    for (partition, start, end), share in zip(ranges, shares, strict=True):
+        if share:
+            taken.append(Range(partition, start, start + share))
+        if start + share < end:
+            rest.append(Range(partition, start + share, end))
+    return taken, rest
+
+
+def places(ranges: Sequence[Range]) -> NDArray[np.int64]:
+    """Place of each offset in its batch: 0, 1, ..., for the offsets of each range in turn.
+
+    A single range keeps its order. Several ranges are mixed as if they had advanced
+    together: an estimator looks at halves of a batch and at pairs of neighbours, and if partitions
+    differ (messages are keyed by device, say), each half should hold records of all of them, and
+    neighbours should come from the same partition as often as two records drawn at random do. So
+    offset i of a range of length m stands at the time (i + 16 u) / m, where u in [0, 1) is a fixed
+    public sequence: without it, two ranges of equal length would alternate strictly.
+
+    Examples
+    --------
+    >>> places([Range(0, 40, 44)]).tolist()
+    [0, 1, 2, 3]
+    >>> sorted(places([Range(0, 0, 3), Range(1, 7, 9)]).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    if len(ranges) == 1:
+        return np.arange(ranges[0].end - ranges[0].start)
+    lengths = [end - start for _, start, end in ranges]
+    within = np.concatenate([np.arange(length) for length in lengths])
+    times = (within + MIXED * _fixed_uniform(len(within))) / np.repeat(lengths, lengths)
+    found = np.empty(len(within), dtype=np.int64)
+    found[np.argsort(times, kind="stable")] = np.arange(len(within))
+    return found
+
+
+def _fixed_uniform(n: int) -> NDArray[np.float64]:
+    """The first n numbers of a public sequence in [0, 1): splitmix64 (a bit mixer) of 1, 2, ..."""
+    with np.errstate(over="ignore"):
+        z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,224 @@
+"""Samples the ends of the partitions on a fixed clock, and hands out planned batches.
+
+The plan is made of samples in the order in which they were taken. A sample is taken at every tick
+of a clock, whether or not the task is ready for more, and is kept if it allows at least one more
+whole batch beyond all that is planned already: a question of offsets alone. To take the *latest*
+sample when the task is free would be simpler, and wrong: how long the task is busy depends on the
+sizes and the content of the records it reads, so they would decide which records share a batch.
+Since every sample that is kept stands for a batch or more, the lag in batches bounds the queue.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ..errors import ClusterError, StateRefused
+from ..events import log_event
+from ..protocols import Bounds, Positions, TopicOffsets
+from .metrics import Metrics
+from .plan import Range, split_batch, whole_batches
+
+__all__ = ["PlannedBatch", "Planner", "refuse_truncated"]
+
+CLOSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """The offsets of one batch."""
+
+    ranges: tuple[Range, ...]
+    positions: Positions  #: after it, of every partition that is known
+
+
+@dataclass
+class _Stretch:
+    """What one sample adds to the plan: whole batches."""
+
+    before: dict[int, int]
+    ranges: list[Range]
+
+
+class Planner:
+    """Plans the batches of a task: over the partitions p of a topic with p mod shards = task."""
+
+    def __init__(
+        self,
+        offsets: TopicOffsets,
+        topic: str,
+        metrics: Metrics,
+        *,
+        task: int,
+        shards: int,
+        size: int,
+        interval_s: float,
+        refresh_s: float,
+        patience_s: float,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        size
+            Offsets per batch.
+        interval_s
+            Time between samples.
+        refresh_s
+            Time between looks for new partitions.
+        patience_s
+            How long samples may fail before `next_batch` raises the reason.
+        """
+        self._offsets, self._topic, self._metrics = offsets, topic, metrics
+        self._task, self._shards, self._size = task, shards, size
+        self._interval_s, self._refresh_s, self._patience_s = interval_s, refresh_s, patience_s
+        self._asking = threading.Lock()  # the client serves one thread at a time
+        self._changed = threading.Condition()
+        self._planned: dict[int, int] = {}  # up to which offset, by all samples so far
+        self._stretches: deque[_Stretch] = deque()
+        self._positions: dict[int, int] = {}  # after the last batch that was handed out
+        self._refresh_at = 0.0
+        self._failing: tuple[float, Exception] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
+
+    # Begin
+
+    def share(self) -> list[int]:
+        """The partitions of this task that exist now."""
+        with self._asking:
+            found = self._offsets.partitions()
+        return sorted(p for p in found if p % self._shards == self._task)
+
+    def begin(self, positions: Positions, new: Literal["earliest", "latest"]) -> dict[int, int]:
+        """Resume at these positions; partitions that are not among them begin as `new` says.
+
+        Takes the first sample, and refuses a topic that was truncated or created anew. Returns the
+        offset at which to read each partition.
+        """
+        share = self.share()
+        bounds = self.bounds(share)
+        for p, at in positions.items():
+            end = bounds[p].end if p in bounds else 0
+            if at > end:
+                refuse_truncated(self._topic, p, at, end)
+        self._planned = {p: at for p, at in positions.items() if p in bounds}
+        for p, (first, end) in bounds.items():
+            if p not in positions:
+                self._planned[p] = end if new == "latest" else first
+        self._positions = dict(self._planned)
+        begin = {p: max(at, bounds[p].first) for p, at in self._planned.items()}
+        self._refresh_at = time.monotonic() + self._refresh_s
+        self._keep(bounds)
+        return begin
+
+    def start(self) -> None:
+        """Start the clock."""
+        self._thread.start()
+
+    # Samples
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while True:
+            late = (time.monotonic() - began) % self._interval_s
+            if self._closing.wait(self._interval_s - late):
+                return
+            try:
+                self.sample()
+                self._failing = None
+            except Exception as error:  # brokers that are away come back
+                since = self._failing[0] if self._failing else time.monotonic()
+                self._failing = since, error
+
+    def sample(self) -> None:
+        """Take one sample, and keep it if it allows a batch more."""
+        now = time.monotonic()
+        refresh = now >= self._refresh_at
+        new: list[int] = []
+        if refresh:
+            self._refresh_at = now + self._refresh_s
+            new = [p for p in self.share() if p not in self._planned]
+        bounds = self.bounds(sorted([*self._planned, *new]))
+        if new:
+            log_event("partitions_added", task=self._task, partitions=new)
+            for p in new:
+                self._planned[p] = bounds[p].first
+        self._keep(bounds)
+        if refresh:
+            self._show_lag(bounds)
+
+    def bounds(self, partitions: list[int]) -> dict[int, Bounds]:
+        """Ask where partitions begin and end now."""
+        with self._asking:
+            return self._offsets.bounds(partitions)
+
+    def _keep(self, bounds: dict[int, Bounds]) -> None:
+        ranges = whole_batches(self._planned, bounds, self._size)
+        if ranges:
+            with self._changed:
+                self._stretches.append(_Stretch(dict(self._planned), ranges))
+                self._planned |= {p: end for p, _, end in ranges}
+                self._changed.notify_all()
+
+    def _show_lag(self, bounds: dict[int, Bounds]) -> None:
+        with self._changed:
+            at = dict(self._positions)
+        lag = sum(max(0, end - max(at.get(p, first), first)) for p, (first, end) in bounds.items())
+        self._metrics.lag.labels(task=str(self._task)).set(lag)
+        self._metrics.partitions.labels(task=str(self._task)).set(len(bounds))
+
+    # Batches
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a batch is planned, at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._stretches), timeout_s)
+
+    def next_batch(self) -> PlannedBatch | None:
+        """The next batch, if one is planned."""
+        failing = self._failing
+        if failing is not None and time.monotonic() - failing[0] > self._patience_s:
+            raise ClusterError(
+                f"the ends of {self._topic!r} could not be read for {self._patience_s:g} s"
+            ) from failing[1]
+        with self._changed:
+            if not self._stretches:
+                return None
+            stretch = self._stretches[0]
+            if stretch.before:
+                self._begin_stretch(stretch)
+            ranges, stretch.ranges = split_batch(stretch.ranges, self._size)
+            if not stretch.ranges:
+                self._stretches.popleft()
+            self._positions |= {p: end for p, _, end in ranges}
+            return PlannedBatch(tuple(ranges), dict(self._positions))
+
+    def _begin_stretch(self, stretch: _Stretch) -> None:
+        """Take over new partitions, and say what retention removed before it was planned."""
+        self._positions |= stretch.before
+        for p, start, _ in stretch.ranges:
+            lost = start - stretch.before[p]
+            if lost:
+                log_event("offsets_lost", level="warning", topic=self._topic, partition=p,
+                          offset=stretch.before[p], resumed_at=start)  # fmt: skip
+                self._metrics.offsets_lost.inc(lost)
+        stretch.before = {}
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+        self._offsets.close()
+
+
+def refuse_truncated(topic: str, partition: int, at: int, end: int) -> None:
+    """Refuse a partition that ends before a position: records below it may have been used, and to
+    read them again would use them twice."""
+    raise StateRefused(
+        f"partition {partition} of {topic!r} ends at offset {end}, before offset {at} up to which "
+        "it was read: it was truncated or made anew. Give the new topic another name, or the model "
+        "its own name, group and state topic."
+    )

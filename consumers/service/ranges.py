@@ -1,0 +1,236 @@
+"""Reads the ranges of a planned batch, and puts every row into its slot.
+
+Messages come in any order between partitions, in pieces of any size, and more of them than were
+asked for. Each is decoded by itself when it comes. Its slot follows from its offset and the plan,
+so the array of a batch does not depend on how its messages came. What belongs to a later batch
+waits in memory, and partitions that are far ahead are paused. An offset at which nothing can be
+read (a control record, an aborted transaction, a message that compaction or retention removed)
+leaves nulls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ClusterError, OffsetsGone
+from ..events import log_event
+from ..model.codecs import Codec
+from ..protocols import Bounds, Chunk, Reader
+from .metrics import Metrics
+from .plan import Range, places
+from .planner import refuse_truncated
+
+__all__ = ["RangeReader"]
+
+#: Rows that may wait in memory for later batches, unless one batch has more.
+AHEAD_ROWS: Final = 1 << 16
+
+FloatArray = NDArray[np.float64]
+
+
+class _Piece(NamedTuple):
+    """Decoded messages of one partition, in order."""
+
+    offsets: NDArray[np.int64]
+    rows: FloatArray  #: messages x rows per message x features
+
+    def cut(self, start: int, end: int) -> _Piece:
+        a, b = np.searchsorted(self.offsets, (start, end)).tolist()
+        return _Piece(self.offsets[a:b], self.rows[a:b])
+
+
+class RangeReader:
+    """Reads batch after batch: `start`, then `read` until `complete`, then `take`."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        topic: str,
+        codec: Codec,
+        metrics: Metrics,
+        *,
+        width: int,
+        size: int,
+        stall_s: float,
+        bounds: Callable[[list[int]], dict[int, Bounds]],
+    ) -> None:
+        """
+        Parameters
+        ----------
+        width
+            Number of features.
+        size
+            Offsets per batch.
+        stall_s
+            How long a read may wait for planned messages before it fails.
+        bounds
+            Says where partitions begin and end now.
+        """
+        self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
+        self._shape = size, codec.rows_per_message, width
+        self._most_ahead = max(size, AHEAD_ROWS // codec.rows_per_message)
+        self._stall_s, self._bounds = stall_s, bounds
+        self._reached: dict[int, int] = {}  # the offset up to which each partition was read
+        self._ahead: dict[int, deque[_Piece]] = {}
+        self._n_ahead = 0
+        self._paused: frozenset[int] = frozenset()
+        self._holes: dict[int, list[tuple[int, int]]] = {}  # removed before they were read
+        self._waited_s = 0.0
+        # The current batch: its rows, the ranges that are not complete, and where they stand.
+        self._rows: FloatArray | None = None
+        self._open: dict[int, Range] = {}
+        self._places: dict[int, NDArray[np.int64]] = {}
+
+    def begin(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions from these offsets."""
+        self._reached = dict(offsets)
+        self._assign()
+
+    def _assign(self) -> None:
+        self._paused = frozenset()
+        if self._reached:
+            self._reader.assign(self._reached)
+
+    # One batch
+
+    def start(self, ranges: Sequence[Range]) -> None:
+        """Begin a batch: take what has been read ahead."""
+        self._rows = np.full(self._shape, np.nan)
+        self._open = {r.partition: r for r in ranges}
+        at = places(ranges)
+        ends = np.cumsum([r.end - r.start for r in ranges])
+        self._places = dict(zip(self._open, np.split(at, ends[:-1]), strict=True))
+        self._waited_s = 0.0
+        new = {p: r.start for p, r in self._open.items() if p not in self._reached}
+        if new:
+            self._reached |= new
+            self._assign()
+        for p, r in list(self._open.items()):
+            holes = self._holes.pop(p, [])
+            self._count_lost(r, holes)
+            self._holes[p] = [hole for hole in holes if hole[1] > r.end]
+            pieces = self._ahead.pop(p, deque())
+            self._n_ahead -= sum(len(piece.offsets) for piece in pieces)
+            for piece in pieces:
+                self._put(p, piece)
+        self._settle()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the current batch has all that it will ever have."""
+        return self._rows is not None and not self._open
+
+    def take(self) -> FloatArray:
+        """The rows of the batch, which is complete: one per slot, nulls all NaN."""
+        if self._rows is None or self._open:
+            raise RuntimeError("not at the end of a batch")
+        size, per_message, width = self._shape
+        rows, self._rows = self._rows.reshape(size * per_message, width), None
+        self._metrics.slots.inc(len(rows))
+        return rows
+
+    # Messages
+
+    @property
+    def full(self) -> bool:
+        """Whether so much has been read ahead that nothing more should be read."""
+        return self._n_ahead >= self._most_ahead and not self._open
+
+    def read(self, timeout_s: float) -> bool:
+        """Read once. True if anything came."""
+        self._pause()
+        began = time.monotonic()
+        try:
+            chunks = self._reader.read(timeout_s)
+        except OffsetsGone:
+            self._pass_removed()
+            self._watch(False, time.monotonic() - began)
+            return False
+        for chunk in chunks:
+            self._decode(chunk)
+        progress = bool(chunks)
+        if self._open:  # ranges may end in what can never be read
+            for p, at in self._reader.positions().items():
+                if at > self._reached[p]:
+                    self._reached[p], progress = at, True
+        self._settle()
+        self._watch(progress, time.monotonic() - began)
+        return progress
+
+    def _decode(self, chunk: Chunk) -> None:
+        offsets = np.array(chunk.offsets, dtype=np.int64)
+        _, per_message, width = self._shape
+        rows = self._codec.decode(chunk.values).reshape(len(offsets), per_message, width)
+        # A reader that was assigned anew may bring what has come before.
+        piece = _Piece(offsets, rows).cut(self._reached[chunk.partition], int(offsets[-1]) + 1)
+        self._reached[chunk.partition] = int(offsets[-1]) + 1
+        self._put(chunk.partition, piece)
+
+    def _put(self, partition: int, piece: _Piece) -> None:
+        """Rows of the current batch go to their slots; later ones wait."""
+        current = self._open.get(partition)
+        if current is not None and self._rows is not None:
+            _, start, end = current
+            mine = piece.cut(start, end)
+            self._rows[self._places[partition][mine.offsets - start]] = mine.rows
+            piece = piece.cut(end, int(piece.offsets[-1]) + 1) if len(piece.offsets) else piece
+        if len(piece.offsets):
+            self._ahead.setdefault(partition, deque()).append(piece)
+            self._n_ahead += len(piece.offsets)
+
+    def _settle(self) -> None:
+        """Close the ranges that are complete."""
+        self._open = {p: r for p, r in self._open.items() if self._reached[p] < r.end}
+
+    def _pause(self) -> None:
+        """Pause the partitions that the batch does not wait for, if too much is ahead."""
+        too_much = self._n_ahead >= self._most_ahead
+        wanted = frozenset(self._reached.keys() - self._open.keys()) if too_much else frozenset()
+        if wanted != self._paused:
+            self._reader.pause(wanted)
+            self._paused = wanted
+
+    def _watch(self, progress: bool, seconds: float) -> None:
+        """All planned messages exist: a batch that waits for one too long has a broken reader."""
+        self._waited_s = 0.0 if progress or not self._open else self._waited_s + seconds
+        if self._waited_s > self._stall_s:
+            p = min(self._open)
+            raise ClusterError(
+                f"partition {p} of {self._topic!r} stands still at offset {self._reached[p]}"
+            )
+
+    # What retention removes
+
+    def _pass_removed(self) -> None:
+        """Resume at the first offsets there are: what is gone leaves nulls."""
+        for p, (first, end) in self._bounds(sorted(self._reached)).items():
+            at = self._reached[p]
+            if at > end:
+                refuse_truncated(self._topic, p, at, end)
+            if at < first:
+                log_event("offsets_lost", level="warning", topic=self._topic, partition=p,
+                          offset=at, resumed_at=first)  # fmt: skip
+                hole = at, first
+                self._holes.setdefault(p, []).append(hole)
+                self._reached[p] = first
+                if p in self._open:
+                    self._count_lost(self._open[p], [hole])
+        self._settle()
+        self._assign()
+
+    def _count_lost(self, planned: Range, holes: Sequence[tuple[int, int]]) -> None:
+        """Offsets that were planned, and removed before they were read."""
+        _, start, end = planned
+        for a, b in holes:
+            self._metrics.offsets_lost.inc(max(0, min(end, b) - max(start, a)))
+
+    def close(self) -> None:
+        self._ahead.clear()
+        self._rows = None
+        self._reader.close()

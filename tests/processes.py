@@ -1,8 +1,7 @@
-"""Real processes against a real broker, for the tests that kill them."""
+"""Instances of the service as processes, and waiting for what they do."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -10,36 +9,48 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final
 
-from consumers.kafka.cluster import KafkaCluster
-from consumers.kafka.config import KafkaConfig
-from consumers.protocols import TopicInfo
-from consumers.settings import Settings
+from .launch import CRASH_AT, LEAVE_SECONDS, NOISE, STOP_AT
 
-from .helpers import FEATURES, as_json, check_output, rows
+ROOT: Final = Path(__file__).parents[1]
+#: How long a test waits for anything. It is only ever spent when something is wrong: what takes
+#: seconds on an idle machine takes minutes on a busy one.
+PATIENCE_SECONDS: Final = 240.0
+#: Nothing else runs on this machine: how long something takes may be asserted, too (`make crash`).
+TIMED: Final = os.environ.get("STREAM_DPPCA_TIMED") == "1"
+#: The environment of an instance without noise.
+SILENT: Final = {NOISE: "off"}
+#: The environment of an instance whose watchdog lets it leave in order, however busy the machine.
+PATIENT_LEAVING: Final = {LEAVE_SECONDS: "120"}
 
-BATCH = 500
-ROOT = Path(__file__).parents[2]
-READERS: tuple[str, ...] = get_args(Settings.model_fields["reader"].annotation)
 
-
-def wait_for(what: str, condition: Callable[[], Any], timeout_s: float = 40.0) -> Any:
-    """The first true answer, or a failure that says what did not happen."""
+def wait_for(what: str, condition: Callable[[], Any], timeout_s: float = PATIENCE_SECONDS) -> Any:
+    """Return the first true answer, or fail and say what did not happen."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout_s:.0f} s")
         time.sleep(0.05)
-    raise AssertionError(f"{what}: not within {timeout_s:.0f} s")
+    return found
+
+
+def crash_at(point: str, times: int = 1) -> dict[str, str]:
+    """The environment of an instance that kills itself at a crash point."""
+    return {CRASH_AT: f"{point}:{times}"}
+
+
+def stop_at(point: str, times: int = 1) -> dict[str, str]:
+    """The environment of an instance that stops itself at a crash point, until SIGCONT."""
+    return {STOP_AT: f"{point}:{times}"}
 
 
 class Instance:
-    """`stream-dppca serve` in a process."""
+    """`stream-dppca serve` in a process; its log is read as it comes."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.events: list[dict[str, Any]] = []
@@ -69,112 +80,89 @@ class Instance:
             for e in list(self.events)
         )
 
-    def wait_for(self, event: str, timeout_s: float = 40.0, **fields: Any) -> None:
+    def wait_for(self, event: str, **fields: Any) -> None:
+        self.wait_until(f"event {event} {fields}", lambda: self.saw(event, **fields))
+
+    def wait_until(self, what: str, condition: Callable[[], Any]) -> Any:
+        """Wait for a condition; a failure shows the log, and an end of the process is one."""
+
+        def holds() -> Any:
+            ended = self.process.poll() is not None
+            if not (found := condition()) and ended:
+                self._reading.join(5)
+                if not (found := condition()):
+                    raise AssertionError(f"{what}: it ended with {self.process.returncode}")
+            return found
+
         try:
-            wait_for(f"event {event} {fields}", lambda: self.saw(event, **fields), timeout_s)
+            return wait_for(what, holds)
         except AssertionError as error:
-            raise AssertionError(f"{error}; the log:\n{self.text[-5000:]}") from None
+            raise AssertionError(f"{error}; the log:\n{self.text[-6000:]}") from None
+
+    def wait_until_ready(self, state: str | None = None) -> None:
+        """Wait for `/readyz`, in a given state or in any."""
+
+        def ready() -> bool:
+            status, body = self.get("/readyz")
+            return status == 200 and (state is None or body == f"{state}\n".encode())
+
+        self.wait_until(f"ready ({state or 'any state'})", ready)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        port = next(e["port"] for e in self.events if e.get("event") == "listening")
+        self.wait_for("listening")
+        port = next(e["port"] for e in list(self.events) if e.get("event") == "listening")
+        url = f"http://127.0.0.1:{port}{path}"
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
+    def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        _, found, rest = self.get("/metrics")[1].decode().partition(f"\n{name} ")
+        assert found, f"there is no metric {name}"
+        return float(rest.split("\n")[0])
+
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def wait(self, timeout_s: float = 30.0) -> int:
-        code = self.process.wait(timeout_s)
-        self._reading.join(5)
+    def _status(self, name: str) -> str:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(line.split()[1] for line in status.splitlines() if line.startswith(f"{name}:"))
+
+    def wait_until_stopped(self) -> None:
+        """Wait until the process has been stopped by SIGSTOP."""
+        self.wait_until("SIGSTOP", lambda: self._status("State") == "T")
+
+    def wait_until_handles(self, number: int) -> None:
+        """Wait until the process has a handler for a signal. Before that, Python starts."""
+        bit = 1 << (number - 1)
+        self.wait_until("a handler", lambda: int(self._status("SigCgt"), 16) & bit)
+
+    def wait(self) -> int:
+        """Wait for the end of the process; returns its exit code."""
+        try:
+            code = self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it has not ended; the log:\n{self.text[-6000:]}") from None
+        self._reading.join()
         return code
+
+    def leave(self) -> int:
+        """Send SIGTERM; returns the exit code.
+
+        A process that takes more than `LEAVE_SECONDS` ends itself with `EXIT_FORCED`, by its own
+        clock: the code tells whether it left in time, on a busy machine too.
+        """
+        self.signal(signal.SIGTERM)
+        return self.wait()
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.wait()
-        self._reading.join(5)
+        self._reading.join()
         if self.process.stdout:
             self.process.stdout.close()
-
-
-class Bench:
-    """A model with topics of its own, the producers of its input, and its instances."""
-
-    def __init__(self, servers: str, name: str, *, partitions: int = 1, shards: int = 1,
-                 **settings: Any) -> None:  # fmt: skip
-        from kafka import KafkaProducer
-
-        self.name, self.partitions, self.shards = name, partitions, shards
-        self.environment = {
-            "DPPCA_BOOTSTRAP_SERVERS": servers,
-            "DPPCA_INPUT_TOPIC": name,
-            "DPPCA_FEATURES": ",".join(FEATURES),
-            "DPPCA_EPSILON": "8",
-            "DPPCA_DELTA": "1e-3",
-            "DPPCA_BATCH_SIZE": str(BATCH),
-            "DPPCA_HTTP_PORT": "0",
-            "DPPCA_SHARDS": str(shards),
-            "DPPCA_SESSION_TIMEOUT_S": "6",
-            "DPPCA_PARTITION_REFRESH_S": "1",
-            **{f"DPPCA_{key.upper()}": str(value) for key, value in settings.items()},
-        }
-        self.state_topic, self.output_topic = f"{name}.dppca-state", f"{name}.components"
-        connection = {"bootstrap_servers": servers}
-        self.log = KafkaCluster(
-            KafkaConfig(
-                connection=connection, group=f"stream-dppca.{name}", input_topic=name,
-                state_topic=self.state_topic, output_topic=self.output_topic,
-            )
-        )  # fmt: skip
-        self.log.create_topic(name, TopicInfo(partitions, {}), 1)
-        self.producer = KafkaProducer(**connection, linger_ms=5)
-        self.instances: list[Instance] = []
-        self.produced = 0
-
-    def produce(self, n: int) -> None:
-        for row in rows(n, seed=self.produced):
-            self.send(as_json(row))
-        self.producer.flush()
-
-    def send(self, value: bytes | None) -> None:
-        partition = self.produced % self.partitions
-        self.producer.send(self.name, value, key=b"k", partition=partition)
-        self.produced += 1
-
-    def start(self, **environment: str) -> Instance:
-        instance = Instance({**self.environment, **environment})
-        self.instances.append(instance)
-        return instance
-
-    def last_batches(self) -> dict[Any, int]:
-        """Checks the whole output, and says how far each task is."""
-        if self.log.topic(self.output_topic) is None:
-            return {}
-        return check_output(self.log, self.output_topic)
-
-    def states(self) -> list[dict[str, Any]]:
-        return [json.loads(record.value) for record in self.log.scan(self.state_topic)]
-
-    def check_states(self) -> None:
-        """Each task's batches in order, its positions forward only, one batch of slots each."""
-        for task in range(self.shards):
-            mine = [s for s in self.states() if s["task"] == task]
-            assert [s["batch"] for s in mine] == list(range(1, len(mine) + 1))
-            slots = [sum(offset for offset, _ in s["positions"].values()) for s in mine]
-            assert slots == [BATCH * (i + 1) for i in range(len(mine))]
-            for before, after in itertools.pairwise(mine):
-                for p, at in before["positions"].items():
-                    assert at <= after["positions"][p]
-
-    def close(self) -> None:
-        for instance in self.instances:
-            instance.close()
-        self.producer.close()
-
-
-def bench(servers: str, name: str, **settings: Any) -> closing[Bench]:
-    return closing(Bench(servers, name, **settings))

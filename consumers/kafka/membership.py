@@ -52,10 +52,17 @@ class KafkaMembership:
     ends between two polls: it joins again and the whole group rebalances again, or (if the join
     began because metadata changed) the member neither settles nor sends heartbeats any more. So
     joins are waited for, the metadata is fetched before the first one, and a member that does not
-    settle within the session timeout is replaced.
+    settle within the session timeout is replaced. Each replacement makes the group rebalance again,
+    so the next one gets twice the time: on a busy machine members would otherwise replace
+    themselves for ever.
+
+    A client that fails may still be a member: brokers keep their groups when they crash, and no
+    rebalance follows. After an error the claim is therefore read again from the group that we are
+    in, instead of waiting for a change that never comes.
     """
 
     POLL_SECONDS: Final = 1.0
+    MOST_PATIENCE_SECONDS: Final = 60.0
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
@@ -63,6 +70,7 @@ class KafkaMembership:
         self._closing = threading.Event()
         self._claim: Claim | None = None
         self._error: BaseException | None = None
+        self._patience_s = config.session_timeout_s + 1
         self._join()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._thread.start()
@@ -86,7 +94,8 @@ class KafkaMembership:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                if time.monotonic() - self._unsettled > self._config.session_timeout_s + 1:
+                if time.monotonic() - self._unsettled > self._patience_s:
+                    self._patience_s = min(2 * self._patience_s, self.MOST_PATIENCE_SECONDS)
                     close_client(self._consumer)
                     self._join()
                 self._consumer.poll(timeout_ms=int(self.POLL_SECONDS * 1000))
@@ -94,7 +103,7 @@ class KafkaMembership:
                 self._look()
             except Exception as error:
                 with self._changed:
-                    self._claim, self._error = None, error
+                    self._claim, self._seen, self._error = None, -1, error
                     self._changed.notify_all()
                 self._closing.wait(0.5)
 
@@ -109,6 +118,7 @@ class KafkaMembership:
                     self._seen, self._claim = listener.changes, Claim(listener.held, metadata)
             if listener.changes == self._seen:
                 self._unsettled = time.monotonic()
+                self._patience_s = self._config.session_timeout_s + 1
 
     def poll(self, timeout_s: float) -> Claim | None:
         with self._changed:

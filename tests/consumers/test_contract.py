@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 
 from consumers.errors import ClusterError, Fenced, OffsetsGone
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.protocols import Cluster, Message, Position, Reader, TopicInfo
+from consumers.protocols import Claim, Cluster, Message, Position, Reader, TopicInfo
 
+from ..harness import READERS
+from ..processes import PATIENCE_SECONDS, wait_for
 from .helpers import settled
-from .processes import READERS
 
 COMPACT = {"cleanup.policy": "compact"}
 
@@ -63,7 +64,7 @@ def kafka_case(
     producer = KafkaProducer(**connection)
 
     def produce(topic: str, value: bytes | None, partition: int = 0) -> None:
-        producer.send(topic, value, key=b"k", partition=partition).get(10)
+        producer.send(topic, value, key=b"k", partition=partition).get(PATIENCE_SECONDS)
 
     case = Case(lambda: KafkaCluster(config), produce, named)
     yield case
@@ -80,14 +81,17 @@ def memory_case(fresh_name: Callable[[str], str]) -> Iterator[Case]:
 
 
 def read_all(reader: Reader, n: int) -> list[tuple[int, int, bytes | None]]:
-    """n messages as (partition, offset, value)."""
+    """Read n messages as (partition, offset, value)."""
     found: list[tuple[int, int, bytes | None]] = []
-    deadline = time.monotonic() + 20
-    while len(found) < n and time.monotonic() < deadline:
+
+    def enough() -> bool:
         for chunk in reader.read(0.2):
             assert len(chunk.offsets) == len(chunk.values)
             pairs = zip(chunk.offsets, chunk.values, strict=True)
-            found += [(chunk.partition, offset, value) for offset, value in pairs]
+            found.extend((chunk.partition, offset, value) for offset, value in pairs)
+        return len(found) >= n
+
+    wait_for(f"{n} messages", enough)
     return found
 
 
@@ -183,12 +187,13 @@ class Contract:
         claim = settled(first, 2)
         ledger = case.kept(case.log.ledger(0, claim))
         second = case.kept(case.make().join())
-        deadline = time.monotonic() + 20
-        now = claim
-        while now is claim and time.monotonic() < deadline:
+
+        def claimed_again() -> Claim | None:
             second.poll(0.1)
-            now = first.poll(0.1) or claim
-        assert now is not claim
+            now = first.poll(0.1)
+            return now if now is not claim else None
+
+        now = wait_for("a new generation", claimed_again)
         with pytest.raises(Fenced):
             ledger.commit(b"stale", {0: Position(1)})
         # Nor publish, not even with an epoch of its own: the zombie that starts over.
@@ -200,15 +205,13 @@ class Contract:
 
     def test_tasks_are_shared_and_handed_over(self, case: Case) -> None:
         first, second = case.log.join(), case.kept(case.make().join())
-        claims = {}
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            claims = {member: member.poll(0.1) for member in (first, second)}
-            held = [claim.tasks for claim in claims.values() if claim is not None]
-            if sorted(map(sorted, held)) == [[0], [1]]:
-                break
-        else:
-            raise AssertionError("the tasks were not shared")
+
+        def shared() -> bool:
+            claims = [member.poll(0.1) for member in (first, second)]
+            held = [claim.tasks for claim in claims if claim is not None]
+            return sorted(map(sorted, held)) == [[0], [1]]
+
+        wait_for("the tasks to be shared", shared)
         first.close()
         assert settled(second, 2).tasks == {0, 1}
 
@@ -237,13 +240,37 @@ class TestKafka(Contract):
         producer.init_transactions()
         for end in (producer.commit_transaction, producer.abort_transaction):
             producer.begin_transaction()
-            producer.send(topic, b"x", partition=0).get(10)
+            producer.send(topic, b"x", partition=0).get(PATIENCE_SECONDS)
             end()
         producer.close()
         reader = case.kept(case.log.reader(topic))
         reader.assign({0: 0})
         assert read_all(reader, 1) == [(0, 0, b"x")]
-        deadline = time.monotonic() + 10
-        while reader.positions()[0] < reader.bounds([0])[0].end and time.monotonic() < deadline:
+
+        def passed() -> bool:
             assert reader.read(0.2) == []
+            return reader.positions()[0] >= reader.bounds([0])[0].end
+
+        wait_for("the end to be passed", passed)
         assert reader.positions()[0] == reader.bounds([0])[0].end == 4
+
+    def test_a_member_whose_client_fails_keeps_its_place(
+        self, case: Case, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The group does not change when a client fails once, as when a broker crashes: a member
+        that waits for a change is never ready again."""
+        member = case.kept(case.log.join())
+        claim = settled(member, 2)
+        poll = member._consumer.poll
+        failures = [KafkaConnectionError("the broker has hung up")]
+
+        def fail_once(*arguments: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return poll(*arguments, **options)
+
+        monkeypatch.setattr(member._consumer, "poll", fail_once)
+        with pytest.raises(ClusterError):
+            wait_for("the failure", lambda: member.poll(0.1) is None)
+        again = settled(member, 2)
+        assert again is not claim and again.token.generation_id == claim.token.generation_id

@@ -14,17 +14,8 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from .harness import (
-    BATCH,
-    SESSION_SECONDS,
-    Fresh,
-    Instance,
-    Model,
-    model,
-    stop_at,
-    stopped,
-    wait_for,
-)
+from ..harness import BATCH, SESSION_SECONDS, Fresh, Model, model
+from ..processes import PATIENT_LEAVING, TIMED, Instance, stop_at, wait_for
 
 POINTS = ("polling", "before_transaction", "offsets_sent", "inside_transaction", "after_commit",
           "inside_publish", "claimed", "loaded")  # fmt: skip
@@ -56,35 +47,27 @@ def wake(zombie: Instance, m: Model) -> None:
     assert max(now) == newest
 
 
-def stop_replace_wake(servers: str, name: str, point: str) -> float:
-    """Returns how long the standby took."""
+def stop_replace_wake(servers: str, name: str, point: str) -> None:
     with model(servers, name, format="float32", partitions=2) as m:
         m.produce_packed(5 * BATCH)
         owner = m.start(**stop_at(point, 2))
-        if point in (
-            "claimed",
-            "loaded",
-        ):  # twice: alone, and with the standby
+        if point in ("claimed", "loaded"):  # twice: alone, and with the standby
             owner.wait_for("task_started")
         else:
-            wait_for(f"{point} to be reached", lambda: stopped(owner), 30)
-        standby = m.start()
-        wait_for(f"{point} to be reached", lambda: stopped(owner), 30)
-        since = time.monotonic()
+            owner.wait_until_stopped()
+        standby = m.start(**PATIENT_LEAVING)
+        owner.wait_until_stopped()
         standby.wait_for("task_started")
-        took = time.monotonic() - since
         m.produce_packed(3 * BATCH)
         m.finish(standby)
         wake(owner, m)
         m.produce_packed(2 * BATCH)
         m.finish(standby)
         assert m.check() == m.full_batches()
-        standby.signal(signal.SIGTERM)  # and the one that was a zombie can take over again
-        assert standby.wait(10) == 0
+        assert standby.leave() == 0  # and the one that was a zombie can take over again
         m.produce_packed(2 * BATCH)
         m.finish(owner)
         assert m.check() == m.full_batches()
-        return took
 
 
 def test_stopped_where_it_hurts(servers: str, fresh_name: Fresh) -> None:
@@ -94,8 +77,9 @@ def test_stopped_where_it_hurts(servers: str, fresh_name: Fresh) -> None:
         run.result()
 
 
-def test_the_standby_takes_over_in_time(servers: str, fresh_name: Fresh) -> None:
-    """Within the session timeout and 5 s, stopped or killed under load."""
+def test_the_standby_takes_over(servers: str, fresh_name: Fresh) -> None:
+    """From an owner that is stopped or killed under load; on a machine that is not busy (`TIMED`)
+    within the session timeout and 5 s."""
     with model(servers, fresh_name("standby")) as m:
         m.produce(20 * BATCH)
         for how in (signal.SIGSTOP, signal.SIGKILL):
@@ -103,11 +87,12 @@ def test_the_standby_takes_over_in_time(servers: str, fresh_name: Fresh) -> None
             owner.wait_for("task_started")
             standby = m.start()
             standby.wait_for("group_changed", tasks=[])
-            wait_for("the owner to work", lambda o=owner: o.get("/readyz")[1] == b"working\n")
+            owner.wait_until_ready("working")
             owner.signal(how)
             since = time.monotonic()
             standby.wait_for("task_started")
-            assert time.monotonic() - since < SESSION_SECONDS + 5
+            if TIMED:
+                assert time.monotonic() - since < SESSION_SECONDS + 5
         m.finish(standby)
         m.instances[0].signal(signal.SIGCONT)
         wait_for("standby", lambda: m.instances[0].get("/readyz") == BACK_TO_STANDBY)

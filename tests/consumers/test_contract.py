@@ -254,6 +254,29 @@ class TestKafka(Contract):
         wait_for("the end to be passed", passed)
         assert reader.positions()[0] == reader.bounds([0])[0].end == 4
 
+    def test_offsets_in_an_open_transaction_are_not_waited_for(
+        self, case: Case, broker: Any, fresh_name: Callable[[str], str]
+    ) -> None:
+        """An owner would not start until it ends, and after a crash of a broker some do not."""
+        from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
+
+        topic = case.names["input_topic"]
+        member = case.kept(case.log.join())
+        claim = settled(member, 2)
+        ledger = case.kept(case.log.ledger(0, claim))
+        ledger.commit(b"1", {0: Position(5, 2)})
+        other = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open")
+        )
+        other.init_transactions()
+        other.begin_transaction()
+        other.send_offsets_to_transaction(
+            {TopicPartition(topic, 0): OffsetAndMetadata(9, "row=0", -1)}, claim.token
+        )
+        assert member.committed(topic, [0]) == {0: Position(5, 2)}
+        other.abort_transaction()
+        other.close()
+
     def test_a_member_whose_client_fails_keeps_its_place(
         self, case: Case, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -286,7 +286,7 @@ from consumers.service.metrics import Metrics
 from consumers.service.watchdog import Watchdog
 set_up_logs()
 stop = threading.Event()
-dog = Watchdog(stall_s=0.5, leave_s=0.5, stop=stop, metrics=Metrics())
+dog = Watchdog(stall_s=2.0, leave_s=0.5, stop=stop, metrics=Metrics())
 dog.start()
 if sys.argv[1] == "leave":
     stop.set()

@@ -42,6 +42,14 @@ def make_topic(servers: str, name: str, **configs: str) -> None:
         admin.create_topics({name: topic}, wait_for_metadata=True)
 
 
+def listed_brokers(host: str, port: int) -> list[tuple[str, int]]:
+    """The brokers that serve, once there are any: a controller takes a slow broker off the list."""
+    found: list[tuple[str, int]] = wait_for(
+        "a broker on the list", lambda: metadata_brokers(host, port, PATIENCE_SECONDS)
+    )
+    return found
+
+
 def read_all(servers: str, topic: str, partition: int = 0) -> list[bytes]:
     """The committed values of a partition."""
     consumer = KafkaConsumer(
@@ -132,7 +140,7 @@ def test_serves_on_loopback_only(broker: RunningBroker) -> None:
     if os.environ.get(ADDRESS_VARIABLE) and broker.way == "env":
         pytest.skip("a broker of somebody else may serve where it likes")
     host, _, port = broker.bootstrap_servers.partition(":")
-    assert metadata_brokers(host, int(port)) == [(host, int(port))]
+    assert listed_brokers(host, int(port)) == [(host, int(port))]
     with socket.socket() as elsewhere:  # free on the other addresses, so not bound there
         elsewhere.bind(("127.0.0.2", int(port)))
 
@@ -191,7 +199,7 @@ def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline().rpartition(":")[2])
-        assert metadata_brokers("127.0.0.1", port)
+        assert listed_brokers("127.0.0.1", port)
         parent.send_signal(signal.SIGKILL)
 
     def gone() -> bool:

@@ -24,7 +24,7 @@ bench: $(VENV)/.ready  ## accuracy and speed: the figures of the README
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
 crash: $(VENV)/.ready  ## the crash matrix, with 50 random kills
-	@STREAM_DPPCA_CRASHES=50 $(BIN)/python -m pytest tests/crash $(ARGS)
+	@STREAM_DPPCA_CRASHES=50 STREAM_DPPCA_TIMED=1 $(BIN)/python -m pytest tests/crash $(ARGS)
 
 soak: $(VENV)/.ready  ## ten minutes at full speed, memory flat
 	@$(BIN)/python -m tests.crash.soak $(ARGS)

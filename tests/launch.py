@@ -5,6 +5,7 @@
 - `STREAM_DPPCA_CRASH_AT=<point>[:n]`: SIGKILL when the point of `consumers.crashpoints` is reached
   for the n-th time (without n: for the first time).
 - `STREAM_DPPCA_STOP_AT=<point>[:n]`: SIGSTOP; the test wakes the process with SIGCONT.
+- `STREAM_DPPCA_LEAVE_SECONDS=<seconds>`: the time to leave in order after SIGTERM.
 - `STREAM_DPPCA_NOISE=off`: the model gets a seed, so that every release says that it is not
   private, and seeded noise is zero. The noise of a model without a seed cannot be silenced.
 
@@ -19,9 +20,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from consumers import crashpoints
+from consumers.cli import commands
 
 CRASH_AT, STOP_AT = "STREAM_DPPCA_CRASH_AT", "STREAM_DPPCA_STOP_AT"
-NOISE = "STREAM_DPPCA_NOISE"
+NOISE, LEAVE_SECONDS = "STREAM_DPPCA_NOISE", "STREAM_DPPCA_LEAVE_SECONDS"
 _SIGNALS: Final = {CRASH_AT: signal.SIGKILL, STOP_AT: signal.SIGSTOP}
 #: The methods of `SeededNoise` that draw, and what they do in silence.
 SILENT: Final[dict[str, Callable[..., Any]]] = {
@@ -55,16 +57,32 @@ def silence(set_attribute: Callable[[type, str, Any], None] = setattr) -> None:
         set_attribute(SeededNoise, name, silent)
 
 
-def main() -> int:
-    from consumers.cli import main as stream_dppca
+def patiently(serve: Callable[[Any], int], leave_seconds: float) -> Callable[[Any], int]:
+    """A service that has more time to leave.
 
+    The module is changed only when the command runs: its imports take seconds, and the handler of
+    signals must be there before them, as it is in production.
+    """
+
+    def run(options: Any) -> int:
+        from consumers.service import loop
+
+        loop.LEAVE_SECONDS = leave_seconds  # type: ignore[misc]
+        return serve(options)
+
+    return run
+
+
+def main() -> int:
     for variable, number in _SIGNALS.items():
         if wanted := os.environ.get(variable):
             crashpoints.on_reach.append(signal_at(wanted, number))
     if os.environ.get(NOISE) == "off":
         os.environ["DPPCA_SEED"] = "0"
         silence()
-    return stream_dppca()
+    if seconds := os.environ.get(LEAVE_SECONDS):
+        commands._RUN["serve"] = patiently(commands._RUN["serve"], float(seconds))
+    return commands.main()
 
 
 if __name__ == "__main__":

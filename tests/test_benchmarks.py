@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +12,20 @@ import pytest
 
 pytest.importorskip("rich")  # the progress bar
 
-from benchmarks import accuracy, figures, speed
+from benchmarks import accuracy, figures, methods, speed
+from benchmarks.problems import Cell, Drift
 from benchmarks.streams import FACTORS, SignPlusNoise, Spectrum, Spiked, captured, sine
 from stream_dppca import InverseTime
 from stream_dppca.baselines import analyze_gauss, clipped_oja, noisy_power_method
 from stream_dppca.calibration import gaussian_mu
 
-CELL = accuracy.Cell("test", Spiked(8, 0.3), 6000, 1000, seeds=2, slow_seeds=2)
+CELL = Cell("test", Spiked(8, 0.3), 6000, 1000, seeds=2, slow_seeds=2)
 #: So much budget that the noise is below every tolerance here.
 LOUD = {"epsilon": 100.0, "delta": 0.1}
 
 
 def test_moments_are_those_of_the_clipped_records() -> None:
-    data = accuracy.Data(CELL, seed=0)
+    data = methods.Data(CELL, seed=0)
     norms = np.linalg.norm(data.X, axis=1)
     for clip, moment in zip(data.moments.clips, data.moments.clipped, strict=True):
         rows = data.X * np.minimum(1, clip / norms)[:, None]
@@ -34,12 +36,12 @@ def test_moments_are_those_of_the_clipped_records() -> None:
 
 def test_analyze_gauss_is_that_of_the_package() -> None:
     """The same vectors where noise does not matter, the same sd of the noise everywhere."""
-    data = accuracy.Data(accuracy.replace(CELL, **LOUD), seed=0)
-    for found, clip in zip(accuracy.analyze_gauss(data).values(), data.moments.clips, strict=True):
+    data = methods.Data(replace(CELL, **LOUD), seed=0)
+    for found, clip in zip(methods.analyze_gauss(data).values(), data.moments.clips, strict=True):
         fit = analyze_gauss(data.X, clip=float(clip), seed=1, **LOUD)
         assert sine(found, fit.components.T) < 0.02
         assert fit.sigma == pytest.approx(math.sqrt(2) * clip**2 / (data.n * data.mu), rel=1e-6)
-    noise = [accuracy.symmetric_noise(data) for _ in range(2000)]
+    noise = [methods.symmetric_noise(data) for _ in range(2000)]
     np.testing.assert_allclose(np.var(noise, axis=0), (np.eye(8) + 1) / 2, atol=0.15)
 
 
@@ -47,7 +49,7 @@ def test_oja_abreast_is_that_of_the_package() -> None:
     """A single column draws the same noise."""
     X = Spiked(8, 0.3).stream(0).draw(4000)
     mu = gaussian_mu(1.0, 1e-6)
-    ours = accuracy.oja_abreast(X, 500, np.array([2.0]), [(4.0, 1.0)], mu, seed=3)
+    ours = methods.oja_abreast(X, 500, np.array([2.0]), [(4.0, 1.0)], mu, seed=3)
     fit = clipped_oja(
         X, epsilon=1.0, delta=1e-6, clip=2.0, batch_size=500, steps=InverseTime(4.0, 1.0), seed=3
     )
@@ -55,10 +57,10 @@ def test_oja_abreast_is_that_of_the_package() -> None:
 
 
 def test_the_power_method_is_that_of_the_package() -> None:
-    data = accuracy.Data(accuracy.replace(CELL, **LOUD), seed=0)
+    data = methods.Data(replace(CELL, **LOUD), seed=0)
     start = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 1)))[0]
     rng = np.random.default_rng(1)
-    ours = accuracy.gradient_power(data.X, start, [(2.0, 12)], data.mu, rng)[0]
+    ours = methods.gradient_power(data.X, start, [(2.0, 12)], data.mu, rng)[0]
     fit = noisy_power_method(data.X, clip=2.0, n_iterations=12, clip_on="gradient", seed=1, **LOUD)
     assert sine(ours, fit.components.T) < 0.05
 
@@ -98,9 +100,9 @@ def test_every_cell_has_its_own_name() -> None:
 def test_a_run_writes_json_and_markdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = accuracy.replace(CELL, group="target", target=1.4)
-    drift = accuracy.Drift("jump", 8, 1000, lambda t: float(t > 1), batches=4, change=2, seeds=2)
-    monkeypatch.setattr(accuracy, "CELLS", (target, accuracy.replace(CELL, k=2)))
+    target = replace(CELL, group="target", target=1.4)
+    drift = Drift("jump", 8, 1000, lambda t: float(t > 1), batches=4, change=2, seeds=2)
+    monkeypatch.setattr(accuracy, "CELLS", (target, replace(CELL, k=2)))
     monkeypatch.setattr(accuracy, "DRIFTS", (drift,))
     accuracy.main(["--only", "t*", "--out", str(tmp_path)])
     accuracy.main(["--only", "drift*", "--out", str(tmp_path)])  # adds to what is there

@@ -51,10 +51,17 @@ class KafkaMembership:
     ends between two polls: it joins again and the whole group rebalances again, or (if the join
     began because metadata changed) the member neither settles nor sends heartbeats any more. So
     joins are waited for, the metadata is fetched before the first one, and a member that does not
-    settle within the session timeout is replaced.
+    settle within the session timeout is replaced. Each replacement makes the group rebalance again,
+    so the next one gets twice the time: on a busy machine members would otherwise replace
+    themselves for ever.
+
+    A client that fails may still be a member: brokers keep their groups when they crash, and no
+    rebalance follows. After an error the claim is therefore read again from the group that we are
+    in, instead of waiting for a change that never comes.
     """
 
     POLL_SECONDS: Final = 1.0
+    MOST_PATIENCE_SECONDS: Final = 60.0
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
@@ -62,6 +69,7 @@ class KafkaMembership:
         self._closing = threading.Event()
         self._claim: Claim | None = None
         self._error: BaseException | None = None
+        self._patience_s = config.session_timeout_s + 1
         self._join()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._thread.start()
@@ -85,7 +93,8 @@ class KafkaMembership:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                if time.monotonic() - self._unsettled > self._config.session_timeout_s + 1:
+                if time.monotonic() - self._unsettled > self._patience_s:
+                    self._patience_s = min(2 * self._patience_s, self.MOST_PATIENCE_SECONDS)
                     close_client(self._consumer)
                     self._join()
                 self._consumer.poll(timeout_ms=int(self.POLL_SECONDS * 1000))
@@ -93,7 +102,7 @@ class KafkaMembership:
                 self._look()
             except Exception as error:
                 with self._changed:
-                    self._claim, self._error = None, error
+                    self._claim, self._seen, self._error = None, -1, error
                     self._changed.notify_all()
                 self._closing.wait(0.5)
 
@@ -108,6 +117,7 @@ class KafkaMembership:
                     self._seen, self._claim = listener.changes, Claim(listener.held, metadata)
             if listener.changes == self._seen:
                 self._unsettled = time.monotonic()
+                self._patience_s = self._config.session_timeout_s + 1
 
     def poll(self, timeout_s: float) -> Claim | None:
         with self._changed:
@@ -129,9 +139,18 @@ class KafkaMembership:
         return self._claim if self._listener.changes == self._seen else None
 
     def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """The offsets that the group has committed; ask after fencing.
+
+        Fencing ends the transactions of every earlier owner before it returns, so what the group
+        has committed by then is final. Offsets in a transaction that is still open are not waited
+        for: after a crash of a broker, offsets were seen to stay in one for minutes after the
+        transaction had ended, and an owner that waits for them never starts. The next transaction
+        of the owner ends that one, too.
+        """
         timeout_ms = int(self._config.request_timeout_s * 1000)
         with translated_errors():
-            consumer = KafkaConsumer(**self._config.consumer, group_id=self._config.group)
+            config = {**self._config.consumer, "isolation_level": "read_uncommitted"}
+            consumer = KafkaConsumer(**config, group_id=self._config.group)
             try:
                 found = {
                     p: consumer.committed(TopicPartition(topic, p), True, timeout_ms)

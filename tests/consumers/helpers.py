@@ -18,6 +18,8 @@ from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task, TaskConfig
 
+from ..processes import PATIENCE_SECONDS, wait_for
+
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 300
 ESTIMATOR: dict[str, Any] = {
@@ -68,11 +70,13 @@ def config(
 
 def settled(membership: Membership, tasks: int | None = None) -> Claim:
     """Poll until the group gives a claim (of so many tasks)."""
-    for _ in range(300):
+
+    def claimed() -> Claim | None:
         claim = membership.poll(0.1)
-        if claim is not None and (tasks is None or len(claim.tasks) == tasks):
-            return claim
-    raise AssertionError("the group did not settle")
+        right = claim is not None and (tasks is None or len(claim.tasks) == tasks)
+        return claim if right else None
+
+    return wait_for("the group to settle", claimed)
 
 
 @contextmanager
@@ -92,7 +96,7 @@ def in_thread(service: Service) -> Iterator[list[BaseException]]:
         yield failed
     finally:
         service.stop.set()
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
     if failed:
         raise failed[0]

@@ -21,10 +21,10 @@ from consumers.files.store import StateFile
 from consumers.protocols import FinishedBatch, Message
 
 from ..launch import CRASH_AT, NOISE
+from ..processes import ROOT
 from .helpers import FEATURES, as_json, rows
 
 BATCH = 300
-ROOT = Path(__file__).parents[2]
 FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3",
          "--batch-size", str(BATCH)]  # fmt: skip
 POINTS = ("polling", "batch_full", "before_transaction", "inside_transaction", "after_commit",
@@ -404,7 +404,7 @@ def test_nobody_reads_any_more(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "consumers.cli", "run", "--input", str(path), *FLAGS]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
 

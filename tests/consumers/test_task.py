@@ -27,6 +27,7 @@ from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 
 from ..launch import silence
+from ..processes import PATIENCE_SECONDS, wait_for
 from .helpers import (
     BATCH,
     FEATURES,
@@ -132,7 +133,7 @@ class Gate:
     def _reach(self, point: str) -> None:
         self.reached[point] += 1
         if point == self._point:
-            assert self.open.wait(30)
+            assert self.open.wait(PATIENCE_SECONDS)
 
     def until(self, point: str, task: Task) -> Task:
         """Step until somebody reaches the point."""
@@ -153,17 +154,17 @@ def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
     assert task.current is None and not releases(memory_log(on))
     ending = threading.Thread(target=drain, args=(task,), daemon=True)
     ending.start()
-    ending.join(0.3)
-    assert ending.is_alive() and gate.reached["batch_full"] == 2
-    assert gate.reached[point] == 1 and not releases(memory_log(on))
+    wait_for("the next batch", lambda: gate.reached["batch_full"] == 2)
+    assert ending.is_alive() and gate.reached[point] == 1 and not releases(memory_log(on))
     gate.open.set()
-    ending.join(30)
+    ending.join(PATIENCE_SECONDS)
     task.settle()
     assert check_output(memory_log(on)) == {0: 3}
     check_states(on, 3 * BATCH)
 
 
-def test_a_task_that_closes_waits_for_a_batch_on_its_way() -> None:
+def test_a_task_that_closes_waits_for_a_batch_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumers.service.task.CLOSE_SECONDS", PATIENCE_SECONDS)
     on = cluster()
     fill(on, BATCH)
     gate = Gate("after_commit")

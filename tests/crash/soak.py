@@ -15,7 +15,8 @@ import numpy as np
 
 from consumers.demo.broker import LocalBroker
 
-from .harness import Instance, Model, leave, model
+from ..harness import Model, model
+from ..processes import Instance
 
 #: What a process may gain in the second half, by the slope of a line through all samples.
 MOST_GROWTH_MB = 15.0
@@ -92,7 +93,7 @@ def main() -> int:
             load.join()
         m.producer.flush()
         m.finish(m.instances[0])
-        assert [leave(instance) for instance in m.instances] == [0, 0]
+        assert [instance.leave() for instance in m.instances] == [0, 0]
         assert not m.instances[0].saw("task_dropped", task=0) or m.instances[0].saw("group_changed")
         last = m.check()
         gained = growth(samples)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import struct
 import uuid
 from collections.abc import Callable
@@ -16,13 +15,17 @@ from typing import Any
 
 import pytest
 
-from .harness import READERS, Fresh, Model, model
+from ..harness import READERS, Fresh, Model, model, read_topic
 
 BROKEN = 10_000
 HUGE = 10 << 20
 SECRET = f"SECRET-{uuid.uuid4().hex}"
 #: A number that no honest output has by chance.
 SECRET_NUMBER = 31337.4242421
+
+#: Nobody takes over, and a busy machine must not end the session: a task is dropped by a message
+#: or not at all.
+ALONE = {"session_timeout_s": 600}
 
 Break = Callable[[random.Random], bytes | None]
 
@@ -88,29 +91,21 @@ def check_silence(m: Model, said: bytes) -> None:
     """Nothing of a message is in what was said, nor on the topics."""
     number = f"{SECRET_NUMBER:.4f}".encode()
     packed = struct.pack("<f", SECRET_NUMBER)
-    stored = m.outputs() + read(m, m.state_topic)
+    stored = m.outputs() + read_topic(m.servers, m.state_topic)
     kept = b"".join((x.key or b"") + (x.value or b"") + repr(x.headers).encode() for x in stored)
     for planted in (SECRET.encode(), SECRET[7:19].encode(), number, packed):
         assert planted not in said and planted not in kept
 
 
-def read(m: Model, topic: str) -> list[Any]:
-    from .harness import read_topic
-
-    return read_topic(m.servers, topic)
-
-
 def run_to_the_end(m: Model, batches: int) -> bytes:
     """Everything that the process says while it reads all of it."""
     instance = m.start()
-    instance.wait_for("released", batch=batches, timeout_s=90)
+    m.finish(instance)
     pages = [instance.get(path) for path in ("/metrics", "/component", "/readyz", "/livez", "/x")]
-    metrics = pages[0][1]
-    slots = float(metrics.split(b"\ndppca_slots_total ")[1].split(b"\n")[0])
+    slots = instance.metric("dppca_slots_total")
     assert slots >= batches * m.batch and slots <= sum(map(sum, m.slots))
     assert not instance.saw("task_dropped"), instance.text
-    instance.signal(signal.SIGTERM)
-    assert instance.wait(10) == 0
+    assert instance.leave() == 0
     assert m.check() == {0: batches}
     return instance.text.encode() + b"".join(body for _, body in pages)
 
@@ -120,7 +115,7 @@ def test_broken_json(servers: str, fresh_name: Fresh, reader: str) -> None:
     rng = random.Random(5)
     large = {"max.message.bytes": str(32 << 20)}
     settings = {"batch": 1000, "max_message_bytes": 100_000, "max_poll_records": 500,
-                "reader": reader}  # fmt: skip
+                "reader": reader, **ALONE}  # fmt: skip
     with model(servers, fresh_name("broken"), topic_configs=large, **settings) as m:
         kinds = list(BREAKS)
         for i in range(BROKEN):
@@ -136,7 +131,8 @@ def test_broken_json(servers: str, fresh_name: Fresh, reader: str) -> None:
 def test_broken_packed(servers: str, fresh_name: Fresh) -> None:
     """Batches end inside messages, and bad ones take one slot whatever their length."""
     rng = random.Random(6)
-    settings = {"batch": 500, "format": "float32", "partitions": 2, "max_poll_records": 500}
+    settings = {"batch": 500, "format": "float32", "partitions": 2, "max_poll_records": 500,
+                **ALONE}  # fmt: skip
     with model(servers, fresh_name("broken"), **settings) as m:
         kinds = list(PACKED)
         for i in range(3000):
@@ -158,7 +154,7 @@ class NotUtf8(str):
 
 @pytest.mark.parametrize("placed", ["first", "among others"])
 def test_a_header_that_is_no_text(servers: str, fresh_name: Fresh, placed: str) -> None:
-    with model(servers, fresh_name("header")) as m:
+    with model(servers, fresh_name("header"), **ALONE) as m:
         m.produce(0 if placed == "first" else 30)
         m.send(good(random.Random(0)), headers=[(NotUtf8("x"), SECRET.encode())])
         m.produce(2 * m.batch)

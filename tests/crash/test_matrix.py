@@ -11,13 +11,14 @@ import json
 import os
 import random
 import signal
-import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from .harness import BATCH, QUIET, READERS, Fresh, Instance, Model, crash_at, model, wait_for
+from ..harness import BATCH, READERS, Fresh, Model, model
+from ..processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
 
 #: How many kills at random moments: a few in CI, 50 in `make crash`.
 CRASHES = int(os.environ.get("STREAM_DPPCA_CRASHES", "4"))
@@ -43,14 +44,13 @@ PAPER = {"method": "paper", "batch": 1000, "paper_c1": 40, "max_poll_records": 3
 def kill_at(m: Model, point: str, times: int, **environment: str) -> None:
     """Run until the point is reached; the process ends there."""
     instance = m.start(**environment | crash_at(point, times))
-    assert instance.wait(40) == -signal.SIGKILL, f"{point} was not reached:\n{instance.text}"
+    assert instance.wait() == -signal.SIGKILL, f"{point} was not reached:\n{instance.text}"
 
 
 def kill_while_closing(m: Model, **environment: str) -> None:
-    instance = m.start(**environment | crash_at("closing"))
+    instance = m.start(**environment | crash_at("closing") | PATIENT_LEAVING)
     instance.wait_for("task_started")
-    instance.signal(signal.SIGTERM)
-    assert instance.wait(10) == -signal.SIGKILL, instance.text
+    assert instance.leave() == -signal.SIGKILL, instance.text
 
 
 def run_to_the_end(m: Model, **environment: str) -> None:
@@ -83,12 +83,12 @@ def test_every_point_without_noise(servers: str, fresh_name: Fresh) -> None:
     with model(servers, fresh_name("points"), **PAPER) as m:
         for point, times in POINTS:
             m.produce(2 * m.batch + 170)
-            kill_at(m, point, times, **QUIET)
-        kill_while_closing(m, **QUIET)
-        run_to_the_end(m, **QUIET)
+            kill_at(m, point, times, **SILENT)
+        kill_while_closing(m, **SILENT)
+        run_to_the_end(m, **SILENT)
         assert m.check() == m.full_batches()
         check_learned(m.releases())
-        assert m.releases() == undisturbed(m, fresh_name, **QUIET)
+        assert m.releases() == undisturbed(m, fresh_name, **SILENT)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -107,38 +107,27 @@ def test_every_point_with_noise(servers: str, fresh_name: Fresh, reader: str) ->
 
 def kill_at_random(m: Model, times: int, rng: random.Random, **environment: str) -> None:
     """An owner and a standby; the owner, or either, dies at any moment, and another one starts."""
-    enough = threading.Event()
-
-    def load() -> None:
-        while not enough.wait(0.05):
-            m.produce_packed(1)
-
-    loading = threading.Thread(target=load)
-    loading.start()
     running: list[Instance] = [m.start(**environment)]
-    try:
+    with m.loaded(lambda: m.produce_packed(1), 0.05):
         for _ in range(times):
             running.append(m.start(**environment))
             victim = rng.choice(running)
             if rng.random() < 0.75:
                 owners = wait_for("work", lambda: [i for i in running if i.saw("task_starting")])
                 victim = owners[0]
-            enough.wait(rng.uniform(0.0, 1.5))
+            time.sleep(rng.uniform(0.0, 1.5))  # any moment will do
             victim.process.kill()
             victim.wait()
             running.remove(victim)
-    finally:
-        enough.set()
-        loading.join()
-    m.finish(running[0])
+    m.finish(*running)
 
 
 def test_random_moments_without_noise(servers: str, fresh_name: Fresh) -> None:
     with model(servers, fresh_name("random"), format="float32", **PAPER) as m:
-        kill_at_random(m, (CRASHES + 1) // 2, random.Random(), **QUIET)
+        kill_at_random(m, (CRASHES + 1) // 2, random.Random(), **SILENT)
         assert m.check() == m.full_batches()
         check_learned(m.releases())
-        assert m.releases() == undisturbed(m, fresh_name, **QUIET)
+        assert m.releases() == undisturbed(m, fresh_name, **SILENT)
 
 
 def test_random_moments_with_noise(servers: str, fresh_name: Fresh) -> None:
@@ -156,10 +145,10 @@ def test_the_adaptive_method_goes_on_as_if_nothing_had_happened(
     settings = {"batch": 4000, "format": "float32", "max_poll_records": 5}
     with model(servers, fresh_name("adaptive"), **settings) as m:
         m.produce_packed(5 * m.batch, largest=1000)
-        kill_at(m, "after_commit", 2, **QUIET)
-        run_to_the_end(m, **QUIET)
+        kill_at(m, "after_commit", 2, **SILENT)
+        run_to_the_end(m, **SILENT)
         m.check()
-        found, expected = m.releases(), undisturbed(m, fresh_name, **QUIET)
+        found, expected = m.releases(), undisturbed(m, fresh_name, **SILENT)
         check_learned(found)
         assert found.keys() == expected.keys()
         for number, release in found.items():

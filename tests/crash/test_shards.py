@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 
-from .harness import BATCH, Fresh, Model, model, wait_for
+from ..harness import BATCH, Fresh, Model, model
+from ..processes import PATIENT_LEAVING, wait_for
 
 
 def progress(m: Model, least: int = 2) -> None:
@@ -20,16 +20,8 @@ def progress(m: Model, least: int = 2) -> None:
 
 def test_scale_up_and_down(servers: str, fresh_name: Fresh) -> None:
     with model(servers, fresh_name("shards"), partitions=5, shards=3) as m:
-        enough = threading.Event()
-
-        def load() -> None:
-            while not enough.wait(0.1):
-                m.produce(BATCH)
-
-        loading = threading.Thread(target=load)
-        loading.start()
-        try:
-            one = m.start()
+        with m.loaded(lambda: m.produce(BATCH)):
+            one = m.start(**PATIENT_LEAVING)
             one.wait_for("task_started", task=2)
             two, three = m.start(), m.start()
             wait_for("each to work", lambda: all(
@@ -39,12 +31,8 @@ def test_scale_up_and_down(servers: str, fresh_name: Fresh) -> None:
             progress(m)
             one.signal(signal.SIGTERM)
             two.signal(signal.SIGKILL)
-            assert one.wait(10) == 0
+            assert one.wait() == 0
             progress(m)
-        finally:
-            enough.set()
-            loading.join()
-        m.producer.flush()
         everything = sum(m.full_batches().values())
 
         def merged() -> bool:

@@ -14,21 +14,14 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from .harness import (
-    BATCH,
-    SESSION_SECONDS,
-    Fresh,
-    Instance,
-    Model,
-    model,
-    stop_at,
-    stopped,
-    wait_for,
-)
+from ..harness import BATCH, SESSION_SECONDS, Fresh, Model, model
+from ..processes import PATIENT_LEAVING, ROOT, TIMED, Instance, stop_at, wait_for
 
 POINTS = ("polling", "before_transaction", "offsets_sent", "inside_transaction", "after_commit",
           "inside_publish", "claimed", "loaded")  # fmt: skip
 BACK_TO_STANDBY = (200, b"standing by\n")
+#: A session that a busy machine does not end: who replaces the zombie must stay the owner.
+STEADY = {"DPPCA_SESSION_TIMEOUT_S": "20"}
 
 
 def copies(m: Model) -> Counter[int]:
@@ -56,35 +49,27 @@ def wake(zombie: Instance, m: Model) -> None:
     assert max(now) == newest
 
 
-def stop_replace_wake(servers: str, name: str, point: str) -> float:
-    """Returns how long the standby took."""
+def stop_replace_wake(servers: str, name: str, point: str) -> None:
     with model(servers, name, format="float32", partitions=2) as m:
         m.produce_packed(5 * BATCH)
         owner = m.start(**stop_at(point, 2))
-        if point in (
-            "claimed",
-            "loaded",
-        ):  # twice: alone, and with the standby
+        if point in ("claimed", "loaded"):  # twice: alone, and with the standby
             owner.wait_for("task_started")
         else:
-            wait_for(f"{point} to be reached", lambda: stopped(owner), 30)
-        standby = m.start()
-        wait_for(f"{point} to be reached", lambda: stopped(owner), 30)
-        since = time.monotonic()
+            owner.wait_until_stopped()
+        standby = m.start(**PATIENT_LEAVING, **STEADY)
+        owner.wait_until_stopped()
         standby.wait_for("task_started")
-        took = time.monotonic() - since
         m.produce_packed(3 * BATCH)
         m.finish(standby)
         wake(owner, m)
         m.produce_packed(2 * BATCH)
         m.finish(standby)
         assert m.check() == m.full_batches()
-        standby.signal(signal.SIGTERM)  # and the one that was a zombie can take over again
-        assert standby.wait(10) == 0
+        assert standby.leave() == 0  # and the one that was a zombie can take over again
         m.produce_packed(2 * BATCH)
         m.finish(owner)
         assert m.check() == m.full_batches()
-        return took
 
 
 def test_stopped_where_it_hurts(servers: str, fresh_name: Fresh) -> None:
@@ -94,51 +79,56 @@ def test_stopped_where_it_hurts(servers: str, fresh_name: Fresh) -> None:
         run.result()
 
 
-def test_the_standby_takes_over_in_time(servers: str, fresh_name: Fresh) -> None:
-    """Within the session timeout and 5 s, stopped or killed under load."""
-    with model(servers, fresh_name("standby")) as m:
+def test_the_standby_takes_over(servers: str, fresh_name: Fresh) -> None:
+    """From an owner that is stopped or killed under load; on a machine that is not busy (`TIMED`)
+    within the session timeout and 5 s."""
+    session_s = SESSION_SECONDS if TIMED else 6.0  # that a busy machine ends seldom
+    with model(servers, fresh_name("standby"), session_timeout_s=session_s) as m:
         m.produce(20 * BATCH)
         for how in (signal.SIGSTOP, signal.SIGKILL):
             owner = m.instances[-1] if m.instances else m.start()
             owner.wait_for("task_started")
             standby = m.start()
             standby.wait_for("group_changed", tasks=[])
-            wait_for("the owner to work", lambda o=owner: o.get("/readyz")[1] == b"working\n")
+            owner.wait_until_ready("working")
             owner.signal(how)
             since = time.monotonic()
             standby.wait_for("task_started")
-            assert time.monotonic() - since < SESSION_SECONDS + 5
+            if TIMED:
+                assert time.monotonic() - since < session_s + 5
         m.finish(standby)
         m.instances[0].signal(signal.SIGCONT)
         wait_for("standby", lambda: m.instances[0].get("/readyz") == BACK_TO_STANDBY)
         assert m.check() == m.full_batches()
 
 
-WATCHED = """
-import threading, time
+#: Longer than a busy machine keeps one thread of a process from running, but not the other.
+STALL_SECONDS = 8
+WATCHED = f"""
+import itertools, threading, time
 from consumers.service.metrics import Metrics
 from consumers.service.watchdog import Watchdog
-dog = Watchdog(stall_s=1.0, leave_s=1.0, stop=threading.Event(), metrics=Metrics())
+dog = Watchdog(stall_s={STALL_SECONDS}, leave_s=1, stop=threading.Event(), metrics=Metrics())
 dog.start()
-for _ in range(200):
+for turn in itertools.count():
     dog.beat()
-    time.sleep(0.5 if _ % 5 == 4 else 0.01)
-    print(_, flush=True)
+    print(turn, flush=True)
+    time.sleep(0.5)  # it cannot beat as soon as it wakes
 """
 
 
 def test_a_pause_is_no_stall() -> None:
     """The clock goes on while a process is stopped; its watchdog must not take that for a hang."""
-    with subprocess.Popen([sys.executable, "-c", WATCHED], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", WATCHED]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
+            for _ in range(3):
+                process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(STALL_SECONDS + 1)
+            process.send_signal(signal.SIGCONT)
             for _ in range(4):
-                for _ in range(5):
-                    process.stdout.readline()
-                time.sleep(0.05)  # into its long sleep: it cannot beat as soon as it wakes
-                process.send_signal(signal.SIGSTOP)
-                time.sleep(1.2)
-                process.send_signal(signal.SIGCONT)
-            assert process.stdout.readline(), "the watchdog ended it"
+                assert process.stdout.readline(), "the watchdog ended it"
         finally:
             process.kill()

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from consumers.demo.broker import (
     provide_broker,
 )
 
+from ..processes import PATIENCE_SECONDS, wait_for
 from .conftest import WAYS, WAYS_VARIABLE, Brokers, RunningBroker, by, refuse
 
 every_way = pytest.mark.parametrize("broker", [by(way) for way in WAYS], indirect=True)
@@ -42,6 +42,14 @@ def make_topic(servers: str, name: str, **configs: str) -> None:
         admin.create_topics({name: topic}, wait_for_metadata=True)
 
 
+def listed_brokers(host: str, port: int) -> list[tuple[str, int]]:
+    """The brokers that serve, once there are any: a controller takes a slow broker off the list."""
+    found: list[tuple[str, int]] = wait_for(
+        "a broker on the list", lambda: metadata_brokers(host, port, PATIENCE_SECONDS)
+    )
+    return found
+
+
 def read_all(servers: str, topic: str, partition: int = 0) -> list[bytes]:
     """The committed values of a partition."""
     consumer = KafkaConsumer(
@@ -52,12 +60,14 @@ def read_all(servers: str, topic: str, partition: int = 0) -> list[bytes]:
         consumer.assign([place])
         consumer.seek_to_beginning(place)
         end = consumer.end_offsets([place])[place]
-        values = []
-        deadline = time.monotonic() + 30
-        while consumer.position(place) < end:
-            assert time.monotonic() < deadline, "the records do not come"
+        values: list[bytes] = []
+
+        def read() -> bool:
             for records in consumer.poll(timeout_ms=200).values():
-                values += [record.value for record in records]
+                values.extend(record.value for record in records)
+            return consumer.position(place) >= end
+
+        wait_for("the records", read)
         return values
     finally:
         consumer.close()
@@ -70,7 +80,7 @@ def test_records_go_in_and_come_out(broker: RunningBroker, fresh_name: FreshName
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for i in range(100):
             producer.send(topic, value=b"%d" % i, partition=0)
-        producer.flush(30)
+        producer.flush(PATIENCE_SECONDS)
     assert read_all(broker.bootstrap_servers, topic) == [b"%d" % i for i in range(100)]
 
 
@@ -98,10 +108,7 @@ def test_a_transaction_commits_records_and_offsets(
         source, bootstrap_servers=servers, group_id=group, enable_auto_commit=False
     )
     try:
-        deadline = time.monotonic() + 30
-        while not consumer.assignment():
-            assert time.monotonic() < deadline, "no partition was assigned"
-            consumer.poll(timeout_ms=100)
+        wait_for("a partition", lambda: consumer.poll(timeout_ms=100) or consumer.assignment())
         place = TopicPartition(source, 0)
 
         old.init_transactions()
@@ -133,7 +140,7 @@ def test_serves_on_loopback_only(broker: RunningBroker) -> None:
     if os.environ.get(ADDRESS_VARIABLE) and broker.way == "env":
         pytest.skip("a broker of somebody else may serve where it likes")
     host, _, port = broker.bootstrap_servers.partition(":")
-    assert metadata_brokers(host, int(port)) == [(host, int(port))]
+    assert listed_brokers(host, int(port)) == [(host, int(port))]
     with socket.socket() as elsewhere:  # free on the other addresses, so not bound there
         elsewhere.bind(("127.0.0.2", int(port)))
 
@@ -163,7 +170,7 @@ def test_restart_and_crash_keep_data_and_address(
 
     def produce(value: bytes) -> None:
         with KafkaProducer(bootstrap_servers=address) as producer:
-            producer.send(topic, value=value, partition=0).get(timeout=30)
+            producer.send(topic, value=value, partition=0).get(timeout=PATIENCE_SECONDS)
 
     produce(b"first")
     thread = threading.Thread(target=own.restart)  # it must outlive the thread that started it
@@ -192,16 +199,17 @@ def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline().rpartition(":")[2])
-        assert metadata_brokers("127.0.0.1", port)
+        assert listed_brokers("127.0.0.1", port)
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def gone() -> bool:
         try:
             metadata_brokers("127.0.0.1", port)
         except OSError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the broker outlived its parent")
+            return True
+        return False
+
+    wait_for("the broker to end with its parent", gone)
 
 
 @pytest.mark.broker

@@ -22,7 +22,7 @@ from kafka.admin import UserScramCredentialUpsertion
 
 from consumers.demo.broker import BrokerUnavailable, LocalBroker, broker_settings, free_port
 
-from ..consumers.processes import BATCH, READERS, bench
+from ..harness import BATCH, READERS, model
 from .conftest import refuse
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("broker-secured")]
@@ -120,11 +120,12 @@ def as_kafka_reads_it(issued: trustme.LeafCert) -> bytes:
 def test_the_service_behind_locked_doors(
     secured: Secured, way: str, reader: str, fresh_name: Callable[[str], str]
 ) -> None:
-    with bench(secured.plain, fresh_name("secured"), reader=reader) as b:
-        b.produce(2 * BATCH)
-        instance = b.start(**secured.settings(way))
-        instance.wait_for("released", batch=2)
-        assert b.last_batches() == {0: 2}
+    settings = {"reader": reader, "session_timeout_s": 6}
+    with model(secured.plain, fresh_name("secured"), **settings) as m:
+        m.produce(2 * BATCH)
+        instance = m.start(**secured.settings(way))
+        m.finish(instance)
+        assert m.check() == {0: 2}
         assert PASSWORD not in instance.text
 
 
@@ -146,17 +147,17 @@ def test_the_wrong_key(
         settings[name] = str(secured.stranger) if value == "stranger" else value
     if settings.get("DPPCA_SSL_CERTFILE") == "":
         del settings["DPPCA_SSL_CERTFILE"]
-    with bench(secured.plain, fresh_name("refused")) as b:
+    with model(secured.plain, fresh_name("refused"), session_timeout_s=6) as m:
         done = subprocess.run(
             [sys.executable, "-m", "consumers.cli", "check-config"],
-            env={**os.environ, **b.environment, **settings},
-            capture_output=True, text=True, timeout=120,
+            env={**os.environ, **m.environment, **settings},
+            capture_output=True, text=True,
         )  # fmt: skip
         text = done.stdout + done.stderr
         # A broker that knows the password is wrong may hang up before we have read that.
         hung_up = "DPPCA_SASL_PASSWORD" in changed and "socket disconnected" in text
         assert done.returncode == 1 and (said in text or hung_up), text
         assert PASSWORD not in text and "wrong-password" not in text
-        instance = b.start(**settings)
+        instance = m.start(**settings)
         instance.wait_for("waiting_for_brokers")
         assert PASSWORD not in instance.text and "wrong-password" not in instance.text

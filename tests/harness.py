@@ -9,46 +9,31 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, get_args
 
 import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
-from ..consumers.processes import READERS, Instance, wait_for
-from ..launch import CRASH_AT, NOISE, STOP_AT
+from consumers.settings import Settings
+
+from .processes import Instance, wait_for
 
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 100
-#: Of the broker that these tests run on: see `conftest.py`.
+READERS: tuple[str, ...] = get_args(Settings.model_fields["reader"].annotation)
+#: Brokers allow such short sessions only if they are told to, as in `tests/crash/conftest.py`.
 SESSION_SECONDS = 1.5
-QUIET = {NOISE: "off"}
 
-__all__ = ["BATCH", "FEATURES", "QUIET", "READERS", "SESSION_SECONDS", "Instance", "Model",
-           "crash_at", "model", "read_topic", "stop_at", "stopped", "wait_for"]  # fmt: skip
-
-
-def crash_at(point: str, times: int = 1) -> dict[str, str]:
-    return {CRASH_AT: f"{point}:{times}"}
-
-
-def stop_at(point: str, times: int = 1) -> dict[str, str]:
-    """SIGSTOP, where `crash_at` has SIGKILL."""
-    return {STOP_AT: f"{point}:{times}"}
-
-
-def stopped(instance: Instance) -> bool:
-    stat = Path(f"/proc/{instance.process.pid}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0] == "T"
+Fresh = Callable[[str], str]
 
 
 def read_topic(servers: str, topic: str) -> list[Any]:
-    """Every committed message of a topic, partition by partition, in order."""
+    """Read every committed message of a topic, partition by partition, in order."""
     consumer = KafkaConsumer(
         bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False,
         max_partition_fetch_bytes=32 << 20,
@@ -154,7 +139,7 @@ class Model:
         self.slots[partition].append(slots)
 
     def produce(self, n: int, *, flush: bool = True) -> None:
-        """So many JSON objects."""
+        """Send n JSON objects."""
         for cpu, memory, read in self.rows(n).tolist():
             text = json.dumps({"cpu": cpu, "memory": memory, "disk": {"read": read}})
             self.send(text.encode())
@@ -162,7 +147,8 @@ class Model:
             self.producer.flush()
 
     def produce_packed(self, n: int, largest: int = 0) -> None:
-        """About n rows in packed messages of 1 to `largest` (two batches): batches end inside."""
+        """Send about n rows in packed messages of 1 to `largest` rows (by default two batches).
+        Batches end inside messages."""
         while n > 0:
             rows = int(self._rng.integers(1, (largest or 2 * self.batch) + 1))
             self.send(self.rows(rows).astype("<f4").tobytes(), rows)
@@ -170,7 +156,7 @@ class Model:
         self.producer.flush()
 
     def full_batches(self) -> dict[int, int]:
-        """How many batches each task can have released by now."""
+        """The number of batches that each task can have released by now."""
         return {
             task: sum(sum(self.slots[p]) for p in range(task, self.partitions, self.shards))
             // self.batch
@@ -184,19 +170,47 @@ class Model:
         self.instances.append(instance)
         return instance
 
-    def finish(self, instance: Instance) -> None:
-        """Wait until the instance says that all there is has been released."""
-        for task, batch in self.full_batches().items():
-            done = {"task": task, "batch": batch}
-            timeout_s = 60 + batch / 5
+    def finish(self, *instances: Instance) -> None:
+        """Wait until one of the instances says that all there is has been released.
 
-            def out(done: dict[str, Any] = done) -> bool:
-                return any(instance.saw(e, **done) for e in ("released", "published_again"))
+        There is no limit for the whole, which grows with the number of batches; only standing
+        still for long is a failure.
+        """
+        wanted = {(task, batch) for task, batch in self.full_batches().items() if batch}
 
+        def said() -> set[tuple[int, int]]:
+            return {
+                (event["task"], event["batch"])
+                for instance in instances for event in list(instance.events)
+                if event.get("event") in ("released", "published_again")
+            }  # fmt: skip
+
+        while not wanted <= (before := said()):
             try:
-                wait_for(f"release {done}", out, timeout_s)
+                wait_for(f"{sorted(wanted - before)} or any batch",
+                         lambda before=before: said() != before)  # fmt: skip
             except AssertionError as error:
-                raise AssertionError(f"{error}; the log:\n{instance.text[-5000:]}") from None
+                there = f"{self.ends()} of {[len(sent) for sent in self.slots]} messages are there"
+                logs = "\n".join(f"{i.text[:1500]}\n...\n{i.text[-5000:]}" for i in instances)
+                raise AssertionError(f"{error}; {there}; the logs:\n{logs}") from None
+
+    @contextmanager
+    def loaded(self, produce: Callable[[], None], pause_s: float = 0.1) -> Iterator[None]:
+        """Produce again and again in a thread, until the block ends."""
+        enough = threading.Event()
+
+        def load() -> None:
+            while not enough.wait(pause_s):
+                produce()
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            yield
+        finally:
+            enough.set()
+            thread.join()
+            self.producer.flush()
 
     def close(self) -> None:
         for instance in self.instances:
@@ -206,7 +220,7 @@ class Model:
     # What is on the topics
 
     def ends(self) -> list[int]:
-        """Where each partition of the input ends."""
+        """The end of each partition of the input."""
         places = [TopicPartition(self.name, p) for p in range(self.partitions)]
         consumer = KafkaConsumer(bootstrap_servers=self.servers)
         try:
@@ -223,12 +237,12 @@ class Model:
         return [json.loads(m.value) for m in found if m.partition == task and m.value is not None]
 
     def releases(self) -> dict[int, dict[str, Any]]:
-        """Task 0's releases by number, without the name of the model."""
+        """The releases of task 0 by number, without the name of the model."""
         found = [json.loads(message.value) for message in self.outputs()]
         return {r["batch"]: {**r, "model": ""} for r in found if r["task"] == 0}
 
     def slots_before(self, positions: dict[str, Sequence[int]]) -> int:
-        """The slots that lie before these positions."""
+        """The number of slots before these positions."""
         total = 0
         for p, (offset, row) in positions.items():
             counts = self.slots[int(p)]
@@ -241,7 +255,7 @@ class Model:
         return total
 
     def check(self, *, complete: bool = True) -> dict[Any, int]:
-        """The guarantees of docs/service.md. Returns the last batch of each task."""
+        """Check the guarantees of docs/service.md; returns the last batch of each task."""
         stored = read_topic(self.servers, self.state_topic)
         committed: dict[tuple[int, int], dict[str, Any]] = {}
         for task in range(self.shards):
@@ -257,7 +271,8 @@ class Model:
         return last
 
     def _check_states(self, task: int, states: list[dict[str, Any]]) -> None:
-        """Numbers in order, positions forward only, every slot in exactly one batch."""
+        """Check that numbers are in order, that positions only move forward, and that every slot is
+        in exactly one batch."""
         assert [s["batch"] for s in states] == list(range(1, len(states) + 1))
         for state in states:
             assert self.slots_before(state["positions"]) == state["batch"] * self.batch
@@ -267,7 +282,7 @@ class Model:
                 assert at <= after["positions"][p], f"partition {p} went back"
 
     def _check_group_offsets(self, stored: list[Any]) -> None:
-        """What the group says it has used is what the last states say."""
+        """Check that the offsets of the group are those of the last states."""
         last: dict[str, int] = {}
         for message in stored:
             for p, (offset, _) in json.loads(message.value)["positions"].items():
@@ -282,7 +297,8 @@ class Model:
     def _check_outputs(
         self, messages: list[Any], committed: dict[tuple[int, int], dict[str, Any]]
     ) -> dict[Any, int]:
-        """One payload a number, the committed one; no gaps; never an older one after a newer."""
+        """Check that each number has one payload, the committed one; that there are no gaps; and
+        that an older release never follows a newer one."""
         last: dict[Any, int] = {}
         merged: dict[int, bytes] = {}
         newest: dict[int, int] = {}  # of the tasks in the last merged release
@@ -308,12 +324,3 @@ class Model:
 
 def model(servers: str, name: str, **settings: Any) -> closing[Model]:
     return closing(Model(servers, name, **settings))
-
-
-def leave(instance: Instance) -> int:
-    """SIGTERM, and wait."""
-    instance.signal(signal.SIGTERM)
-    return instance.wait(10)
-
-
-Fresh = Callable[[str], str]

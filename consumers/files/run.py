@@ -18,7 +18,7 @@ from .. import crashpoints
 from ..errors import StateRefused
 from ..model.learner import Learner, finish_batch
 from ..model.states import ModelIdentity, SlotRule, StateRecord, UsedInput, decode_state
-from ..settings import Settings
+from ..settings import FileSettings
 from .blocks import FileFormat, read_blocks
 from .inputs import InputRecord
 from .store import NoState, StateFile
@@ -34,7 +34,7 @@ class Counted(NamedTuple):
 
 
 def run_file(
-    settings: Settings,
+    settings: FileSettings,
     source: str,
     format: FileFormat,
     *,
@@ -89,7 +89,7 @@ def run_file(
 
 
 def _identity(
-    settings: Settings, last: StateRecord | None, path: Path | None, new_records: bool
+    settings: FileSettings, last: StateRecord | None, path: Path | None, new_records: bool
 ) -> ModelIdentity:
     """Whose state it is. After the first input, names follow the state where they may."""
     model, name = settings.model, settings.input_topic
@@ -124,7 +124,7 @@ def _input_record(
     return InputRecord(name, learner.batch_size, earlier=inputs[:-1], resumed=inputs[-1])
 
 
-def _how_far(store: NoState, settings: Settings, new_records: bool) -> str:
+def _how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:
     """Says how far a run came that was interrupted, and what to do now."""
     states = store.load()
     if not isinstance(store, StateFile):

@@ -11,7 +11,7 @@ import json
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, get_args
 
@@ -61,9 +61,10 @@ class Model:
 
     def __init__(self, servers: str, name: str, *, partitions: int = 1, shards: int = 1,
                  batch: int = BATCH, topic_configs: dict[str, str] | None = None,
-                 **settings: Any) -> None:  # fmt: skip
+                 rows_per_message: int = 1, **settings: Any) -> None:  # fmt: skip
         self.servers, self.name = servers, name
         self.partitions, self.shards, self.batch = partitions, shards, batch
+        self.rows_per_message = rows_per_message
         self.environment = {
             f"DPPCA_{key.upper()}": str(value)
             for key, value in {
@@ -73,6 +74,7 @@ class Model:
                 "epsilon": 50,
                 "delta": 0.1,
                 "batch_size": batch,
+                "rows_per_message": rows_per_message,
                 "shards": shards,
                 "http_port": 0,
                 "session_timeout_s": SESSION_SECONDS,
@@ -88,9 +90,7 @@ class Model:
         self.create(name, partitions, **(topic_configs or {}))
         self._new_producer()
         self.instances: list[Instance] = []
-        #: For each partition, the slots that each message takes.
-        self.slots: list[list[int]] = [[] for _ in range(partitions)]
-        self._before: dict[int, np.ndarray[Any, Any]] = {}  # their sums
+        self.sent = [0] * partitions  #: messages, for each partition
         self._rng = np.random.default_rng(7)
 
     # Topics
@@ -108,7 +108,7 @@ class Model:
         """Add partitions to the input topic."""
         with self.admin() as admin:
             admin.create_partitions({self.name: partitions})
-        self.slots += [[] for _ in range(partitions - self.partitions)]
+        self.sent += [0] * (partitions - self.partitions)
         self.partitions = partitions
         self.producer.close()
 
@@ -131,13 +131,11 @@ class Model:
     def rows(self, n: int) -> np.ndarray[Any, Any]:
         return self._rng.standard_normal((n, 3)) * [3.0, 1.0, 0.3]
 
-    def send(
-        self, value: bytes | None, slots: int = 1, partition: int | None = None, **more: Any
-    ) -> None:
+    def send(self, value: bytes | None, partition: int | None = None, **more: Any) -> None:
         if partition is None:
-            partition = sum(map(len, self.slots)) % self.partitions
+            partition = sum(self.sent) % self.partitions
         self.producer.send(self.name, value, key=b"k", partition=partition, **more)
-        self.slots[partition].append(slots)
+        self.sent[partition] += 1
 
     def produce(self, n: int, *, flush: bool = True) -> None:
         """Send n JSON objects."""
@@ -147,20 +145,19 @@ class Model:
         if flush:
             self.producer.flush()
 
-    def produce_packed(self, n: int, largest: int = 0) -> None:
-        """Send about n rows in packed messages of 1 to `largest` rows (by default two batches).
-        Batches end inside messages."""
-        while n > 0:
-            rows = int(self._rng.integers(1, (largest or 2 * self.batch) + 1))
-            self.send(self.rows(rows).astype("<f4").tobytes(), rows)
-            n -= rows
+    def produce_packed(self, n: int) -> None:
+        """Send at least n rows, `rows_per_message` in each message. Some messages hold more, which
+        are ignored, or fewer, which leaves nulls: each takes the same number of slots."""
+        for _ in range(-(-n // self.rows_per_message)):
+            change = int(self._rng.choice([0, 0, 0, 0, 0, 0, 0, 0, -1, 1]))
+            rows = self.rows(max(1, self.rows_per_message + change))
+            self.send(rows.astype("<f4").tobytes())
         self.producer.flush()
 
     def full_batches(self) -> dict[int, int]:
         """The number of batches that each task can have released by now."""
         return {
-            task: sum(sum(self.slots[p]) for p in range(task, self.partitions, self.shards))
-            // self.batch
+            task: sum(self.sent[task :: self.shards]) * self.rows_per_message // self.batch
             for task in range(self.shards)
         }
 
@@ -191,7 +188,7 @@ class Model:
                 wait_for(f"{sorted(wanted - before)} or any batch",
                          lambda before=before: said() != before)  # fmt: skip
             except AssertionError as error:
-                there = f"{self.ends()} of {[len(sent) for sent in self.slots]} messages are there"
+                there = f"{self.ends()} of {self.sent} messages are there"
                 logs = "\n".join(f"{i.text[:1500]}\n...\n{i.text[-5000:]}" for i in instances)
                 raise AssertionError(f"{error}; {there}; the logs:\n{logs}") from None
 
@@ -242,18 +239,11 @@ class Model:
         found = [json.loads(message.value) for message in self.outputs()]
         return {r["batch"]: {**r, "model": ""} for r in found if r["task"] == 0}
 
-    def slots_before(self, positions: dict[str, Sequence[int]]) -> int:
+    def slots_before(self, positions: dict[str, int]) -> int:
         """The number of slots before these positions."""
-        total = 0
-        for p, (offset, row) in positions.items():
-            counts = self.slots[int(p)]
-            assert offset <= len(counts), f"partition {p} has no offset {offset}"
-            assert row == 0 or row < counts[offset], f"row {row} of partition {p}:{offset}"
-            before = self._before.get(int(p))
-            if before is None or len(before) != len(counts) + 1:
-                before = self._before[int(p)] = np.cumsum([0, *counts])
-            total += int(before[offset]) + row
-        return total
+        for p, offset in positions.items():
+            assert offset <= self.sent[int(p)], f"partition {p} has no offset {offset}"
+        return sum(positions.values()) * self.rows_per_message
 
     def check(self, *, complete: bool = True) -> dict[Any, int]:
         """Check the guarantees of docs/service.md; returns the last batch of each task."""
@@ -286,7 +276,7 @@ class Model:
         """Check that the offsets of the group are those of the last states."""
         last: dict[str, int] = {}
         for message in stored:
-            for p, (offset, _) in json.loads(message.value)["positions"].items():
+            for p, offset in json.loads(message.value)["positions"].items():
                 last[p] = max(last.get(p, 0), offset)
         consumer = KafkaConsumer(bootstrap_servers=self.servers, group_id=self.group)
         try:

@@ -34,11 +34,11 @@ def produce(m: Model, enough: threading.Event, used: list[int]) -> None:
     """As fast as the service reads."""
     messages = [m.rows(ROWS).astype("<f4").tobytes() for _ in range(100)]
     while not enough.is_set():
-        if len(m.slots[0]) * ROWS * m.partitions - used[0] > AHEAD:
+        if sum(m.sent) * ROWS - used[0] > AHEAD:
             enough.wait(0.05)
             continue
         for message in messages:
-            m.send(message, ROWS)
+            m.send(message)
 
 
 def sample(m: Model, seconds: float, used: list[int]) -> list[tuple[float, list[float]]]:
@@ -74,11 +74,11 @@ def growth(samples: list[tuple[float, list[float]]]) -> list[float]:
 def main() -> int:
     parser = argparse.ArgumentParser("soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--batch-size", type=int, default=20_000)
+    parser.add_argument("--batch-size", type=int, default=19_200)
     options = parser.parse_args()
     settings = {
         "batch": options.batch_size, "format": "float32", "partitions": 2, "max_poll_records": 5000,
-        "session_timeout_s": 10, "topic_configs": {"retention.bytes": str(1 << 30)},
+        "rows_per_message": ROWS, "session_timeout_s": 10, "topic_configs": {"retention.bytes": str(1 << 30)},
     }  # fmt: skip
     with LocalBroker() as broker, model(broker.bootstrap_servers, "soak", **settings) as m:
         m.start().wait_for("task_started")

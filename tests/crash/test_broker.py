@@ -17,7 +17,9 @@ def test_the_broker_is_killed_under_load(
 ) -> None:
     """An owner and a standby ride out a crash and a restart, without one of their own."""
     rng = random.Random()
-    with model(servers, fresh_name("broker"), format="float32", partitions=2) as m:
+    with model(
+        servers, fresh_name("broker"), format="float32", partitions=2, rows_per_message=10
+    ) as m:
         owner, standby = m.start(), m.start()
         try:
             with m.loaded(lambda: m.produce_packed(BATCH // 2), 0.02):

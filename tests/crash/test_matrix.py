@@ -36,7 +36,7 @@ POINTS = (
 )
 #: Those after which something of a batch is on the topics.
 WRITING = POINTS[5:]
-PACKED = {"format": "float32", "partitions": 2}
+PACKED = {"format": "float32", "partitions": 2, "rows_per_message": 20}
 #: The paper's method learns from nearly every batch with these.
 PAPER = {"method": "paper", "batch": 1000, "paper_c1": 40, "max_poll_records": 300}
 
@@ -61,7 +61,6 @@ def run_to_the_end(m: Model, **environment: str) -> None:
 def undisturbed(m: Model, fresh_name: Fresh, **environment: str) -> dict[int, dict[str, Any]]:
     """What a model that nobody kills makes of the same input."""
     with model(m.servers, fresh_name("undisturbed")) as other:
-        other.slots = m.slots
         other.environment |= m.environment | {"DPPCA_MODEL": other.name}
         instance = other.start(**environment)
         m.finish(instance)
@@ -123,7 +122,7 @@ def kill_at_random(m: Model, times: int, rng: random.Random, **environment: str)
 
 
 def test_random_moments_without_noise(servers: str, fresh_name: Fresh) -> None:
-    with model(servers, fresh_name("random"), format="float32", **PAPER) as m:
+    with model(servers, fresh_name("random"), format="float32", rows_per_message=50, **PAPER) as m:
         kill_at_random(m, (CRASHES + 1) // 2, random.Random(), **SILENT)
         assert m.check() == m.full_batches()
         check_learned(m.releases())
@@ -142,9 +141,11 @@ def test_the_adaptive_method_goes_on_as_if_nothing_had_happened(
 ) -> None:
     """A restart begins a new block of correlated noise, and the filter behind it weighs a little
     otherwise: by the noise's variance, which a large batch makes small."""
-    settings = {"batch": 4000, "format": "float32", "max_poll_records": 5}
+    settings = {
+        "batch": 4000, "format": "float32", "rows_per_message": 500, "max_poll_records": 5,
+    }  # fmt: skip
     with model(servers, fresh_name("adaptive"), **settings) as m:
-        m.produce_packed(5 * m.batch, largest=1000)
+        m.produce_packed(5 * m.batch)
         kill_at(m, "after_commit", 2, **SILENT)
         run_to_the_end(m, **SILENT)
         m.check()

@@ -50,7 +50,7 @@ def wake(zombie: Instance, m: Model) -> None:
 
 
 def stop_replace_wake(servers: str, name: str, point: str) -> None:
-    with model(servers, name, format="float32", partitions=2) as m:
+    with model(servers, name, format="float32", partitions=2, rows_per_message=10) as m:
         m.produce_packed(5 * BATCH)
         owner = m.start(**stop_at(point, 2))
         if point in ("claimed", "loaded"):  # twice: alone, and with the standby

@@ -18,6 +18,7 @@ import pytest
 
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
+from consumers.kafka.configure import kafka_config
 from consumers.kafka.memory import MemoryBroker
 from consumers.protocols import Bounds, Chunk, Cluster, Reader
 from consumers.service.loop import Service
@@ -244,13 +245,7 @@ def service(servers: str, name: str, reader: str, **settings: Any) -> tuple[Serv
         {**ESTIMATOR, "bootstrap_servers": servers, "input_topic": name, "http_port": 0,
          "reader": reader, **settings}
     )  # fmt: skip
-    names = ("group", "input_topic", "state_topic", "output_topic")
-    made = KafkaCluster(
-        KafkaConfig(
-            connection={"bootstrap_servers": servers}, fetch=s.fetch(), librdkafka=s.librdkafka(),
-            **{n: getattr(s, n) for n in names},
-        )
-    )  # fmt: skip
+    made = KafkaCluster(kafka_config(s))
     return Service(s, made, watched=False), made
 
 

@@ -78,7 +78,8 @@ def main() -> int:
     options = parser.parse_args()
     settings = {
         "batch": options.batch_size, "format": "float32", "partitions": 2, "max_poll_records": 5000,
-        "rows_per_message": ROWS, "session_timeout_s": 10, "topic_configs": {"retention.bytes": str(1 << 30)},
+        "rows_per_message": ROWS, "session_timeout_s": 10,
+        "topic_configs": {"retention.bytes": str(1 << 30)},
     }  # fmt: skip
     with LocalBroker() as broker, model(broker.bootstrap_servers, "soak", **settings) as m:
         m.start().wait_for("task_started")

@@ -18,8 +18,9 @@ from kafka import KafkaProducer
 
 from benchmarks.speed import Row
 from consumers import crashpoints
-from consumers.cli.commands import _kafka
 from consumers.demo.broker import LocalBroker
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.configure import kafka_config
 from consumers.protocols import TopicInfo
 from consumers.service.loop import Service
 from consumers.settings import Settings
@@ -27,7 +28,7 @@ from consumers.settings import Settings
 D = 128
 FEATURES = tuple(f"f{i}" for i in range(D))
 BATCH = 10_000
-ROWS_A_MESSAGE = 64
+ROWS_PER_MESSAGE = 50
 
 
 def service(quick: bool) -> Iterator[Row]:
@@ -63,8 +64,10 @@ def service(quick: bool) -> Iterator[Row]:
 
 
 def make_settings(servers: str, topic: str, format: str, **changes: Any) -> Settings:
+    rows = ROWS_PER_MESSAGE if format == "float32" else 1
     return Settings(**{
         "bootstrap_servers": servers, "input_topic": topic, "features": FEATURES, "format": format,
+        "rows_per_message": rows,
         "epsilon": 1.0, "delta": 1e-6, "batch_size": BATCH, "http_port": 0, **changes,
     })  # fmt: skip
 
@@ -74,8 +77,8 @@ def payloads(rows: int, format: str) -> Iterator[bytes]:
     for start in range(0, rows, BATCH):
         block = X[: min(BATCH, rows - start)]
         if format == "float32":
-            for i in range(0, len(block), ROWS_A_MESSAGE):
-                yield block[i : i + ROWS_A_MESSAGE].tobytes()
+            for i in range(0, len(block), ROWS_PER_MESSAGE):
+                yield block[i : i + ROWS_PER_MESSAGE].tobytes()
         else:
             for row in block.tolist():
                 yield json.dumps(dict(zip(FEATURES, row, strict=True))).encode()
@@ -83,7 +86,7 @@ def payloads(rows: int, format: str) -> Iterator[bytes]:
 
 def produce(settings: Settings, rows: int, format: str) -> int:
     """Fill the topic; returns how many messages."""
-    _kafka(settings).create_topic(settings.input_topic, TopicInfo(1, {}), 1)
+    KafkaCluster(kafka_config(settings)).create_topic(settings.input_topic, TopicInfo(1, {}), 1)
     producer = KafkaProducer(
         bootstrap_servers=settings.bootstrap_servers, linger_ms=20, batch_size=1 << 20
     )
@@ -149,7 +152,9 @@ class Running:
         self._published = threading.Semaphore(0)
         crashpoints.on_reach.append(self._reach)
         self.stop = threading.Event()
-        made = Service(settings, _kafka(settings), stop=self.stop, watched=False)
+        made = Service(
+            settings, KafkaCluster(kafka_config(settings)), stop=self.stop, watched=False
+        )
         self.thread = threading.Thread(target=made.run, daemon=True)
         self.thread.start()
 

@@ -1,8 +1,8 @@
-"""JSON logs on stdout: one object a line, with an event name.
+"""JSON logs on stdout: one object per line, with the name of an event.
 
-An event carries names, numbers of partitions, offsets and batches, never anything of a record. Of
-an error that is not ours only the type and the place are logged: its text may quote data. The
-Kafka client logs through here too, warnings and worse only: at debug it logs message values.
+An event carries names, numbers of partitions, offsets and batches, never anything of a record. An
+unexpected error is logged with its type and place only: its text may quote data. Warnings and
+errors of the Kafka client are logged too; its debug messages are not, because they hold values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stream_dppca import DPPCAError
 
 from .errors import ServiceError
 
-__all__ = ["LastReason", "describe_error", "log_event", "set_up_logs"]
+__all__ = ["ConnectionFailures", "describe_error", "log_event", "set_up_logs"]
 
 Level = Literal["info", "warning", "error"]
 
@@ -34,7 +34,7 @@ def log_event(event: str, *, level: Level = "info", **fields: Any) -> None:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """An error as fields of an event."""
+    """Return the fields of an event that describe an error."""
     fields: dict[str, Any] = {"error": type(error).__name__}
     if isinstance(error, ServiceError | DPPCAError):
         fields["message"] = str(error)
@@ -43,7 +43,9 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return fields
 
 
-class _Lines(logging.Handler):
+class _JsonLines(logging.Handler):
+    """Writes events as JSON, one per line."""
+
     def __init__(self, stream: TextIO, context: dict[str, Any]) -> None:
         super().__init__()
         self._stream, self._context = stream, context
@@ -64,34 +66,34 @@ class _Lines(logging.Handler):
             try:
                 self._stream.write(json.dumps(entry, default=str) + "\n")
                 self._stream.flush()
-            except (OSError, ValueError):  # nobody listens any more
+            except (OSError, ValueError):  # nobody reads any more
                 pass
 
 
-class LastReason(logging.Handler):
-    """Takes what the Kafka client logs, and keeps only why it got no connection."""
+class ConnectionFailures(logging.Handler):
+    """Collects what the Kafka client logs, and keeps only why it got no connection."""
 
     _FAILED: Final = re.compile(
         r"^(?:Connection|Bootstrap (?:connection|attempt) to \S+) failed: "
         r"(?:\[Error \d+\] )?(?:\w+Error: )*(.*?)(?: \(backoff [\d.]+ secs\))?$"
     )
-    #: A broker that refuses us may hang up before we have read why: then this is all we see.
+    #: All that the client sees of a broker that hangs up before its reason has been read.
     _VAGUE: Final = "socket disconnected"
 
     def __init__(self) -> None:
         super().__init__()
-        self.text = ""
+        self.reason = ""  #: of the last failure; empty if there was none
         logging.getLogger("kafka").handlers = [self]
 
     def emit(self, record: logging.LogRecord) -> None:
         found = self._FAILED.search(record.getMessage()[:500])
-        if found is not None and (found[1] != self._VAGUE or not self.text):
-            self.text = found[1]
+        if found is not None and (found[1] != self._VAGUE or not self.reason):
+            self.reason = found[1]
 
 
 def set_up_logs(stream: TextIO | None = None, **context: Any) -> None:
-    """Send every event to `stream` (stdout), each with the fields of `context`."""
-    handler = _Lines(stream or sys.stdout, context)
+    """Send every event to `stream` (default: stdout), each with the fields of `context`."""
+    handler = _JsonLines(stream or sys.stdout, context)
     _logger.handlers = [handler]
     _logger.setLevel(logging.INFO)
     _logger.propagate = False

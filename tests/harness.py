@@ -79,6 +79,7 @@ class Model:
                 "partition_refresh_s": 0.5,
                 "max_poll_records": 60,
                 "reader": os.environ.get("STREAM_DPPCA_READER", READERS[0]),
+                "rows_per_message": 1,
                 **settings,
             }.items()
         }

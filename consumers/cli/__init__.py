@@ -1,5 +1,5 @@
 """The command `stream-dppca`."""
 
-from .commands import main
+from .entry import main
 
 __all__ = ["main"]

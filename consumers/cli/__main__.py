@@ -1,5 +1,5 @@
 """`python -m consumers.cli` is `stream-dppca`."""
 
-from .commands import main
+from .entry import main
 
 raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for people only."""
+"""Shows a progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["shown_progress"]
 
 @contextlib.contextmanager
 def shown_progress(name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with slots and batches. Shows nothing where nobody looks."""
+    """Yield a function to call with the numbers of slots and batches so far.
+
+    Without a terminal, or without rich, it shows nothing.
+    """
     if quiet or not sys.stderr.isatty():
         yield lambda slots, batches: None
         return

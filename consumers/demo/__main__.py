@@ -1,5 +1,10 @@
 """`python -m consumers.demo`, which `make run` calls."""
 
-from .show import main
+try:
+    from .entry import main
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.split(".")[0] == __package__.split(".")[0]:
+        raise
+    raise SystemExit(f"the demonstration needs {error.name}: pip install '.[demo]'") from None
 
 raise SystemExit(main())

@@ -1,15 +1,15 @@
-"""`python -m consumers.demo.generator`: telemetry of a simulated fleet, into a topic.
+"""`python -m consumers.demo.generator` sends telemetry of a simulated fleet to a topic.
 
     python -m consumers.demo.generator --topic telemetry --rate 5000
 
-The machines are those of `consumers.demo.telemetry`, so what the service should find is known.
-Values are sent divided by their public scales: the service takes records as they come. TLS and
-SASL are set as for the service (`DPPCA_SECURITY_PROTOCOL`, `DPPCA_SASL_*`, `DPPCA_SSL_*`).
+The machines are those of `consumers.demo.telemetry`, so the direction that the service should find
+is known. Values are divided by their public scales before they are sent. TLS and SASL are set as
+for the service (`DPPCA_SECURITY_PROTOCOL`, `DPPCA_SASL_*`, `DPPCA_SSL_*`).
 
 | format | a message is | the service reads it as |
 |---|---|---|
 | `json` | one record, an object with the names of the features | `format=json` |
-| `packed` | 64 records (`--rows`), little-endian float32 | `format=float32` |
+| `packed` | 64 records (`--rows`), packed | `format=float32`, `rows_per_message=64` |
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -30,22 +30,33 @@ import numpy as np
 from ..errors import ClusterError, ServiceError
 from ..events import set_up_logs
 from ..kafka.cluster import KafkaCluster
-from ..kafka.config import KafkaConfig
+from ..kafka.configure import kafka_config
+from ..kafka.producer import MessageProducer
 from ..protocols import Cluster, Message, TopicInfo
-from ..settings import load_settings
+from ..settings import ClusterSettings, load_part
 from .telemetry import FEATURES, public_scaler, telemetry
 
-__all__ = ["Format", "Send", "ensure_topic", "main", "messages", "produce", "service_format"]
+__all__ = [
+    "ROWS_PER_MESSAGE",
+    "Format",
+    "Send",
+    "ensure_topic",
+    "main",
+    "messages",
+    "produce",
+    "service_format",
+]
 
 Format = Literal["json", "packed"]
-#: Takes messages to where they belong; back once they are there.
+#: Sends messages, and returns once they have arrived.
 Send = Callable[[Sequence[Message]], None]
 
-MACHINES: Final = 64  #: keys, so that every partition gets some
+ROWS_PER_MESSAGE: Final = 64  #: records in a packed message
+MACHINES: Final = 64  #: number of keys, so that every partition gets some
 TICK_SECONDS: Final = 0.1  #: between two sends
-#: Who is further behind than this drops the rest: a burst would say nothing about the rate.
+#: Records that are later than this are left out: a burst would say nothing about the rate.
 DEBT_SECONDS: Final = 1.0
-#: A demonstration must not fill a disk: 256 MiB a partition, and nothing for longer than an hour.
+#: A demonstration must not fill a disk: 256 MiB per partition, and nothing for longer than an hour.
 RETENTION: Final = {
     "retention.bytes": str(256 << 20),
     "retention.ms": str(3600 * 1000),
@@ -55,12 +66,14 @@ _SCALES: Final = np.array([(public_scaler().scales or {})[name] for name in FEAT
 
 
 def service_format(format: Format) -> Literal["json", "float32"]:
-    """The service's name for a format."""
+    """Return the name that the service has for a format."""
     return "json" if format == "json" else "float32"
 
 
-def messages(format: Format, rows: int = 64, seed: int | None = None) -> Iterator[list[Message]]:
-    """Endless lists of messages, each list with `rows` records of one machine.
+def messages(
+    format: Format, rows: int = ROWS_PER_MESSAGE, seed: int | None = None
+) -> Iterator[list[Message]]:
+    """Yield lists of messages without end, each list with `rows` records of one machine.
 
     Examples
     --------
@@ -84,10 +97,10 @@ def messages(format: Format, rows: int = 64, seed: int | None = None) -> Iterato
             ]
 
 
-def ensure_topic(log: Cluster, topic: str, partitions: int = 4) -> None:
-    """Make the topic if it is not there."""
-    if log.topic(topic) is None:
-        log.create_topic(topic, TopicInfo(partitions, RETENTION), -1)
+def ensure_topic(cluster: Cluster, topic: str, partitions: int = 4) -> None:
+    """Create the topic if it does not exist."""
+    if cluster.topic(topic) is None:
+        cluster.create_topic(topic, TopicInfo(partitions, RETENTION), -1)
 
 
 def produce(
@@ -100,9 +113,9 @@ def produce(
     seconds: float | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Send `rate` records a second until `stop`; returns how many were sent.
+    """Send `rate` records per second until `stop`; return how many were sent.
 
-    Brokers that go away are waited for, and what was not sent meanwhile is left out.
+    If the brokers go away, wait for them; records of the meantime are left out.
     """
     sent = 0
     began = paid_until = time.monotonic()
@@ -116,7 +129,7 @@ def produce(
                 send(list(itertools.chain(*itertools.islice(batches, due))))
                 sent += due * rows
             except ClusterError as error:
-                tell(f"sending failed, going on ({error})")
+                tell(f"sending failed, trying again ({error})")
                 pause = 1.0
             paid_until += due * rows / rate
         stop.wait(max(0.0, now + pause - time.monotonic()))
@@ -126,17 +139,26 @@ def produce(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m consumers.demo.generator",
-        description="Telemetry of a simulated fleet, into a Kafka topic.",
+        description="Send telemetry of a simulated fleet to a Kafka topic.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--bootstrap-servers", default="localhost:9092", metavar="HOST:PORT,…")
-    parser.add_argument("--topic", default="telemetry", help="made if it is not there")
-    parser.add_argument("--partitions", type=int, default=4, help="of the topic, if it is made")
-    parser.add_argument("--rate", type=float, default=5000.0, help="records a second")
-    parser.add_argument("--format", choices=get_args(Format), default="json")
-    parser.add_argument("--rows", type=int, default=64, help="records a packed message")
-    parser.add_argument("--seconds", type=float, help="how long; 0: only make the topic")
-    parser.add_argument("--seed", type=int, help="for the same records again")
+    parser.add_argument(
+        "--bootstrap-servers", default="localhost:9092", metavar="HOST:PORT,…",
+        help="brokers to ask first",
+    )  # fmt: skip
+    parser.add_argument("--topic", default="telemetry", help="created if it does not exist")
+    parser.add_argument("--partitions", type=int, default=4, help="of a topic that is created")
+    parser.add_argument("--rate", type=float, default=5000.0, help="records per second")
+    parser.add_argument(
+        "--format", choices=get_args(Format), default="json", help="format of the messages"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=ROWS_PER_MESSAGE, help="records per packed message"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="duration; 0 only creates the topic; without it, until Ctrl-C"
+    )
+    parser.add_argument("--seed", type=int, help="seed of the simulation, for the same records")
     options = parser.parse_args(arguments)
     for name in ("partitions", "rate", "rows"):
         if not getattr(options, name) > 0:
@@ -147,68 +169,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        config = _config(options.bootstrap_servers, options.topic)
+        settings = load_part(
+            ClusterSettings,
+            {"bootstrap_servers": options.bootstrap_servers, "input_topic": options.topic},
+        )
+        config = kafka_config(settings, client_id="stream-dppca-generator")
         ensure_topic(KafkaCluster(config), options.topic, options.partitions)
         if options.seconds == 0:
-            _say(f"topic {options.topic} is there")
+            _say(f"topic {options.topic} exists")
             return 0
+        rows = options.rows
+        if options.format == "json":  # one message per record: as even a flow as the rate allows
+            rows = max(1, min(64, int(options.rate * TICK_SECONDS)))
+        flags = {"format": service_format(options.format), "center": "pairs"}
+        if options.format == "packed":
+            flags["rows-per-message"] = str(rows)
+        flags["features"] = ",".join(FEATURES)
         _say(
             f"{options.rate:,.0f} records/s to {options.topic} at {options.bootstrap_servers}, "
-            f"for the service: --format {service_format(options.format)} --center pairs "
-            f"--features {','.join(FEATURES)}"
+            "for a service with " + " ".join(f"--{name} {flags[name]}" for name in flags)
         )
-        rows = options.rows
-        if options.format == "json":  # one message each: as even a flow as the rate allows
-            rows = max(1, min(64, int(options.rate * TICK_SECONDS)))
-        with _sender(config) as send:
+        with closing(MessageProducer(config, options.topic)) as producer:
             sent = produce(
-                send, messages(options.format, rows, options.seed), rows=rows, rate=options.rate,
-                stop=stop, seconds=options.seconds, tell=_say,
+                producer.send, messages(options.format, rows, options.seed), rows=rows,
+                rate=options.rate, stop=stop, seconds=options.seconds, tell=_say,
             )  # fmt: skip
     except ServiceError as error:
         _say(f"{type(error).__name__}: {error}")
         return 1
     _say(f"{sent:,} records sent")
     return 0
-
-
-def _config(bootstrap_servers: str, topic: str) -> KafkaConfig:
-    """The cluster, with `topic` as what is written to; how to log in is in the environment."""
-    settings = load_settings(
-        {"bootstrap_servers": bootstrap_servers, "input_topic": topic, "features": FEATURES,
-         "epsilon": 1.0, "delta": 1e-6, "batch_size": 2}
-    )  # fmt: skip
-    return KafkaConfig(
-        connection={**settings.connection(), "client_id": "stream-dppca-generator"},
-        group="", input_topic=topic, state_topic="", output_topic=topic,
-        request_timeout_s=settings.request_timeout_s,
-    )  # fmt: skip
-
-
-@contextmanager
-def _sender(config: KafkaConfig) -> Iterator[Send]:
-    """One producer for the whole run. (`KafkaCluster.publish` makes one each time, and a cluster
-    remembers the id of every producer for a day.)"""
-    from kafka import KafkaProducer  # type: ignore[import-untyped]
-    from kafka.errors import KafkaError  # type: ignore[import-untyped]
-
-    try:
-        producer = KafkaProducer(**config.producer, linger_ms=5)
-    except KafkaError as error:
-        raise ClusterError(f"{type(error).__name__}: {error}") from error
-
-    def send(records: Sequence[Message]) -> None:
-        try:
-            sent = [producer.send(config.output_topic, r.value, key=r.key) for r in records]
-            for future in sent:
-                future.get(timeout=config.request_timeout_s)
-        except KafkaError as error:
-            raise ClusterError(f"{type(error).__name__}: {error}") from error
-
-    try:
-        yield send
-    finally:
-        producer.close(timeout=1.0)
 
 
 def _say(line: str) -> None:

@@ -37,7 +37,7 @@ from ..model.states import (
     restore_estimator,
 )
 from ..protocols import Position
-from ..settings import Settings
+from ..settings import FileSettings
 
 __all__ = ["FILE_FORMATS", "Counted", "FileFormat", "read_blocks", "run_file"]
 
@@ -197,7 +197,7 @@ class Counted(NamedTuple):
 
 
 def run_file(
-    settings: Settings,
+    settings: FileSettings,
     source: str,
     format: FileFormat,
     *,
@@ -281,7 +281,7 @@ def _how_far(file: StateFile | None, printed: int, before: int, new_records: boo
     )
 
 
-def _named(settings: Settings, last: StateRecord, path: Path | None, new: bool) -> Settings:
+def _named(settings: FileSettings, last: StateRecord, path: Path | None, new: bool) -> FileSettings:
     """The settings with the names of the state, where they may follow it."""
     if settings.input_topic != last.input:
         if not new:

@@ -17,17 +17,17 @@ import operator
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Protocol, get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
+from ..formats import Format
 
 __all__ = ["FORMATS", "Block", "Codec", "Format", "make_codec"]
 
-Format = Literal["json", "json-array", "float32", "float64"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 
 Rows = NDArray[np.floating[Any]]

@@ -1,8 +1,8 @@
-"""/livez, /readyz, /metrics and /component, on a thread, on loopback unless told otherwise.
+"""Serves /livez, /readyz, /metrics and /component from a thread.
 
 | path | 200 | 503 |
 |---|---|---|
-| `/livez` | the loop turns | it has stood still for `stall_timeout_s`: restart |
+| `/livez` | the loop makes progress | no progress for `stall_timeout_s`: restart |
 | `/readyz` | runs a task, or stands by | joining, starting or leaving |
 | `/metrics` | Prometheus text | |
 | `/component` | the current release (`?task=1`; merged if there is one) | none yet |
@@ -23,7 +23,7 @@ __all__ = ["HttpServer", "Status"]
 
 
 class Status(Protocol):
-    """What the pages are about."""
+    """The state of the service, as the pages show it."""
 
     def alive(self) -> bool: ...
 
@@ -33,7 +33,7 @@ class Status(Protocol):
 
 
 class HttpServer:
-    """Serves until `close`."""
+    """Serves the pages until `close` is called."""
 
     def __init__(self, host: str, port: int, status: Status, metrics: Metrics) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ class HttpServer:
         except OSError as error:
             raise ConfigurationError(
                 f"http_host and http_port: cannot listen at {host}:{port} ({error.strerror}). "
-                "Another instance on this machine? http_port=0 takes any free port."
+                "Is another instance running on this machine? http_port=0 takes any free port."
             ) from None
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
@@ -84,6 +84,10 @@ def _answer(path: str, status: Status, metrics: Metrics) -> tuple[int, str, byte
         task = parse_qs(url.query).get("task", [None])[0]
         found = status.component(task)
         if found is None:
-            return 503, data, json.dumps({"error": "no release yet, or not run here"}).encode()
+            return (
+                503,
+                data,
+                json.dumps({"error": "no release yet, or the task does not run here"}).encode(),
+            )
         return 200, data, found
     return 404, text, b"/livez /readyz /metrics /component\n"

@@ -1,7 +1,7 @@
-"""Every metric, what kind it is, and what to do when it moves.
+"""Defines every metric: its kind, its meaning, and what to do when it moves.
 
-Safe figures only: slots, batches, offsets, times, published values. How many records were bad or
-clipped is a fact about records that no noise covers, so it is not counted anywhere.
+All figures are safe to show: slots, batches, offsets, times, published values. The number of bad or
+clipped records is a fact about records that no noise covers, so it is not counted anywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ __all__ = ["DEFINITIONS", "Definition", "Metrics"]
 
 
 class Definition(NamedTuple):
+    """A metric: its kind, its meaning, its labels, and what to do when it moves."""
+
     kind: str
     help: str
     labels: tuple[str, ...]
@@ -100,5 +102,5 @@ class Metrics:
         return Gauge(name, definition.help, definition.labels, registry=self.registry)
 
     def render(self) -> bytes:
-        """In the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""The topics of a model: made if they are not there, checked if they are."""
+"""Creates the topics of a model if they do not exist, and checks them if they do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 from ..errors import ConfigurationError
 from ..events import log_event
 from ..protocols import Cluster, TopicInfo
-from ..settings import Settings
+from ..settings import TopicSettings
 
 __all__ = ["ensure_topics", "wanted_topics"]
 
-#: Both topics hold current values by key. Small segments let the cleaner get at old ones, so that
-#: a task that starts has little to read.
+#: Both topics hold the current value of each key. Small segments let the cleaner remove old values
+#: soon, so that a task that starts has little to read.
 COMPACTED: Final = {
     "cleanup.policy": "compact",
     "segment.ms": str(3600 * 1000),
@@ -21,46 +21,52 @@ COMPACTED: Final = {
 }
 
 
-def wanted_topics(settings: Settings) -> dict[str, TopicInfo]:
-    """The topics we need, as they must be."""
+def wanted_topics(settings: TopicSettings) -> dict[str, TopicInfo]:
+    """Return the topics that a model needs, as they must be."""
     return {
         settings.state_topic: TopicInfo(settings.shards, COMPACTED),
         settings.output_topic: TopicInfo(1, COMPACTED),
     }
 
 
-def ensure_topics(log: Cluster, settings: Settings, *, make: bool = True) -> list[str]:
-    """Make what is missing, or say exactly what is missing or wrong.
+def ensure_topics(cluster: Cluster, settings: TopicSettings, *, create: bool = True) -> list[str]:
+    """Create the topics that are missing; return their names.
 
-    Nothing is made while anything is wrong, nor without `make`. Returns what was missing.
+    Nothing is created while anything is wrong, nor without `create`.
+
+    Raises
+    ------
+    ConfigurationError
+        Says what is missing or wrong, and how to put it right.
     """
     problems: list[str] = []
     missing: list[str] = []
-    if log.topic(settings.input_topic) is None:
+    if cluster.topic(settings.input_topic) is None:
         problems.append(f"input_topic {settings.input_topic!r} does not exist: create it")
     wanted = wanted_topics(settings)
     for name in wanted:
-        found = log.topic(name)
+        found = cluster.topic(name)
         if found is None and settings.create_topics:
             missing.append(name)
         else:
             problems += _problems(name, found, settings)
-    if make and not problems:
+    if create and not problems:
         for name in missing:
-            log.create_topic(name, wanted[name], settings.replication_factor)
+            cluster.create_topic(name, wanted[name], settings.replication_factor)
             log_event("topic_created", topic=name, partitions=wanted[name].partitions)
-            problems += _problems(name, log.topic(name), settings)  # another may have been faster
+            # Another process may have created it first, with other properties.
+            problems += _problems(name, cluster.topic(name), settings)
     if problems:
         raise ConfigurationError("\n".join(problems))
     return missing
 
 
-def _problems(name: str, found: TopicInfo | None, settings: Settings) -> list[str]:
-    """What is wrong with the output or the state topic."""
+def _problems(name: str, found: TopicInfo | None, settings: TopicSettings) -> list[str]:
+    """Return what is wrong with the output topic or the state topic."""
     if found is None:
         command = _command(name, wanted_topics(settings)[name])
         return [f"topic {name!r} does not exist. Create it with:\n  {command}"]
-    policy = "compact"  # unless we may look, and see otherwise
+    policy = "compact"  # taken for granted where we may not look
     if found.configs is not None:
         policy = found.configs.get("cleanup.policy", "delete")
     if name != settings.state_topic:
@@ -70,15 +76,15 @@ def _problems(name: str, found: TopicInfo | None, settings: Settings) -> list[st
     problems = []
     if found.partitions != settings.shards:
         problems.append(
-            f"state_topic {name!r} has {found.partitions} partitions, shards is "
-            f"{settings.shards}. They must be equal, and shards cannot change under a "
-            "model: records would be used twice. For another number of shards take another "
-            "model name, and start='latest'."
+            f"state_topic {name!r} must have as many partitions as there are shards. Found "
+            f"{found.partitions} partitions and shards = {settings.shards}. The number of shards "
+            "of a model cannot change: records would be used twice. For another number, choose "
+            "another model name and start='latest'."
         )
     if policy != "compact":
         problems.append(
             f"state_topic {name!r} has cleanup.policy={policy}: the state would expire. "
-            "Set it to compact."
+            "Set the policy to compact."
         )
     return problems
 

@@ -1,6 +1,6 @@
-"""Ends the process when it stands still, or does not leave in time.
+"""Ends the process when it makes no progress, or does not leave in time.
 
-To be killed is always safe here: whoever comes next loads the last committed state. To hang is not.
+Being killed is always safe here: the next owner loads the last committed state. Hanging is not.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ EXIT_FORCED = 75
 
 
 class Watchdog:
-    """A thread that looks at the loop.
+    """Watches the loop from a thread.
 
     Parameters
     ----------
     stall_s
-        A loop that has not said `beat` for so long is dead: log all stacks (places in the code, no
-        values) and end the process.
+        Seconds without a `beat` after which the loop is dead: all stacks (places in the code, no
+        values) are logged and the process ends.
     leave_s
-        How long the process may take to end after `stop` is set.
+        Seconds that the process may take to end after `stop` is set.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Watchdog:
         self._thread.start()
 
     def beat(self) -> None:
-        """The loop has turned."""
+        """Note that the loop has made progress."""
         self._beat = time.monotonic()
 
     def age(self) -> float:
@@ -64,7 +64,7 @@ class Watchdog:
         while not self._done.wait(0.1):
             unseen, looked = time.monotonic() - looked, time.monotonic()
             if unseen > min(1.0, self._stall_s / 2):
-                self.beat()  # we too stood still: the process was stopped, its loop does not hang
+                self.beat()  # this thread stood still too: the process was stopped, not hanging
             self._metrics.loop_age.set(self.age())
             if self._stop.is_set():
                 leaving = leaving or time.monotonic()

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from consumers.cli import commands as cli
+from consumers import cli
+from consumers.cli import brokers, commands, options
 from consumers.errors import ConfigurationError
-from consumers.events import LastReason
+from consumers.events import ConnectionFailures
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.releases import make_record
 
@@ -29,22 +30,52 @@ def test_help_is_quick_and_teaches() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "consumers.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "consumers.cli.commands" in imported and not imported & SLOW
-    for word in (*cli.COMMANDS, "DPPCA_INPUT_TOPIC"):
+    assert "consumers.cli.entry" in imported and not imported & SLOW
+    for word in (*options.COMMANDS, "DPPCA_INPUT_TOPIC"):
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("command", list(cli.COMMANDS))
+@pytest.mark.parametrize("command", list(options.COMMANDS))
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    assert "--batch-size" in text and "--config" in text
-    assert "--method {adaptive,paper}" in text and "{PLAIN,SCRAM-SHA-256,SCRAM-SHA-512}" in text
-    assert ("one release each (required)" in text) == (command != "inspect")
-    assert text.index("--config") < text.index("settings:") < text.index("--features")
+    assert "--config" in text and "default: DPPCA_CONFIG" in text and "DPPCA_MODEL" in text
+    learns = command in ("serve", "check-config", "show-config", "run")
+    asks = command != "run"
+    assert ("--method {adaptive,paper}" in text) == learns
+    assert ("each batch gives one release (required)" in " ".join(text.split())) == learns
+    assert ("{PLAIN,SCRAM-SHA-256,SCRAM-SHA-512}" in text) == asks
+    assert ("--stall-timeout-s" in text) == (learns and asks)
+    assert ("--input-topic" in text) == asks
+    assert text.index("--config") < text.index("settings (") < text.index("--model")
     assert len(text.split("\n\n")[0].splitlines()) == 1  # the usage, before anything else
+
+
+@pytest.mark.parametrize("command", ["topics", "merge", "inspect"])
+def test_no_command_asks_for_an_epsilon_that_it_does_not_need(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(MemoryBroker(), monkeypatch)
+    assert cli.main([command]) == 78
+    assert capsys.readouterr().err.splitlines() == [
+        "`input_topic`: must be set: DPPCA_INPUT_TOPIC, --input-topic, or in the file"
+    ]
+    monkeypatch.setenv("DPPCA_EPSILON", "not a number")
+    cluster = MemoryBroker()
+    cluster.create("t", 1)
+    cluster.create("t.components", 1)
+    on(cluster, monkeypatch)
+    code = cli.main([command, "--input-topic", "t"])
+    assert code == (0 if command == "topics" else 1)
+    assert "must be set" not in capsys.readouterr().err
+
+
+def test_run_asks_for_nothing_of_kafka(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--input", "no-such.csv"]) == 78
+    missing = [line.split("`")[1] for line in capsys.readouterr().err.splitlines()]
+    assert missing == ["features", "epsilon", "delta", "batch_size"]
 
 
 def test_nothing_said_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,11 +137,11 @@ def test_serve_says_whether_it_is_private() -> None:
 def on(cluster: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands work with this cluster."""
 
-    def log(settings: Any) -> MemoryCluster:
+    def connect(settings: Any) -> MemoryCluster:
         names = ("group", "state_topic", "input_topic", "output_topic")
         return MemoryCluster(cluster, **{name: getattr(settings, name) for name in names})
 
-    monkeypatch.setattr(cli, "_kafka", log)
+    monkeypatch.setattr(brokers, "connect", connect)
 
 
 def test_check_config_on_a_fresh_cluster(
@@ -124,11 +155,11 @@ def test_check_config_on_a_fresh_cluster(
     assert cli.main(["check-config", *LEAST, "--create-topics", "false"]) == 78
     assert "Create it with" in capsys.readouterr().err
     assert cli.main(["check-config", *LEAST]) == 0
-    assert "will be made: t.dppca-state, t.components" in capsys.readouterr().out
+    assert "will be created: t.dppca-state, t.components" in capsys.readouterr().out
     assert cli.main(["topics", *LEAST]) == 0
     capsys.readouterr()
     assert cli.main(["check-config", *LEAST]) == 0
-    assert "will be made" not in capsys.readouterr().out
+    assert "will be created" not in capsys.readouterr().out
 
 
 def test_merge_refuses_one_shard(
@@ -152,7 +183,7 @@ def test_an_interrupt_while_importing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_parse", interrupted)
+    monkeypatch.setattr(options, "parse", interrupted)
     assert cli.main(["run", "--input", "-"]) == 130
     assert capsys.readouterr().err == "stopped\n"
 
@@ -166,8 +197,8 @@ def test_a_missing_package_is_said(
     assert capsys.readouterr().err == "this command needs kafka: pip install '.[service]'\n"
 
 
-def test_the_last_reason() -> None:
-    reason = LastReason()
+def test_the_reason_of_the_last_failure() -> None:
+    failures = ConnectionFailures()
     for text, wanted in (
         ("Bootstrap bootstrap-0 not ready; waiting 0.11 secs", ""),
         ("Connection failed: KafkaConnectionError: socket disconnected", "socket disconnected"),
@@ -181,7 +212,7 @@ def test_the_last_reason() -> None:
         ("Bootstrap failed: KafkaTimeoutError: Unable to bootstrap", "Authentication failed"),
     ):
         logging.getLogger("kafka.net.manager").warning(text)
-        assert reason.text == wanted
+        assert failures.reason == wanted
 
 
 def test_a_mistyped_variable_is_said(
@@ -189,7 +220,9 @@ def test_a_mistyped_variable_is_said(
 ) -> None:
     monkeypatch.setenv("DPPCA_BATCHSIZE", "3")
     cli.main(["show-config", *LEAST])
-    assert "DPPCA_BATCHSIZE is no setting" in capsys.readouterr().err
+    assert "DPPCA_BATCHSIZE is not a setting; did you mean `DPPCA_BATCH_SIZE`?" in (
+        capsys.readouterr().err
+    )
 
 
 def test_an_unknown_error_is_not_quoted(
@@ -198,7 +231,7 @@ def test_an_unknown_error_is_not_quoted(
     def fail(options: object) -> int:
         raise ValueError("the record was 987654")
 
-    monkeypatch.setitem(cli._RUN, "show-config", fail)
+    monkeypatch.setitem(commands.COMMANDS, "show-config", fail)
     assert cli.main(["show-config"]) == 1
     text = capsys.readouterr().err
     assert "987654" not in text and "ValueError" in text
@@ -219,12 +252,30 @@ def test_no_broker_is_said_shortly() -> None:
 def test_patience_is_short_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
-    def kafka(settings: Any) -> MemoryCluster:
+    def connect(settings: Any) -> MemoryCluster:
         found.append(settings.request_timeout_s)
         raise ConfigurationError("enough")
 
-    monkeypatch.setattr(cli, "_kafka", kafka)
+    monkeypatch.setattr(brokers, "connect", connect)
     cli.main(["topics", *LEAST])
     monkeypatch.setenv("DPPCA_REQUEST_TIMEOUT_S", "30")
     cli.main(["topics", *LEAST])
     assert found == [5.0, 30.0]
+
+
+def test_the_service_needs_neither_rich_nor_the_demo() -> None:
+    """Nor does the generator of the compose file need rich. The demonstration says that it does."""
+    hidden = "import sys, runpy; sys.modules['rich'] = None; "
+    checks = (
+        f"from consumers.cli import main; code = main(['check-config', '--offline', *{LEAST}]); "
+        "import consumers.service.loop, consumers.files.run, consumers.kafka.cluster; "
+        "assert 'consumers.demo' not in sys.modules; sys.exit(code)",
+        "import consumers.demo.generator",
+    )
+    for code in checks:
+        done = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    code = "runpy.run_module('consumers.demo', run_name='__main__', alter_sys=True)"
+    done = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("the demonstration needs rich")

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from consumers.demo import generator, view
-from consumers.demo import show as demo
+from consumers.demo import entry as demo
+from consumers.demo import generator, history, view
 from consumers.demo.broker import ADDRESS_VARIABLE, BrokerUnavailable
 from consumers.demo.telemetry import FEATURES, TRUE_DIRECTION
 from consumers.errors import ClusterError
@@ -40,7 +40,7 @@ def test_the_service_reads_what_the_generator_sends(format: generator.Format) ->
     assert rows.shape == (40 * 64, len(FEATURES))
     assert np.isfinite(rows).all()
     covariance = np.cov(rows.T.astype(float))
-    assert view.sine(np.linalg.eigh(covariance)[1][:, -1], TRUE_DIRECTION) < 0.1
+    assert history.sine(np.linalg.eigh(covariance)[1][:, -1], TRUE_DIRECTION) < 0.1
     assert len({record.key for record in records}) == 40
 
 
@@ -100,11 +100,11 @@ def test_the_generator_stops_when_told() -> None:
 
 
 class Still:
-    """A stage on which nothing runs."""
+    """A deployment in which nothing runs."""
 
     broker = "Apache Kafka 4.3.1 on the local JVM at 127.0.0.1:12345"
 
-    def log(self) -> Any:
+    def cluster(self) -> Any:
         raise NotImplementedError
 
     def ports(self) -> list[int]:
@@ -130,25 +130,25 @@ def release(batch: int, w: np.ndarray, task: Any = 0, **changes: Any) -> bytes:
     return make_record(made).value
 
 
-def story(n: int = 30, sign: float = 1.0) -> view.Story:
-    told = view.Story("0")
+def sample_history(n: int = 30, sign: float = 1.0) -> history.History:
+    known = history.History("0")
     rng = np.random.default_rng(0)
     for batch in range(1, n + 1):
         w = TRUE_DIRECTION + rng.standard_normal(len(FEATURES)) * 0.2 / batch
-        assert told.take(release(batch, sign * w / np.linalg.norm(w)))
-    return told
+        assert known.add(release(batch, sign * w / np.linalg.norm(w)))
+    return known
 
 
-def drawn(told: view.Story, width: int, height: int) -> list[str]:
+def drawn(known: history.History, width: int, height: int) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
-    console.print(view.screen(told, Still(), width, height))
+    console.print(view.screen(known, Still(), width, height))
     return out.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("width, height", [(80, 24), (120, 40), (200, 60), (60, 18)])
 def test_the_view_fits(width: int, height: int) -> None:
-    lines = drawn(story(), width, height)
+    lines = drawn(sample_history(), width, height)
     assert len(lines) == height
     assert {len(line) for line in lines} == {width}
     text = "\n".join(lines)
@@ -157,17 +157,17 @@ def test_the_view_fits(width: int, height: int) -> None:
         assert all(name in text for name in (*FEATURES, "promise", "12345", ":8321/component"))
     if width >= 80:
         assert "…" not in text
-    waiting = drawn(view.Story("0"), width, height)
+    waiting = drawn(history.History("0"), width, height)
     assert len(waiting) == height and "waiting for the first release" in "".join(waiting)
 
 
 def test_bars_are_sorted_and_signed() -> None:
     w = np.linspace(-0.3, 0.9, len(FEATURES))
     w /= np.linalg.norm(w)
-    told = view.Story("0")
-    told.take(release(1, w))
-    assert told.current is not None
-    lines = view.bars(told.current, 80, 12).plain.splitlines()
+    known = history.History("0")
+    known.add(release(1, w))
+    assert known.current is not None
+    lines = view.bars(known.current, 80, 12).plain.splitlines()
     shown = [float(re.findall(r"[+-]\d\.\d+", line)[0]) for line in lines]
     assert shown == sorted(shown, key=abs, reverse=True)
     assert min(shown) < 0 < max(shown)
@@ -177,24 +177,24 @@ def test_bars_are_sorted_and_signed() -> None:
         re.sub("┃", "━", line).index("━") for line, x in zip(lines, shown, strict=True) if x > 0.1
     ]
     assert max(left) < min(right)
-    assert len(view.bars(told.current, 80, 5).plain.splitlines()) == 5
+    assert len(view.bars(known.current, 80, 5).plain.splitlines()) == 5
 
 
 def test_a_direction_has_no_sign() -> None:
-    one, other = story().current, story(sign=-1.0).current
+    one, other = sample_history().current, sample_history(sign=-1.0).current
     assert one is not None and other is not None and one != other
     assert view.bars(one, 80, 12) == view.bars(other, 80, 12)
 
 
-def test_the_story_takes_each_release_once() -> None:
-    told = story(3)
-    assert told.releases == 3 and told.current is not None and told.current.batch == 3
-    assert not told.take(release(3, TRUE_DIRECTION))  # published again
-    assert not told.take(b"{}")
-    assert not told.take(release(9, TRUE_DIRECTION, task=1))
-    assert told.batches == {"0": 3, "1": 9}
-    assert told.noise == pytest.approx(0.5 * 0.02 * np.sqrt(11 / 2) / 3)
-    assert "moved" in view.plain_line(told) and "release 3" in view.plain_line(told)
+def test_the_history_has_each_release_once() -> None:
+    known = sample_history(3)
+    assert known.releases == 3 and known.current is not None and known.current.batch == 3
+    assert not known.add(release(3, TRUE_DIRECTION))  # published again
+    assert not known.add(b"{}")
+    assert not known.add(release(9, TRUE_DIRECTION, task=1))
+    assert known.batches == {"0": 3, "1": 9}
+    assert known.noise == pytest.approx(0.5 * 0.02 * np.sqrt(11 / 2) / 3)
+    assert "moved" in view.plain_line(known) and "release 3" in view.plain_line(known)
 
 
 def test_what_is_not_private_is_said() -> None:
@@ -206,29 +206,21 @@ def test_what_is_not_private_is_said() -> None:
 
 
 @pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C after the 20th release; and a busy machine has time to close."""
-    look = demo.Watcher.look
-
-    def looked(watcher: demo.Watcher, *arguments: Any) -> None:
-        look(watcher, *arguments)
-        if watcher._story.releases >= 20:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(demo.Watcher, "look", looked)
-    monkeypatch.setattr(demo, "LEAVE_SECONDS", PATIENCE_SECONDS)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time to close, on a busy machine too."""
+    monkeypatch.setattr("consumers.demo.deployments.LEAVE_SECONDS", PATIENCE_SECONDS)
 
 
-def test_without_a_broker(capsys: pytest.CaptureFixture[str], interrupted: None) -> None:
+def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None) -> None:
     handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
-    code = demo.main(["--no-broker", "--batch-size", "2000", "--epsilon", "2"])
+    code = demo.main(["--no-broker", "--releases", "15", "--batch-size", "2000", "--epsilon", "2"])
     said = capsys.readouterr().out
     assert code == 0, said
     lines = [line for line in said.splitlines() if line.startswith("release ")]
-    assert len(lines) >= 20
+    assert len(lines) >= 15
     assert [int(line.split()[1]) for line in lines] == list(range(1, len(lines) + 1))
     assert f"{len(lines)} releases from {2000 * len(lines):,} records" in said
-    assert "a log inside this process" in said
+    assert "an in-memory broker inside this process" in said
     assert "ε = 2, δ = 1e-06 for every record" in said
     assert "serve" in said and "--bootstrap-servers HOST:9092" in said
     last = float(re.findall(r"([\d.]+) at last", said)[0])
@@ -237,19 +229,19 @@ def test_without_a_broker(capsys: pytest.CaptureFixture[str], interrupted: None)
     assert all(thread.daemon for thread in set(threading.enumerate()) - threads)
 
 
-def test_shards_without_a_broker(capsys: pytest.CaptureFixture[str], interrupted: None) -> None:
-    arguments = ["--no-broker", "--batch-size", "2000", "--shards", "2"]
+def test_shards_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--no-broker", "--releases", "2", "--batch-size", "2000", "--shards", "2"]
     assert demo.main(arguments) == 0
     assert "releases from" in capsys.readouterr().out
 
 
 def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["--no-broker", "--seconds", "1", "--batch-size", "1000000"]) == 1
-    assert demo.NOTHING in capsys.readouterr().out
+    assert demo.NO_RELEASE in capsys.readouterr().out
 
 
 def test_a_machine_without_brokers(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, interrupted: None
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, patient: None
 ) -> None:
     def none(progress: Any) -> Any:
         raise BrokerUnavailable("no Kafka broker can be had here:\n  docker: no docker command")
@@ -257,10 +249,10 @@ def test_a_machine_without_brokers(
     monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
     monkeypatch.setattr(demo.brokers, "provide_broker", none)
     monkeypatch.setenv("DPPCA_SEED", "1")  # of somebody's own model
-    assert demo.main(["--batch-size", "2000"]) == 0
+    assert demo.main(["--releases", "1", "--batch-size", "2000"]) == 0
     said = capsys.readouterr().out
     assert "docker: no docker command" in said
-    assert "a log inside this process" in said
+    assert "an in-memory broker inside this process" in said
     assert "NOT PRIVATE" not in said
 
 

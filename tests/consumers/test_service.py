@@ -148,13 +148,13 @@ def test_topics_are_made_or_asked_for() -> None:
     with pytest.raises(ConfigurationError, match=r"--create --topic m\.dppca-state"):
         ensure_topics(log, s)
     names = [s.state_topic, s.output_topic]
-    assert ensure_topics(log, settings(shards=3), make=False) == names
+    assert ensure_topics(log, settings(shards=3), create=False) == names
     assert all(log.topic(name) is None for name in names)
     assert ensure_topics(log, settings(shards=3)) == names
     ensure_topics(log, s)
     info = log.topic(s.state_topic)
     assert info == TopicInfo(3, info.configs if info else None)
-    with pytest.raises(ConfigurationError, match="3 partitions, shards is 2"):
+    with pytest.raises(ConfigurationError, match="3 partitions and shards = 2"):
         ensure_topics(log, settings(shards=2))
     other = MemoryBroker()
     other.create("in", 1)

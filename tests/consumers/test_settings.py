@@ -6,8 +6,22 @@ from typing import Any
 
 import pytest
 
-from consumers.errors import ConfigurationError
-from consumers.settings import Settings, load_settings, unmatched_variables
+from consumers.errors import ConfigurationError, StateRefused
+from consumers.kafka.configure import kafka_config
+from consumers.model.states import make_estimator, restore_estimator
+from consumers.settings import (
+    ClusterSettings,
+    ConnectionSettings,
+    FileSettings,
+    ModelSettings,
+    Settings,
+    load_part,
+    load_settings,
+    names_by_part,
+    suggestion,
+    unmatched_variables,
+)
+from consumers.settings.table import DOCS_FILE, with_tables
 
 LEAST: dict[str, Any] = {
     "features": "cpu, memory,disk.read", "epsilon": "1", "delta": "1e-6", "batch_size": "1000",
@@ -88,20 +102,23 @@ def test_a_wrong_name_is_said_once(changes: dict[str, Any], wrong: str) -> None:
 def test_unknown_settings_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "dppca.toml"
     file.write_text("batchsize = 3\n")
-    with pytest.raises(ConfigurationError, match="`batchsize`: is no setting"):
-        load_settings(LEAST, file)
-    file.write_text("not toml at all")
     with pytest.raises(
-        ConfigurationError, match="cannot be read: it is no TOML at line 1, column 5"
+        ConfigurationError, match="`batchsize`: is not a setting; did you mean `batch_size`"
     ):
         load_settings(LEAST, file)
+    file.write_text("not toml at all")
+    with pytest.raises(ConfigurationError, match="is not valid TOML at line 1, column 5"):
+        load_settings(LEAST, file)
     file.write_text(f'sasl_password = "{SECRET}')
-    with pytest.raises(ConfigurationError, match="no TOML at") as caught:
+    with pytest.raises(ConfigurationError, match="not valid TOML at") as caught:
         load_settings(LEAST, file)
     assert SECRET not in str(caught.value)
     with pytest.raises(ConfigurationError, match="there is no file"):
         load_settings(LEAST, tmp_path / "other.toml")
     assert "DPPCA_CONFIG" not in os.environ
+    with pytest.raises(ConfigurationError, match="there is no file"):  # nothing is remembered
+        load_settings(LEAST, tmp_path / "other.toml")
+    assert load_settings(LEAST).batch_size == 1000
 
 
 def test_mistyped_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +126,8 @@ def test_mistyped_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPPCA_EPSILON", "1")
     monkeypatch.setenv("DPPCA_CONFIG", "x")
     assert unmatched_variables() == ["DPPCA_EPSILN"]
+    assert suggestion("DPPCA_EPSILN") == "; did you mean `DPPCA_EPSILON`?"
+    assert suggestion("DPPCA_COLOUR") == suggestion("colour") == ""
 
 
 def test_secrets_are_masked_and_passed_on() -> None:
@@ -118,7 +137,9 @@ def test_secrets_are_masked_and_passed_on() -> None:
     }  # fmt: skip
     settings = load_settings({**LEAST, **sasl})
     assert SECRET not in repr(settings) and SECRET not in str(settings.shown())
-    assert settings.connection()["sasl_plain_password"] == SECRET
+    assert kafka_config(settings).connection["sasl_plain_password"] == SECRET
+    assert SECRET in (kafka_config(settings.model_copy(update={"reader": "confluent"})).librdkafka
+                      or {}).values()  # fmt: skip
     with pytest.raises(ConfigurationError, match="SASL needs") as caught:
         load_settings({**LEAST, **sasl, "sasl_mechanism": None})
     assert SECRET not in str(caught.value)
@@ -132,7 +153,122 @@ def test_topics_must_differ() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     for name, field in Settings.model_fields.items():
         assert field.description, name
-        assert f"`{name}`" in text, name
+    listed = [name for names in names_by_part(Settings).values() for name in names]
+    assert sorted(listed) == sorted(Settings.model_fields)
+    page = DOCS_FILE.read_text(encoding="utf-8")
+    assert page == with_tables(page), "run `make docs`"
+    for name in listed:
+        assert page.count(f"| `{name}` |") == 1
+
+
+def test_show_config_is_in_the_order_of_the_docs() -> None:
+    listed = [name for names in names_by_part(Settings).values() for name in names]
+    assert list(load_settings(LEAST).shown()) == listed
+
+
+# Parts
+
+
+def test_a_part_asks_for_what_it_needs_and_no_more() -> None:
+    for kind, needed in (
+        (ConnectionSettings, set()),
+        (ClusterSettings, {"input_topic"}),
+        (ModelSettings, set(LEAST) - {"input_topic"}),
+        (FileSettings, set(LEAST)),
+        (Settings, set(LEAST)),
+    ):
+        assert {n for n, field in kind.model_fields.items() if field.is_required()} == needed
+        load_part(kind, {name: LEAST[name] for name in needed})
+        for name in needed:
+            with pytest.raises(ConfigurationError, match=f"^`{name}`: must be set"):
+                load_part(kind, {n: LEAST[n] for n in needed - {name}})
+
+
+def test_one_file_and_one_set_of_flags_serve_all_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "dppca.toml"
+    file.write_text('input_topic = "from-file"\nepsilon = 1.0\nhttp_port = 1\nshards = 3\n')
+    monkeypatch.setenv("DPPCA_DELTA", "not a number")
+    settings = load_part(ClusterSettings, {"batch_size": "x", "model": "m"}, file)
+    assert (settings.input_topic, settings.shards) == ("from-file", 3)
+    assert settings.output_topic == "m.components"
+    assert "epsilon" not in settings.model_dump() and "delta" not in settings.model_dump()
+    file.write_text("epsilonn = 1.0\n")
+    with pytest.raises(ConfigurationError, match="`epsilonn`: is not a setting"):
+        load_part(ClusterSettings, {"input_topic": "t"}, file)
+
+
+def test_all_settings_can_be_used_as_any_of_their_parts() -> None:
+    settings = load_settings(LEAST)
+    assert isinstance(settings, FileSettings) and isinstance(settings, ClusterSettings)
+
+
+# What the model gets
+
+
+def test_only_what_was_set_goes_to_the_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
+    required = {"features", "epsilon", "delta", "batch_size"}
+    # The seed is always there: None says that the model must be private.
+    assert load_settings(LEAST).estimator().keys() == required | {"seed"}
+    monkeypatch.setenv("DPPCA_CENTER", "none")
+    given = load_settings({**LEAST, "paper_k": "4", "scales": ""}).estimator()
+    assert given.keys() == required | {"seed", "center", "K", "scales"}
+    assert (given["center"], given["K"], given["scales"]) == ("none", 4.0, None)
+
+
+def test_a_stored_model_keeps_its_own_values() -> None:
+    """As if a default had changed since the state was written."""
+    settings = load_settings(LEAST)
+    old = make_estimator({**settings.estimator(), "center": "pairs", "max_norm": 7.0})
+    restored = restore_estimator(old.state(), settings.estimator())
+    assert (restored.center, restored.max_norm) == ("pairs", 7.0)
+    explicit = load_settings({**LEAST, "center": "none"})
+    with pytest.raises(StateRefused, match="center"):
+        restore_estimator(old.state(), explicit.estimator())
+
+
+def test_a_seeded_model_does_not_resume_as_if_it_were_private() -> None:
+    seeded = load_settings({**LEAST, "seed": "3"})
+    state = make_estimator(seeded.estimator()).state()
+    assert not restore_estimator(state, seeded.estimator()).privacy.private
+    with pytest.raises(StateRefused, match="seed"):
+        restore_estimator(state, load_settings(LEAST).estimator())
+
+
+# Messages
+
+
+@pytest.mark.parametrize("format", ["float32", "float64"])
+def test_packed_formats_say_how_many_vectors(format: str) -> None:
+    packed = {**LEAST, "format": format}
+    with pytest.raises(
+        ConfigurationError, match=f"^`rows_per_message` must be set with .*{format}"
+    ):
+        load_settings(packed)
+    for rows in (1, 8, 1000):
+        assert load_settings({**packed, "rows_per_message": rows}).rows_per_message == rows
+    for rows in (3, 64, 2000):
+        with pytest.raises(
+            ConfigurationError,
+            match=f"^`batch_size` must be a multiple of `rows_per_message`. Found 1000 and {rows}",
+        ):
+            load_settings({**packed, "rows_per_message": rows})
+    # Only those who learn must know.
+    load_part(ClusterSettings, packed)
+
+
+@pytest.mark.parametrize("format", ["json", "json-array"])
+def test_a_json_message_is_one_vector(format: str) -> None:
+    assert load_settings({**LEAST, "format": format}).rows_per_message == 1
+    with pytest.raises(ConfigurationError, match=f"must be 1 with format {format}"):
+        load_settings({**LEAST, "format": format, "rows_per_message": 10})
+
+
+def test_the_plan_interval() -> None:
+    assert load_settings(LEAST).plan_interval_ms == 50
+    for value in ("9", "10001", "50.5"):
+        with pytest.raises(ConfigurationError, match="`plan_interval_ms`"):
+            load_settings({**LEAST, "plan_interval_ms": value})

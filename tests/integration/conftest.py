@@ -40,7 +40,7 @@ WAYS = ("env", "container", "docker", "local")
 class RunningBroker(Protocol):
     """What a test may count on, whatever the way."""
 
-    way: ClassVar[str]
+    kind: ClassVar[str]
 
     @property
     def bootstrap_servers(self) -> str: ...

@@ -30,7 +30,7 @@ class KafkaContainer(DockerContainer):
     and published under the same number; an engine without a bridge gets the host's network.
     """
 
-    way: ClassVar[str] = "container"
+    kind: ClassVar[str] = "container"
 
     def __init__(self, image: str | None = None) -> None:
         docker = find_docker()

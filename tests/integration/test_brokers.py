@@ -137,7 +137,7 @@ def test_a_transaction_commits_records_and_offsets(
 
 @every_way
 def test_serves_on_loopback_only(broker: RunningBroker) -> None:
-    if os.environ.get(ADDRESS_VARIABLE) and broker.way == "env":
+    if os.environ.get(ADDRESS_VARIABLE) and broker.kind == "env":
         pytest.skip("a broker of somebody else may serve where it likes")
     host, _, port = broker.bootstrap_servers.partition(":")
     assert listed_brokers(host, int(port)) == [(host, int(port))]
@@ -147,7 +147,7 @@ def test_serves_on_loopback_only(broker: RunningBroker) -> None:
 
 def test_the_ways_of_the_variable(broker: RunningBroker) -> None:
     chosen = os.environ.get(WAYS_VARIABLE, "auto").split(",")
-    assert chosen == ["auto"] or broker.way in chosen
+    assert chosen == ["auto"] or broker.kind in chosen
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
         brokers.get(way)
     except BrokerUnavailable as error:
         refuse(str(error))
-    command = [sys.executable, "-m", "consumers.demo.broker", "run", "--way", way]
+    command = [sys.executable, "-m", "consumers.demo.broker", "run", "--kind", way]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline().rpartition(":")[2])
@@ -221,7 +221,7 @@ def test_the_variable_comes_first(brokers: Brokers, monkeypatch: pytest.MonkeyPa
         refuse(str(error))
     monkeypatch.setenv(ADDRESS_VARIABLE, address)
     with provide_broker() as broker:
-        assert (broker.way, broker.bootstrap_servers) == ("env", address)
+        assert (broker.kind, broker.bootstrap_servers) == ("env", address)
 
 
 def test_a_variable_that_leads_nowhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

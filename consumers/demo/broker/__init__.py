@@ -1,4 +1,4 @@
-"""A real Kafka broker for development and tests, by whichever way this machine has.
+"""A real Kafka broker for development and tests, of whatever kind this machine can have.
 
 `provide_broker` tries, in this order:
 
@@ -6,17 +6,18 @@
 2. Docker, if an engine answers and an image is there or can be pulled;
 3. Apache Kafka on the local JVM, its jars from Maven (once, then cached).
 
-What is started here is one KRaft node that listens on loopback only, without authentication, and
-that ends with the process that started it, however that ends. It is no place for data that must
-last or stay secret.
+A broker that is started here is one KRaft node. It listens on loopback only, without
+authentication, and ends with the process that started it, however that process ends. Data that must
+last or stay secret does not belong there.
 
-    python -m consumers.demo.broker         # start one, say its address, stop it on Ctrl-C
-    python -m consumers.demo.broker jars    # fill the cache of jars, say where it is
+    python -m consumers.demo.broker         # start one, print its address, stop it on Ctrl-C
+    python -m consumers.demo.broker jars    # fill the cache of jars, print where it is
 
-No Kafka client is imported: whether a broker is ready is asked in Kafka's own protocol, on a plain
-socket. Nothing here is used by the service itself.
+No Kafka client is imported: a plain socket asks in Kafka's own protocol whether a broker is ready.
+The service itself uses nothing of this.
 """
 
+from .base import Broker, ExternalBroker
 from .common import (
     ADDRESS_VARIABLE,
     KAFKA_VERSION,
@@ -27,8 +28,10 @@ from .common import (
     BrokerFailed,
     BrokerUnavailable,
 )
-from .docker import find_docker, find_image, has_bridge
+from .docker import DockerBroker, find_docker, find_image, has_bridge
 from .jars import ensure_jars
+from .local import LocalBroker
+from .managed import SUPERVISOR
 from .node import (
     broker_settings,
     container_environment,
@@ -36,14 +39,7 @@ from .node import (
     is_ready,
     metadata_brokers,
 )
-from .ways import (
-    SUPERVISOR,
-    Broker,
-    DockerBroker,
-    ExternalBroker,
-    LocalBroker,
-    provide_broker,
-)
+from .provide import provide_broker
 
 __all__ = [
     "ADDRESS_VARIABLE",

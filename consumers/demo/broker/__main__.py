@@ -1,4 +1,4 @@
-"""`python -m consumers.demo.broker`"""
+"""`python -m consumers.demo.broker`: starts a broker, or prepares what it needs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from .base import Broker, ExternalBroker
 from .common import LOCAL_IMAGE, BrokerError, Progress
+from .docker import DockerBroker
 from .jars import ensure_jars
-from .ways import WAYS, Broker, DockerBroker, ExternalBroker, LocalBroker, provide_broker
+from .local import LocalBroker
+from .provide import KINDS, provide_broker
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        "python -m consumers.demo.broker", description="A Kafka broker."
+        "python -m consumers.demo.broker", description="A Kafka broker for trying out."
     )
     commands = parser.add_subparsers(dest="command")
-    run = commands.add_parser("run", help="start a broker, say its address, stop it on Ctrl-C")
-    run.add_argument("--way", choices=sorted(WAYS), help="this way and no other")
-    run.add_argument("--port", type=int, help="where to serve (docker, or else local)")
-    commands.add_parser("jars", help="fetch Kafka's jars if they are not here; say where they are")
-    commands.add_parser("image", help="the name of the image of docker/kafka-local")
+    run = commands.add_parser("run", help="start a broker, print its address, stop it on Ctrl-C")
+    run.add_argument("--kind", choices=sorted(KINDS), help="this kind of broker and no other")
+    run.add_argument("--port", type=int, help="port to serve at (docker or local)")
+    commands.add_parser("jars", help="fetch Kafka's jars if they are not cached; print the folder")
+    commands.add_parser("image", help="print the name of the image of docker/kafka-local")
     options = parser.parse_args(arguments)
 
     def tell(line: str) -> None:
@@ -39,25 +42,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.command == "jars":
             answer(str(ensure_jars(tell)))
         else:
-            way, port = getattr(options, "way", None), getattr(options, "port", None)
-            _serve(way, port, tell, answer)
+            kind, port = getattr(options, "kind", None), getattr(options, "port", None)
+            _serve(kind, port, tell, answer)
     except BrokerError as error:
         tell(str(error))
         return 1
     return 0
 
 
-def _serve(way: str | None, port: int | None, tell: Progress, answer: Progress) -> None:
-    """Have a broker until a signal says stop."""
+def _serve(kind: str | None, port: int | None, tell: Progress, answer: Progress) -> None:
+    """Keep a broker running until a signal ends it."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
         signal.signal(ending, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         broker: Broker
-        if way == "docker":
+        if kind == "docker":
             broker = DockerBroker(port=port, progress=tell)
-        elif way == "local" or port:
+        elif kind == "local" or port:
             broker = LocalBroker(port=port, progress=tell)
-        elif way == "env":
+        elif kind == "env":
             broker = ExternalBroker()
         else:
             broker = provide_broker(tell)

@@ -1,4 +1,4 @@
-"""What all ways share: versions, limits, errors, running a command."""
+"""What all kinds of brokers share: versions, limits, errors, running a command."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Progress = Callable[[str], None]
 
 
 class BrokerError(RuntimeError):
-    """No broker."""
+    """Base class of all errors about brokers."""
 
 
 class BrokerUnavailable(BrokerError):
-    """This machine cannot have a broker this way; the message says what is missing."""
+    """This machine cannot have a broker of this kind; the message says what is missing."""
 
 
 class BrokerFailed(BrokerError):
-    """A broker did not come up, or died; the message ends with its last words."""
+    """A broker did not start, or died; the message ends with the end of its log."""
 
 
 def run(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run to the end; what it says on both streams is in `stdout`. Too late is a failure."""
+    """Run a command to its end. Both of its streams are in `stdout`; a timeout is a failure."""
     try:
         return subprocess.run(  # noqa: S603
             command,

@@ -1,9 +1,12 @@
-"""Apache Kafka in a container: which engine, which image, which network."""
+"""A broker in a Docker container: its engine, its image, its network."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import uuid
+from collections.abc import Mapping
 
 from .common import (
     IMAGE_VARIABLE,
@@ -11,14 +14,19 @@ from .common import (
     LOOPBACK,
     OFFICIAL_IMAGE,
     PULL_SECONDS,
+    START_SECONDS,
+    STOP_SECONDS,
+    BrokerFailed,
     BrokerUnavailable,
     Progress,
     run,
 )
+from .managed import ManagedBroker
+from .node import broker_settings, container_environment
 
 
 def find_docker() -> str:
-    """The `docker` command, with an engine on this machine that answers."""
+    """Return the `docker` command, if an engine on this machine answers."""
     docker = shutil.which("docker")
     if not docker:
         raise BrokerUnavailable("no docker command")
@@ -32,9 +40,10 @@ def find_docker() -> str:
 
 
 def find_image(docker: str, wanted: str | None = None, progress: Progress | None = None) -> str:
-    """An image that is there, or has been pulled now.
+    """Return an image that the engine has, or pull one.
 
-    The one asked for, here or in `STREAM_DPPCA_KAFKA_IMAGE`, or else Apache's, or else ours.
+    This is `wanted`, or the image named by `STREAM_DPPCA_KAFKA_IMAGE`, or else Apache's, or else
+    the one that docker/kafka-local/build.sh makes.
     """
     wanted = wanted or os.environ.get(IMAGE_VARIABLE)
     for image in [wanted] if wanted else [OFFICIAL_IMAGE, LOCAL_IMAGE]:
@@ -51,12 +60,61 @@ def find_image(docker: str, wanted: str | None = None, progress: Progress | None
 
 
 def has_bridge(docker: str) -> bool:
-    """Whether the engine has its bridge network, without which no port can be published."""
+    """Tell whether the engine has a bridge network; without one, no port can be published."""
     return not run([docker, "network", "inspect", "bridge"], 20.0).returncode
 
 
 def container_network(port: int, bridge: bool) -> tuple[list[str], str]:
-    """The flags that make a container's port reachable on loopback, and the address to bind."""
+    """Return the flags that make a port reachable on loopback, and the address to bind."""
     if bridge:
         return [f"--publish={LOOPBACK}:{port}:{port}"], "0.0.0.0"  # noqa: S104
     return ["--network=host"], LOOPBACK
+
+
+class DockerBroker(ManagedBroker):
+    """Apache Kafka in a container, run by the `docker` command."""
+
+    kind = "docker"
+
+    def __init__(
+        self,
+        *,
+        image: str | None = None,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(port=port, settings=settings, progress=progress)
+        self._wanted_image = image
+
+    def _check(self) -> None:
+        self._docker = find_docker()
+        self._image = find_image(self._docker, self._wanted_image, self._tell)
+
+    def _prepare(self) -> None:
+        self._name = f"stream-dppca-kafka-{uuid.uuid4().hex[:12]}"
+        network, bind = container_network(self.port, has_bridge(self._docker))
+        settings = broker_settings(self.port, self.controller_port, bind) | self._extra
+        variables = container_environment(settings)
+        flags = [f"--env={name}={variables[name]}" for name in variables]
+        create = [self._docker, "create", "--name", self._name, *network, *flags, self._image]
+        done = run(create, START_SECONDS)
+        if done.returncode:
+            raise BrokerFailed(f"docker create failed: {done.stdout.strip()}")
+
+    def _command(self) -> list[str]:
+        return [self._docker, "start", "--attach", self._name]
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        run([self._docker, "stop", "--time", f"{STOP_SECONDS:.0f}", self._name], 2 * STOP_SECONDS)
+
+    def _kill(self) -> None:
+        run([self._docker, "kill", self._name], STOP_SECONDS)
+
+    def _clean(self) -> None:
+        if command := self._cleanup_command():
+            run(command, STOP_SECONDS)
+
+    def _cleanup_command(self) -> list[str]:
+        name = getattr(self, "_name", None)
+        return [self._docker, "rm", "--force", "--volumes", name] if name else []

@@ -1,4 +1,4 @@
-"""Apache Kafka on the local JVM: which Java, and the jars, from Maven."""
+"""Java and the jars of Apache Kafka, which Maven fetches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .common import (
 
 
 def find_java() -> str:
-    """The `java` command, of `JAVA_HOME` first; new enough."""
+    """Return a `java` command that is new enough; the one of `JAVA_HOME` first."""
     if os.name != "posix":
         raise BrokerUnavailable("a local broker needs a POSIX system")
     home = os.environ.get("JAVA_HOME")
@@ -45,9 +45,9 @@ def jar_folder() -> Path:
 
 
 def ensure_jars(progress: Progress | None = None) -> Path:
-    """The folder with Kafka's jars, filled by Maven if it is not there.
+    """Return the folder with Kafka's jars; Maven fills it if it is not there.
 
-    The folder appears whole or not at all, and of two processes one downloads.
+    The folder appears whole or not at all, and only one of several processes downloads.
     """
     tell: Progress = progress or (lambda _: None)
     folder = jar_folder()
@@ -57,7 +57,9 @@ def ensure_jars(progress: Progress | None = None) -> Path:
     with _locked(folder.with_name(folder.name + ".lock"), tell):
         if folder.is_dir():
             return folder
-        for stale in folder.parent.glob(f"{folder.name}.part-*"):  # of one that was killed
+        for stale in folder.parent.glob(
+            f"{folder.name}.part-*"
+        ):  # left by a process that was killed
             shutil.rmtree(stale, ignore_errors=True)
         mvn = shutil.which("mvn")
         if not mvn:
@@ -95,7 +97,7 @@ _POM = f"""\
 
 
 def _download(mvn: str, work: Path, jars: Path, tell: Progress) -> None:
-    """Have Maven copy Kafka and what it needs at run time into `jars`."""
+    """Let Maven copy Kafka and what it needs at run time into `jars`."""
     (work / "pom.xml").write_text(_POM, encoding="utf-8")
     command = [
         *(mvn, "--batch-mode", "--strict-checksums", "--file", str(work / "pom.xml")),
@@ -137,7 +139,7 @@ def _download(mvn: str, work: Path, jars: Path, tell: Progress) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path, tell: Progress) -> Iterator[None]:
-    """Hold the lock file; the system lets it go if we die."""
+    """Hold the lock file; the system releases it if this process dies."""
     import fcntl  # not on every system; `find_java` has said so by now
 
     with path.open("w") as lock:

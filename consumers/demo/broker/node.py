@@ -1,4 +1,4 @@
-"""A node's settings, its ports, and whether it is ready."""
+"""The settings and ports of a node, and a check that it is ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .common import HEAP, LOOPBACK, BrokerUnavailable
 
 
 def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> dict[str, str]:
-    """The settings of a one-node broker that clients on this machine reach at `port`.
+    """Return the settings of a one-node broker that clients on this machine reach at `port`.
 
     Inside a container the port is the same as outside: a broker also calls itself at the address
     that it advertises (the markers of transactions go that way).
@@ -41,7 +41,7 @@ def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> di
 
 
 def container_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings as the variables that `apache/kafka` images turn into their server.properties.
+    """Return settings as the variables from which `apache/kafka` images make server.properties.
 
     >>> container_environment({"node.id": "1"})["KAFKA_NODE_ID"]
     '1'
@@ -51,7 +51,7 @@ def container_environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A free TCP port on loopback, below the range from which outgoing connections take theirs.
+    """Find a free TCP port on loopback, below the range of ports for outgoing connections.
 
     A client that keeps calling a stopped broker on a port of that range may end up connected to
     itself, and then the broker cannot have its port back.
@@ -70,7 +70,7 @@ def free_port() -> int:
 
 
 def metadata_brokers(host: str, port: int, timeout: float = 5.0) -> list[tuple[str, int]]:
-    """The brokers in service, as the broker at that address lists them (Metadata, version 1).
+    """Ask the broker at an address which brokers are in service (Metadata, version 1).
 
     A broker accepts connections before the controller lets it serve; it lists itself once it may.
     """
@@ -100,7 +100,7 @@ def metadata_brokers(host: str, port: int, timeout: float = 5.0) -> list[tuple[s
 
 
 def is_ready(port: int) -> bool:
-    """Whether the broker that serves at this port of loopback is there, and lets clients work."""
+    """Tell whether a broker serves clients at this port of loopback."""
     try:
         return (LOOPBACK, port) in metadata_brokers(LOOPBACK, port)
     except (OSError, ValueError):

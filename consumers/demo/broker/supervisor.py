@@ -1,7 +1,7 @@
-"""Runs a broker, and ends it when whoever wanted it is gone.
+"""Runs a command, and ends it when the process that wanted it is gone.
 
-A script of its own, `python -I -S supervisor.py PLAN`, with nothing but the standard library: it
-must start at once and depend on nothing that could be missing.
+A script of its own, `python -I -S supervisor.py ORDERS`, that needs nothing but the standard
+library: it must start at once and depend on nothing that could be missing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import sys
 import threading
 from types import FrameType
 
-LAST_SECONDS = 30.0
+CLEANUP_SECONDS = 30.0
 
 
-def supervise(plan: str) -> int:
-    """Run a command; if our parent dies, or closes our input, end it and clean up.
+def supervise(text: str) -> int:
+    """Run a command; end it and clean up if the parent dies or closes the standard input.
 
-    A pipe, not the death signal of Linux: that one follows the thread that made the child, and
-    tests restart brokers in threads that end.
+    This watches a pipe and not the death signal of Linux, because that signal follows the thread
+    that made the child, and tests restart brokers in threads that end.
     """
-    orders = json.loads(plan)
+    orders = json.loads(text)
     stopped = threading.Event()
     child: subprocess.Popen[bytes] | None = None
 
@@ -41,7 +41,7 @@ def supervise(plan: str) -> int:
     orphaned = threading.Event()
 
     def watch() -> None:
-        while os.read(0, 64):  # not `sys.stdin`: its lock would be held when we end
+        while os.read(0, 64):  # not `sys.stdin`: its lock would be held at the end
             pass
         orphaned.set()
         child.kill()
@@ -49,10 +49,13 @@ def supervise(plan: str) -> int:
     threading.Thread(target=watch, daemon=True).start()
     code = child.wait()
     if orphaned.is_set():
-        if orders["last"]:
+        if orders["cleanup"]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(  # noqa: S603
-                    orders["last"], stdin=subprocess.DEVNULL, timeout=LAST_SECONDS, check=False
+                    orders["cleanup"],
+                    stdin=subprocess.DEVNULL,
+                    timeout=CLEANUP_SECONDS,
+                    check=False,
                 )
         shutil.rmtree(orders["remove"], ignore_errors=True)
     return code if code >= 0 else 128 - code

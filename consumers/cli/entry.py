@@ -1,0 +1,98 @@
+"""The command `stream-dppca`: finds the command to run, and turns errors into exit codes.
+
+Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from . import commands, options
+from .exits import (
+    EXIT_CONFIGURATION,
+    EXIT_INTERRUPTED,
+    EXIT_UNREAD,
+    EXIT_USAGE,
+    exit_code,
+    fail,
+)
+
+__all__ = ["main"]
+
+DESCRIPTION: Final = """\
+Differentially private PCA of a Kafka topic: records go in, private components come out.
+
+A first model on an existing cluster:
+
+  export DPPCA_BOOTSTRAP_SERVERS=kafka:9092 DPPCA_INPUT_TOPIC=telemetry
+  export DPPCA_FEATURES=cpu,memory,disk.read DPPCA_EPSILON=1 DPPCA_DELTA=1e-6
+  export DPPCA_BATCH_SIZE=10000 DPPCA_CENTER=pairs   # pairs: the data has a mean
+  stream-dppca check-config      # are the settings right, and do the topics exist?
+  stream-dppca serve             # learn; a second process is a hot standby
+  stream-dppca inspect           # the current component, labelled and sorted
+
+Every setting is a flag (--batch-size), a variable (DPPCA_BATCH_SIZE) or a line of a TOML file
+(batch_size = 10000); flags win over variables, variables over the file. See `serve --help`.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        "stream-dppca", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter,
+        allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("command", choices=options.COMMANDS, metavar="command", help="\n".join(
+        f"{name:13} {text}" for name, text in options.COMMANDS.items()
+    ))  # fmt: skip
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="see `<command> --help`")
+    if not given:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    if given[0] == "--version":
+        from importlib.metadata import version
+
+        sys.stdout.write(f"stream-dppca {version('stream-dppca')}\n")
+        return 0
+    if given[0] in options.COMMANDS:
+        command, rest = given[0], given[1:]
+    else:
+        parsed = parser.parse_args(given)
+        command, rest = parsed.command, parsed.options
+    if command == "serve":
+        # The imports take seconds. Until they are done nothing has begun: leave at once.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(0))
+    return _guarded(command, rest)
+
+
+def _guarded(command: str, arguments: Sequence[str]) -> int:
+    """Run a command; explain an error in one line."""
+    try:
+        code = commands.COMMANDS[command](options.parse(command, arguments))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as stopped:
+        return fail(str(stopped) or "stopped", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Nobody reads any more. Python would try once more at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNREAD
+    except ModuleNotFoundError as error:
+        text = f"this command needs {error.name}: pip install '.[service]'"
+        return fail(text, EXIT_CONFIGURATION)
+    except Exception as error:
+        from ..events import describe_error
+
+        described = describe_error(error)
+        # The text of an unexpected error may quote a record, so only its type and place are shown.
+        text = described.get("message") or json.dumps({"event": "crashed", **described})
+        return fail(text, exit_code(error))

@@ -1,0 +1,138 @@
+"""The options of each command: its own, and the settings that it needs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
+
+if TYPE_CHECKING:
+    from ..settings import Part
+
+    SomePart = TypeVar("SomePart", bound=Part)
+
+__all__ = ["COMMANDS", "load", "parse"]
+
+COMMANDS: Final = {
+    "serve": "learn from a topic and publish the components",
+    "check-config": "check the settings, and the topics unless --offline",
+    "show-config": "print the settings, secrets masked",
+    "topics": "create the output and state topics, or say what is missing",
+    "merge": "publish the combined component of all shards, once",
+    "inspect": "print the current component of a model, labelled and sorted",
+    "run": "learn from a file instead of a topic; releases are JSON lines",
+}
+
+
+def parse(command: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the options of a command. The settings among them are in `flags`.
+
+    Every command takes the flags of every setting, so that the same flags serve all commands; the
+    help shows those that the command looks at.
+    """
+    from ..settings import CONFIG_VARIABLE, PREFIX, Settings, names_by_part
+
+    summary, own = COMMANDS[command], " --input FILE" if command == "run" else ""
+    parser = argparse.ArgumentParser(
+        f"stream-dppca {command}", usage=f"stream-dppca {command}{own} [options] [settings]",
+        description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False,
+        epilog=f"Each setting can also be a variable ({PREFIX}MODEL=m) or a line of the file "
+        "(model = 'm'). Flags win over variables, variables over the file. Settings that "
+        "only other commands need are accepted and ignored.",
+    )  # fmt: skip
+    _add_own(parser, command)
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"TOML file of settings; default: {CONFIG_VARIABLE}",
+    )
+    needed = _needed(command)
+    # The input of `run` is a file, which gives its name.
+    shown = needed.model_fields.keys() - ({"input_topic"} if command == "run" else set())
+    for title, part in names_by_part(Settings).items():
+        group = parser.add_argument_group(f"settings ({title.lower()})")
+        for name in part:
+            if command != "run" or name != "format":  # `run` has its own --format
+                _add_setting(group, name, shown=name in shown)
+    options = parser.parse_args(arguments)
+    options.flags = {
+        name: value
+        for name, value in vars(options).items()
+        if name in Settings.model_fields and (command != "run" or name != "format")
+    }
+    return options
+
+
+def load(options: argparse.Namespace, kind: type[SomePart], **defaults: Any) -> SomePart:
+    """Load the settings that a command needs; warn of variables that are not settings."""
+    from ..settings import load_part, suggestion, unmatched_variables
+
+    for name in unmatched_variables():
+        sys.stderr.write(f"warning: {name} is not a setting{suggestion(name)}\n")
+    return load_part(kind, {**defaults, **options.flags}, options.config)
+
+
+def _needed(command: str) -> type[Part]:
+    from ..settings import ClusterSettings, FileSettings, Settings
+
+    if command in ("topics", "merge", "inspect"):
+        return ClusterSettings
+    return FileSettings if command == "run" else Settings
+
+
+def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
+    """Add the options that only this command has."""
+    if command == "check-config":
+        parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
+    if command == "inspect":
+        parser.add_argument(
+            "--task", help="number of a shard, or merged; default: merged if there are several"
+        )
+        parser.add_argument("--json", action="store_true", help="print the release as published")
+        parser.add_argument(
+            "--top", type=int, default=0, metavar="N", help="print only the N largest loadings"
+        )
+    if command == "run":
+        parser.add_argument(
+            "--input", required=True, metavar="FILE", help="file to read, or - for standard input"
+        )
+        choices = ("csv", "jsonl", "parquet", "npy")
+        parser.add_argument(
+            "--format", choices=choices, help="format of the file; default: by its name"
+        )
+        parser.add_argument(
+            "--state", type=Path, metavar="FILE", help="file that keeps the state, to resume later"
+        )
+        parser.add_argument(
+            "--new-records", action="store_true",
+            help="the input holds new records only: skip none of its rows",
+        )  # fmt: skip
+        parser.add_argument("--quiet", action="store_true", help="do not show a progress bar")
+
+
+def _add_setting(group: argparse._ArgumentGroup, name: str, *, shown: bool) -> None:
+    from ..settings import Settings
+    from ..settings.table import default_text
+
+    field = Settings.model_fields[name]
+    note = f" [{default}]" if (default := default_text(field)) else ""
+    if field.is_required():
+        note = " (required)"
+    group.add_argument(
+        "--" + name.replace("_", "-"), default=argparse.SUPPRESS,
+        metavar=_choices(field.annotation),
+        help=f"{field.description}{note}".replace("%", "%%") if shown else argparse.SUPPRESS,
+    )  # fmt: skip
+
+
+def _choices(kind: Any) -> str:
+    """Return the values that a setting may have, if they are a few words."""
+    if kind is bool:
+        return "{true,false}"
+    for part in (kind, *get_args(kind)):  # of a Literal, or of `Literal[...] | None`
+        if get_origin(part) is Literal:
+            return "{" + ",".join(get_args(part)) + "}"
+    return "…"

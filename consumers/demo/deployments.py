@@ -1,0 +1,255 @@
+"""The parts of the demonstration, running: a broker, services that learn, and a generator.
+
+`ProcessDeployment` runs them as in production; `ThreadDeployment` needs no broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from ..events import set_up_logs
+from ..kafka.cluster import KafkaCluster
+from ..kafka.configure import kafka_config
+from ..kafka.memory import MemoryBroker, MemoryCluster
+from ..protocols import Cluster
+from ..service.loop import Service
+from ..settings import Settings, load_settings
+from . import broker as brokers
+from .generator import ensure_topic, messages, produce
+
+__all__ = [
+    "DemoConfig",
+    "Deployment",
+    "ProcessDeployment",
+    "ThreadDeployment",
+    "as_flags",
+    "service_command",
+]
+
+#: From Ctrl-C to the end of the services and the generator, at most; then they are killed.
+LEAVE_SECONDS: Final = 4.0
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """What was asked for."""
+
+    flags: Mapping[str, Any]  #: settings of the service
+    rate: float  #: records per second
+    partitions: int  #: of the input topic
+
+    def settings(self) -> Settings:
+        return load_settings(self.flags)
+
+
+class Deployment(Protocol):
+    """A broker, services and a generator that run, and what is needed to watch them."""
+
+    broker: str  #: in words
+
+    def cluster(self) -> Cluster: ...
+
+    def ports(self) -> list[int]:
+        """Return the ports at which the services show their pages."""
+        ...
+
+    def failed(self) -> str | None:
+        """Return why it cannot continue, or None while all is well."""
+        ...
+
+    def tidy(self) -> None:
+        """Free what is not needed any more; called now and then."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ProcessDeployment:
+    """Runs everything as in production: `stream-dppca serve` and the generator are processes."""
+
+    KINDS: Final = {
+        "env": "your cluster",
+        "docker": f"Apache Kafka {brokers.KAFKA_VERSION} in Docker",
+        "local": f"Apache Kafka {brokers.KAFKA_VERSION} on the local JVM",
+    }
+
+    def __init__(self, config: DemoConfig, broker: brokers.Broker) -> None:
+        self._broker = broker
+        self.broker = f"{self.KINDS[broker.kind]} at {broker.bootstrap_servers}"
+        self._settings = settings = config.settings()
+        self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            ensure_topic(self.cluster(), settings.input_topic, config.partitions)
+            for shard in range(settings.shards):
+                self._start(f"service-{shard}", [*service_command(), *as_flags(config.flags)])
+            self._start("generator", [
+                sys.executable, "-m", "consumers.demo.generator", "--format", "packed",
+                "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
+                "--bootstrap-servers", broker.bootstrap_servers,
+                "--topic", settings.input_topic,
+            ])  # fmt: skip
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, name: str, command: list[str]) -> None:
+        """Start a child under the broker's supervisor: it ends with this process in any case."""
+        orders = {"run": command, "cleanup": [], "remove": str(self._folder)}
+        with (self._folder / f"{name}.log").open("wb") as out:
+            self._children[name] = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-I", "-S", str(brokers.SUPERVISOR), json.dumps(orders)],
+                stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+                start_new_session=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )  # fmt: skip
+
+    def cluster(self) -> Cluster:
+        return KafkaCluster(kafka_config(self._settings))
+
+    def ports(self) -> list[int]:
+        return [port for log in sorted(self._folder.glob("service-*.log")) for port in _ports(log)]
+
+    def failed(self) -> str | None:
+        for name, child in self._children.items():
+            if (code := child.poll()) is not None:
+                lines = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()
+                return "\n".join(
+                    [f"the {name} ended with {code}; the end of its log:", *lines[-8:]]
+                )
+        return None
+
+    def tidy(self) -> None:
+        pass
+
+    def close(self) -> None:
+        for child in self._children.values():
+            child.terminate()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        for child in self._children.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._broker.close()
+
+
+class ThreadDeployment:
+    """Runs the same parts as threads, on an in-memory broker."""
+
+    def __init__(self, config: DemoConfig) -> None:
+        self.broker = "none: an in-memory broker inside this process"
+        self._settings = settings = config.settings()
+        self._memory = MemoryBroker()
+        self._stop = threading.Event()
+        self._errors: list[BaseException] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
+        self._out = (self._folder / "services.log").open("w", encoding="utf-8")
+        set_up_logs(self._out, model=settings.model)
+        ensure_topic(self.cluster(), settings.input_topic, config.partitions)
+        generator = MemoryCluster(
+            self._memory, group="generator", state_topic="", input_topic="",
+            output_topic=settings.input_topic,
+        )  # fmt: skip
+        rows = settings.rows_per_message
+
+        def generate() -> None:
+            records = messages("packed", rows)
+            produce(generator.publish, records, rows=rows, rate=config.rate, stop=self._stop)
+
+        def serve() -> None:
+            Service(settings, self.cluster(), stop=self._stop, watched=False).run()
+
+        work = [*[serve] * settings.shards, generate]
+        self._threads = [threading.Thread(target=self._guarded, args=(run,)) for run in work]
+        for thread in self._threads:
+            thread.start()
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:
+            self._errors.append(error)
+
+    def cluster(self) -> Cluster:
+        settings = self._settings
+        return MemoryCluster(
+            self._memory, group=settings.group, state_topic=settings.state_topic,
+            input_topic=settings.input_topic, output_topic=settings.output_topic,
+        )  # fmt: skip
+
+    def ports(self) -> list[int]:
+        return _ports(self._folder / "services.log")
+
+    def failed(self) -> str | None:
+        return f"{type(self._errors[0]).__name__}: {self._errors[0]}" if self._errors else None
+
+    def tidy(self) -> None:
+        """Delete messages that have been used: they are all in memory."""
+        with self._memory.changed:
+            group = self._memory.groups.get(self._settings.group)
+            for (topic, p), at in (group.offsets if group else {}).items():
+                used = at.offset
+                partition = self._memory.topics[topic].partitions[p]
+                for entry in partition.entries[partition.first : used]:
+                    entry.value = None
+                self._memory.trim(topic, p, max(used, partition.first))
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(LEAVE_SECONDS)
+        self._out.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def service_command() -> list[str]:
+    """Return the command `stream-dppca serve` of this environment."""
+    script = Path(sys.executable).with_name("stream-dppca")
+    found = [str(script)] if script.exists() else [sys.executable, "-m", "consumers.cli"]
+    return [*found, "serve"]
+
+
+def as_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as flags of a command.
+
+    Examples
+    --------
+    >>> as_flags({"batch_size": 100, "features": ("cpu", "memory")})
+    ['--batch-size', '100', '--features', 'cpu,memory']
+    """
+    words = []
+    for name, value in settings.items():
+        words += ["--" + name.replace("_", "-")]
+        words += [",".join(value) if isinstance(value, tuple) else str(value)]
+    return words
+
+
+def _ports(log: Path) -> list[int]:
+    """Return the ports that services announce at the top of their log."""
+    if not log.exists():
+        return []
+    with log.open("rb") as lines:
+        head = lines.read(32 << 10).decode(errors="replace")
+    ports = []
+    for line in head.splitlines():
+        if '"listening"' in line:
+            with contextlib.suppress(ValueError, KeyError):
+                ports.append(int(json.loads(line)["port"]))
+    return ports

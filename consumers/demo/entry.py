@@ -1,0 +1,240 @@
+"""`make run`: telemetry, a real Kafka, the service, and the private component as it is learned.
+
+    python -m consumers.demo                   # until Ctrl-C
+    python -m consumers.demo --seconds 30      # for a while; or --releases 10
+    python -m consumers.demo --no-broker       # on an in-memory broker
+
+A broker is found or started (`consumers.demo.broker`), `consumers.demo.generator` sends records of
+a simulated fleet to it, and `stream-dppca serve` learns from them; each is a process of its own, as
+in production. The view reads only what everybody may read: the output topic and /metrics. The true
+direction, which no real stream tells, is known from the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from ..errors import ClusterError, ConfigurationError
+from ..settings import PREFIX, ConnectionSettings
+from . import broker as brokers
+from .deployments import (
+    DemoConfig,
+    Deployment,
+    ProcessDeployment,
+    ThreadDeployment,
+    as_flags,
+    service_command,
+)
+from .generator import ROWS_PER_MESSAGE, service_format
+from .history import History
+from .telemetry import FEATURES
+from .view import BAD, LABEL, bars, promise
+from .watch import watch
+
+__all__ = ["main"]
+
+NO_RELEASE: Final = "no release appeared"
+#: Records per message without a broker: few messages, because their places are kept in memory.
+MEMORY_ROWS_PER_MESSAGE: Final = 500
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demonstration; returns its exit code."""
+    options = _options(arguments)
+    console = Console(highlight=False)
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, _interrupt)
+    _keep_connection_only()
+    history = History("0" if options.shards == 1 else "merged")
+    deployment: Deployment | None = None
+    failure = None
+    try:
+        deployment, config = _start(console, options)
+        history.began = time.monotonic()
+        topic = config.settings().output_topic
+        watch(console, deployment, topic, history, options.seconds, options.releases)
+        failure = deployment.failed()
+    except KeyboardInterrupt:
+        pass
+    except (brokers.BrokerError, ClusterError, ConfigurationError) as error:
+        failure = str(error)
+    finally:
+        if deployment is not None:
+            deployment.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if deployment is not None:
+        _summary(console, history, deployment, config)
+    elif not failure:
+        console.print("stopped before there was a broker")
+    if failure:
+        console.print(failure, style=BAD, soft_wrap=True, markup=False)
+    return 1 if failure or not history.releases else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m consumers.demo",
+        description="Send simulated telemetry to a Kafka broker, learn its main direction "
+        "privately, and show it as it is learned.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, help="duration; without it, until Ctrl-C")
+    parser.add_argument("--releases", type=int, help="end after so many releases")
+    parser.add_argument("--rate", type=float, default=20_000, help="records per second")
+    parser.add_argument("--batch-size", type=int, default=5_000, help="records per release")
+    parser.add_argument(
+        "--epsilon", type=float, default=1.0, help="privacy guarantee of every record"
+    )
+    parser.add_argument(
+        "--delta", type=float, default=1e-6, help="small probability that epsilon does not cover"
+    )
+    parser.add_argument("--shards", type=int, default=1, help="services that share the work")
+    parser.add_argument(
+        "--no-broker", action="store_true", help="use an in-memory broker instead of Kafka"
+    )
+    options = parser.parse_args(arguments)
+    for name in ("rate", "batch_size", "epsilon", "shards"):
+        if not getattr(options, name) > 0:
+            parser.error(f"--{name.replace('_', '-')} must be positive")
+    return options
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _keep_connection_only() -> None:
+    """Forget the settings in the environment that belong to a model of somebody else."""
+    kept = {PREFIX + name.upper() for name in ConnectionSettings.model_fields}
+    for name in list(os.environ):
+        if name.startswith(PREFIX) and name not in kept:
+            del os.environ[name]
+
+
+def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, DemoConfig]:
+    """Start everything, on the best broker that there is."""
+    if not options.no_broker:
+        try:
+            broker = _find_broker(console)
+        except brokers.BrokerUnavailable as error:
+            if os.environ.get(brokers.ADDRESS_VARIABLE):
+                raise  # that was an order
+            console.print(str(error), soft_wrap=True, markup=False)
+            console.print("So this runs without Kafka, on an in-memory broker.\n")
+        else:
+            try:
+                config = _config(
+                    options, ROWS_PER_MESSAGE, bootstrap_servers=broker.bootstrap_servers,
+                    # On a cluster that is not ours, topics of its own.
+                    input_topic=f"telemetry-demo-{os.urandom(3).hex()}"
+                    if broker.kind == "env" else "telemetry",
+                )  # fmt: skip
+                return ProcessDeployment(config, broker), config
+            except BaseException:
+                broker.close()
+                raise
+    rows = max(1, min(MEMORY_ROWS_PER_MESSAGE, int(options.rate / 10)))
+    config = _config(options, rows, input_topic="telemetry")
+    return ThreadDeployment(config), config
+
+
+def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoConfig:
+    """Return what was asked for, with messages of at most `most_rows` records."""
+    flags |= {
+        "features": FEATURES,
+        "epsilon": options.epsilon,
+        "delta": options.delta,
+        "batch_size": options.batch_size,
+        "center": "pairs",
+        "format": service_format("packed"),
+        "rows_per_message": _largest_divisor(options.batch_size, most_rows),
+        "shards": options.shards,
+        "http_port": 0,
+        "partition_refresh_s": 1,
+    }
+    return DemoConfig(flags, options.rate, partitions=max(4, options.shards))
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is not above `most`.
+
+    >>> [_largest_divisor(n, 64) for n in (5000, 5120, 97, 7)]
+    [50, 64, 1, 7]
+    """
+    return max(divisor for divisor in range(1, most + 1) if number % divisor == 0)
+
+
+def _find_broker(console: Console) -> brokers.Broker:
+    if not console.is_terminal:
+        return brokers.provide_broker(lambda line: console.print(line, soft_wrap=True))
+    with console.status("looking for a Kafka broker, or starting one") as status:
+
+        def tell(line: str) -> None:
+            console.print(Text(line, style=LABEL))
+            status.update(Text(line))
+
+        return brokers.provide_broker(tell)
+
+
+def _summary(
+    console: Console, history: History, deployment: Deployment, config: DemoConfig
+) -> None:
+    """Print what remains on the terminal: the last component, the promise, and what to do next."""
+    say = partial(console.print, soft_wrap=not console.is_terminal)
+    settings = config.settings()
+    release = history.current
+    if release is None:
+        say(f"[{BAD}]{NO_RELEASE}[/] ({history.status}; broker: {deployment.broker})")
+    else:
+        if console.is_terminal:
+            say(bars(release, min(console.width, 100), len(FEATURES)))
+        say()
+        say(
+            f"[bold]{history.releases} releases[/bold] from {release.n_seen:,} records, the first "
+            f"after {history.first_s or 0:.1f} s; broker: {deployment.broker}"
+        )
+        say(
+            f"sine of the angle to the truth: {history.sines[0]:.4f} at first, "
+            f"{history.sines[-1]:.4f} at last"
+        )
+        say(Text("promise: ").append_text(promise(release.privacy)))
+        if "your cluster" in deployment.broker:
+            names = (settings.input_topic, settings.output_topic, settings.state_topic)
+            say(f"left on your cluster: {', '.join(names)}")
+    say("\nThe same service on your own cluster, with your own features:\n")
+    flags = {
+        "bootstrap_servers": "HOST:9092",
+        "input_topic": "YOUR_TOPIC",
+        "features": "cpu,memory,disk.read",
+        "epsilon": f"{settings.epsilon:g}",
+        "delta": f"{settings.delta:g}",
+        "batch_size": settings.batch_size,
+        "center": settings.center,
+        "format": "json",
+    }
+    command = [_relative(word) for word in service_command()]
+    lines, words = [shlex.join(command)], as_flags(flags)
+    lines += [shlex.join(words[i : i + 4]) for i in range(0, len(words), 4)]
+    say(" \\\n      ".join(["  " + lines[0], *lines[1:]]), markup=False)
+
+
+def _relative(word: str) -> str:
+    """Return a path as one would type it here."""
+    path = Path(word)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return word

@@ -1,0 +1,11 @@
+"""Names of the message formats that the service can read."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+__all__ = ["PACKED_FORMATS", "Format"]
+
+Format = Literal["json", "json-array", "float32", "float64"]
+#: The formats in which one message can hold several vectors.
+PACKED_FORMATS: Final[frozenset[Format]] = frozenset({"float32", "float64"})

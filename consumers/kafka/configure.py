@@ -1,0 +1,86 @@
+"""Builds the configuration of the Kafka clients from the settings; nothing else does."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Final
+
+from ..errors import ConfigurationError
+from ..settings import ClusterSettings, ConnectionSettings
+from ..settings.connection import reveal
+from .config import KafkaConfig
+
+__all__ = ["kafka_config"]
+
+_FETCH: Final = (
+    "max_poll_records",
+    "fetch_min_bytes",
+    "fetch_max_wait_ms",
+    "fetch_max_bytes",
+    "max_partition_fetch_bytes",
+)
+
+
+def kafka_config(settings: ClusterSettings, client_id: str = "") -> KafkaConfig:
+    """Return the configuration of all clients of a model.
+
+    Parameters
+    ----------
+    settings
+        The connection, and the topics and the group of the model.
+    client_id
+        The name that brokers see; by default it follows from the name of the model.
+    """
+    client_id = client_id or f"stream-dppca-{settings.model}"
+    return KafkaConfig(
+        connection=_kafka_python(settings, client_id),
+        group=settings.group,
+        input_topic=settings.input_topic,
+        state_topic=settings.state_topic,
+        output_topic=settings.output_topic,
+        session_timeout_s=settings.session_timeout_s,
+        request_timeout_s=settings.request_timeout_s,
+        transaction_timeout_s=settings.transaction_timeout_s,
+        fetch={name: getattr(settings, name) for name in _FETCH},
+        librdkafka=_librdkafka(settings, client_id) if settings.reader == "confluent" else None,
+    )
+
+
+def _kafka_python(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
+    """Return the connection in the words of kafka-python."""
+    found: dict[str, Any] = {
+        "bootstrap_servers": settings.servers(),
+        "security_protocol": settings.security_protocol,
+        "client_id": client_id,
+    }
+    if (context := settings.ssl_context()) is not None:
+        found["ssl_context"] = context
+    if settings.security_protocol.startswith("SASL"):
+        found |= {
+            "sasl_mechanism": settings.sasl_mechanism,
+            "sasl_plain_username": settings.sasl_username,
+            "sasl_plain_password": reveal(settings.sasl_password),
+        }
+    return found
+
+
+def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
+    """Return the connection in the words of librdkafka."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise ConfigurationError(
+            "`reader`: confluent needs confluent-kafka: pip install '.[confluent]'"
+        )
+    found = {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "security.protocol": settings.security_protocol,
+        "client.id": client_id,
+        "ssl.ca.location": settings.ssl_cafile,
+        "ssl.certificate.location": settings.ssl_certfile,
+        "ssl.key.location": settings.ssl_keyfile or settings.ssl_certfile,
+        "ssl.key.password": reveal(settings.ssl_password),
+        "ssl.endpoint.identification.algorithm": "https" if settings.ssl_check_hostname else "none",
+        "sasl.mechanism": settings.sasl_mechanism,
+        "sasl.username": settings.sasl_username,
+        "sasl.password": reveal(settings.sasl_password),
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}

@@ -1,0 +1,43 @@
+"""Settings of the service: flags win over environment variables (`DPPCA_*`), and these over a file.
+
+There are four parts, and a command asks only for the parts that it needs:
+
+| part | holds |
+|---|---|
+| `ModelSettings` | what to learn, and how private |
+| `TopicSettings` | where records come from, what they look like, where releases go |
+| `ConnectionSettings` | how to reach the brokers and how to fetch from them |
+| `OperationSettings` | how a running process looks after itself |
+
+All names are flat: the setting `batch_size` is the flag `--batch-size`, the variable
+`DPPCA_BATCH_SIZE` and the line `batch_size = ...` of the file, whatever part it belongs to. The
+description of a setting is its entry in `stream-dppca serve --help` and in docs/service.md.
+
+Errors name the setting and the rule, never the value of a text: it may be a password.
+"""
+
+from .combined import ClusterSettings, FileSettings, Settings, names_by_part
+from .connection import ConnectionSettings
+from .load import load_part, load_settings, suggestion, unmatched_variables
+from .model import ModelSettings
+from .operation import OperationSettings
+from .part import CONFIG_VARIABLE, PREFIX, Part
+from .topics import TopicSettings
+
+__all__ = [
+    "CONFIG_VARIABLE",
+    "PREFIX",
+    "ClusterSettings",
+    "ConnectionSettings",
+    "FileSettings",
+    "ModelSettings",
+    "OperationSettings",
+    "Part",
+    "Settings",
+    "TopicSettings",
+    "load_part",
+    "load_settings",
+    "names_by_part",
+    "suggestion",
+    "unmatched_variables",
+]

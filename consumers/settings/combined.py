@@ -1,0 +1,72 @@
+"""The parts that belong together for a command, and the rules between them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import model_validator
+
+from ..formats import PACKED_FORMATS
+from .connection import ConnectionSettings
+from .model import ModelSettings
+from .operation import OperationSettings
+from .part import Part
+from .topics import NameSettings, TopicSettings
+
+__all__ = ["ClusterSettings", "FileSettings", "Settings", "names_by_part"]
+
+#: Each part with its title in the help and in the docs, in their order.
+_PARTS: Final[dict[str, type[Part]]] = {
+    "Model": ModelSettings,
+    "Topics and messages": TopicSettings,
+    "Connection": ConnectionSettings,
+    "Operation": OperationSettings,
+}
+
+
+class FileSettings(ModelSettings, NameSettings):
+    """What it takes to learn from a file."""
+
+
+class ClusterSettings(TopicSettings, ConnectionSettings):
+    """What it takes to work with the topics of a model, without learning."""
+
+
+class Settings(FileSettings, ClusterSettings, OperationSettings):
+    """Everything that can be set: what it takes to run the service."""
+
+    @model_validator(mode="after")
+    def _whole_messages(self) -> Settings:
+        """A batch ends between messages."""
+        rows = self.rows_per_message
+        if self.format not in PACKED_FORMATS:
+            if rows != 1:
+                raise ValueError(
+                    f"`rows_per_message` must be 1 with format {self.format}: a message holds one "
+                    f"vector. Found {rows}."
+                )
+        elif "rows_per_message" not in self.model_fields_set:
+            raise ValueError(
+                f"`rows_per_message` must be set with format {self.format}: how many vectors do "
+                "your messages hold?"
+            )
+        if self.batch_size % rows:
+            raise ValueError(
+                f"`batch_size` must be a multiple of `rows_per_message`. Found {self.batch_size} "
+                f"and {rows}."
+            )
+        return self
+
+    def shown(self) -> dict[str, Any]:
+        """Return all settings as plain values, part by part, with secrets masked."""
+        values = self.model_dump(mode="json")
+        return {name: values[name] for names in names_by_part(Settings).values() for name in names}
+
+
+def names_by_part(kind: type[Part]) -> dict[str, list[str]]:
+    """Return the names of the settings that `kind` has, under the titles of their parts."""
+    found = {
+        title: [name for name in part.model_fields if name in kind.model_fields]
+        for title, part in _PARTS.items()
+    }
+    return {title: names for title, names in found.items() if names}

@@ -1,0 +1,102 @@
+"""Settings of the connection: how to reach the brokers, and how to fetch from them."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from .part import Part
+
+__all__ = ["ConnectionSettings", "reveal"]
+
+
+class ConnectionSettings(Part):
+    """How to reach the brokers, and how to fetch from them."""
+
+    bootstrap_servers: str = Field(
+        "localhost:9092", description="brokers to ask first, as host:port, separated by commas"
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="whether to encrypt (SSL) and to log in (SASL)"
+    )
+    ssl_cafile: Path | None = Field(
+        None, description="PEM file of the authorities to trust; default: those of the system"
+    )
+    ssl_certfile: Path | None = Field(
+        None, description="PEM file with the certificate of this client"
+    )
+    ssl_keyfile: Path | None = Field(
+        None, description="PEM file with the private key; default: in ssl_certfile"
+    )
+    ssl_password: SecretStr | None = Field(None, description="password of the private key")
+    ssl_check_hostname: bool = Field(
+        True, description="refuse a broker whose certificate is for another host name"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="login mechanism"
+    )
+    sasl_username: str | None = Field(None, description="user name of the login")
+    sasl_password: SecretStr | None = Field(None, description="password of the login")
+    session_timeout_s: float = Field(
+        10.0, ge=1, le=600, description="silence after which a standby takes over, in seconds"
+    )
+    request_timeout_s: float = Field(
+        30.0, ge=1, le=600, description="maximum wait for the answer to a request, in seconds"
+    )
+    transaction_timeout_s: float = Field(
+        60.0, ge=1, le=900, description="age at which brokers abort a transaction, in seconds"
+    )
+    reader: Literal["kafka-python", "confluent"] = Field(
+        "kafka-python",
+        description="client that reads the input; confluent is faster and needs its extra",
+    )
+    max_poll_records: int = Field(5000, ge=1, description="maximum number of messages per read")
+    fetch_min_bytes: int = Field(
+        1, ge=1, description="bytes that a broker collects before it answers a fetch"
+    )
+    fetch_max_wait_ms: int = Field(200, ge=1, description="maximum wait per fetch, in milliseconds")
+    fetch_max_bytes: int = Field(50 << 20, ge=1024, description="maximum size of a fetch, in bytes")
+    max_partition_fetch_bytes: int = Field(
+        4 << 20, ge=1024, description="maximum size of one partition's share of a fetch, in bytes"
+    )
+
+    @model_validator(mode="after")
+    def _usable(self) -> ConnectionSettings:
+        if self.security_protocol.startswith("SASL") and not (
+            self.sasl_mechanism and self.sasl_username and self.sasl_password
+        ):
+            raise ValueError("SASL needs `sasl_mechanism`, `sasl_username` and `sasl_password`")
+        self.ssl_context()
+        return self
+
+    def servers(self) -> list[str]:
+        """Return the brokers to ask first."""
+        return [s.strip() for s in self.bootstrap_servers.split(",") if s.strip()]
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context of these settings; None without TLS."""
+        if self.security_protocol not in ("SSL", "SASL_SSL"):
+            return None
+        try:
+            context = ssl.create_default_context(
+                cafile=str(self.ssl_cafile) if self.ssl_cafile else None
+            )
+            context.check_hostname = self.ssl_check_hostname
+            if self.ssl_certfile:
+                context.load_cert_chain(
+                    self.ssl_certfile, self.ssl_keyfile, reveal(self.ssl_password)
+                )
+            return context
+        except OSError as error:  # SSLError is one
+            reason = type(error).__name__
+            raise ValueError(
+                f"`ssl_cafile`, `ssl_certfile` or `ssl_keyfile` cannot be used ({reason})"
+            ) from None
+
+
+def reveal(secret: SecretStr | None) -> str | None:
+    """Return a secret in plain text, for the client that needs it."""
+    return None if secret is None else secret.get_secret_value()

@@ -1,0 +1,35 @@
+"""Settings of the operation: how a running process looks after itself."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .part import Part
+
+__all__ = ["OperationSettings"]
+
+
+class OperationSettings(Part):
+    """How a running process looks after itself."""
+
+    plan_interval_ms: int = Field(
+        50,
+        ge=10,
+        le=10_000,
+        description="interval at which partition ends are looked at to plan batches, by a fixed "
+        "clock, in milliseconds",
+    )
+    partition_refresh_s: float = Field(
+        10.0,
+        gt=0,
+        description="interval between looks for new partitions and at the lag, in seconds",
+    )
+    http_host: str = Field(
+        "127.0.0.1", description="address that serves /livez, /readyz, /metrics and /component"
+    )
+    http_port: int = Field(
+        8321, ge=0, le=65535, description="port of these pages; 0 takes any free port"
+    )
+    stall_timeout_s: float = Field(
+        120.0, gt=0, description="time without progress after which the process ends, in seconds"
+    )

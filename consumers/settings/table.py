@@ -1,0 +1,63 @@
+"""`python -m consumers.settings.table` writes the tables of the settings into docs/service.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic.fields import FieldInfo
+
+from .combined import Settings, names_by_part
+
+__all__ = ["DOCS_FILE", "default_text", "settings_tables", "with_tables"]
+
+DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "service.md"
+BEGIN: Final = "<!-- settings: begin; written by `make docs` -->"
+END: Final = "<!-- settings: end -->"
+
+
+def default_text(field: FieldInfo) -> str:
+    """Return the default of a setting as one would write it; empty if there is none to show."""
+    default: Any = field.get_default()
+    if field.is_required() or default in ("", None, ()):
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def settings_tables() -> str:
+    """Return a Markdown table of every part of the settings."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    for title, names in names_by_part(Settings).items():
+        yield from (f"### {title}", "", "| setting | default | meaning |", "|---|---|---|")
+        for name in names:
+            field = Settings.model_fields[name]
+            shown = "**required**" if field.is_required() else default_text(field)
+            default = f"`{shown}`" if shown and not field.is_required() else shown
+            yield f"| `{name}` | {default} | {_escaped(field.description or '')} |"
+        yield ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|").replace("<", "&lt;")
+
+
+def with_tables(page: str) -> str:
+    """Return a page with what is between its two marks replaced by the current tables."""
+    tables = f"{BEGIN}\n\n{settings_tables()}\n{END}"
+    found, count = re.subn(
+        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: tables, page, flags=re.DOTALL
+    )
+    if count != 1:
+        raise ValueError(f"the page must have {BEGIN} and {END} once. Found {count}.")
+    return found
+
+
+if __name__ == "__main__":
+    DOCS_FILE.write_text(with_tables(DOCS_FILE.read_text(encoding="utf-8")), encoding="utf-8")

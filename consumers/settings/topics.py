@@ -1,0 +1,95 @@
+"""Settings of the topics: where records come from, what they look like, where releases go."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from ..formats import Format
+from .part import Part
+
+__all__ = ["NameSettings", "TopicSettings"]
+
+_TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
+Topic = Annotated[str, Field(pattern=_TOPIC_PATTERN)]
+
+
+class NameSettings(Part):
+    """The names of the input and of the model."""
+
+    input_topic: Topic = Field(description="topic to learn from; it must exist")
+    model: Topic = Field("", description="name of the model; default: the name of the input topic")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_model(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("model"):
+            return data
+        return {**data, "model": _valid_name(data.get("input_topic"))}
+
+
+class TopicSettings(NameSettings):
+    """Where records come from, what they look like, where releases go."""
+
+    group: Topic = Field("", description="consumer group; default: stream-dppca.<model>")
+    output_topic: Topic = Field(
+        "", description="topic to publish releases to; default: <model>.components"
+    )
+    state_topic: Topic = Field(
+        "",
+        description="topic that keeps the state, for trusted readers only; "
+        "default: <model>.dppca-state",
+    )
+    shards: int = Field(
+        1, ge=1, le=1000, description="number of tasks that divide the input partitions"
+    )
+    create_topics: bool = Field(
+        True, description="create the output topic and the state topic if they do not exist"
+    )
+    replication_factor: int = Field(
+        -1, description="replicas of each topic that is created; -1: the default of the brokers"
+    )
+    start: Literal["earliest", "latest"] = Field(
+        "earliest", description="where a new model begins to read; a stored model resumes"
+    )
+    format: Format = Field(
+        "json", description="message format; float32 and float64 are packed little-endian vectors"
+    )
+    rows_per_message: int = Field(
+        1,
+        ge=1,
+        description="vectors per message; a message with fewer leaves nulls, extra ones are "
+        "ignored; must be set for packed formats and must divide batch_size",
+    )
+    nested: bool = Field(
+        True, description="a dot in the name of a feature leads into a nested JSON object"
+    )
+    max_message_bytes: int = Field(
+        1 << 20, ge=1, description="largest message that is read; a larger one is a null"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_topics(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        model = _valid_name(data.get("model") or data.get("input_topic"))
+        names = {
+            "group": f"stream-dppca.{model}",
+            "output_topic": f"{model}.components",
+            "state_topic": f"{model}.dppca-state",
+        }
+        return {**data, **{name: data.get(name) or names[name] for name in names}}
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> TopicSettings:
+        if len({self.input_topic, self.output_topic, self.state_topic}) != 3:
+            raise ValueError("`input_topic`, `output_topic` and `state_topic` must differ")
+        return self
+
+
+def _valid_name(name: Any) -> str:
+    """Return the name, or a stand-in for an invalid one, so that only the culprit is reported."""
+    return name if isinstance(name, str) and re.fullmatch(_TOPIC_PATTERN, name) else "-"

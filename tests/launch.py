@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from consumers import crashpoints
 from consumers.cli import commands
+from consumers.cli import main as stream_dppca
 
 CRASH_AT, STOP_AT = "STREAM_DPPCA_CRASH_AT", "STREAM_DPPCA_STOP_AT"
 NOISE, LEAVE_SECONDS = "STREAM_DPPCA_NOISE", "STREAM_DPPCA_LEAVE_SECONDS"
@@ -81,8 +82,8 @@ def main() -> int:
         os.environ["DPPCA_SEED"] = "0"
         silence()
     if seconds := os.environ.get(LEAVE_SECONDS):
-        commands._RUN["serve"] = patiently(commands._RUN["serve"], float(seconds))
-    return commands.main()
+        commands.COMMANDS["serve"] = patiently(commands.COMMANDS["serve"], float(seconds))
+    return stream_dppca()
 
 
 if __name__ == "__main__":

@@ -79,7 +79,11 @@ def close_client(client: Any) -> None:
     """Close within a second or so, whatever state the client is in."""
     with contextlib.suppress(Exception):
         if isinstance(client, KafkaProducer):
-            client.close(timeout=CLOSE_SECONDS)
+            try:
+                client.close(timeout=CLOSE_SECONDS)
+            except kafka_errors.KafkaTimeoutError:
+                # It waits for its records first, and if it gives up, its thread goes on sending.
+                client._sender.force_close()
         else:
             client.close(autocommit=False, timeout_ms=int(CLOSE_SECONDS * 1000))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 
 from consumers.errors import ClusterError, Fenced, OffsetsGone
+from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
@@ -372,6 +374,20 @@ class TestKafka(Contract):
         assert member.committed(topic, [0]) == {0: 5}
         other.abort_transaction()
         other.close()
+
+    def test_a_producer_is_closed_though_its_records_cannot_be_sent(
+        self, case: Case, broker: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else a dropped owner goes on sending in the background."""
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+        assert producer.partitions_for(case.names["input_topic"])
+        sender = producer._sender
+        monkeypatch.setattr(sender, "run_once", lambda: threading.Event().wait(0.01))
+        producer.send(case.names["input_topic"], b"x", partition=0)
+        close_client(producer)
+        wait_for("the end of its thread", lambda: not sender.is_alive())
 
     def test_a_member_whose_client_fails_keeps_its_place(
         self, case: Case, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,8 @@ from consumers.model.releases import PublishedRelease, release_message
 from consumers.protocols import Message
 from stream_dppca.release import PrivacyStatement
 
+from ..processes import PATIENCE_SECONDS
+
 # The generator
 
 
@@ -203,7 +205,13 @@ def test_what_is_not_private_is_said() -> None:
 # The whole
 
 
-def test_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time to close, on a busy machine too."""
+    monkeypatch.setattr("consumers.demo.deployments.LEAVE_SECONDS", PATIENCE_SECONDS)
+
+
+def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None) -> None:
     handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
     code = demo.main(["--no-broker", "--releases", "15", "--batch-size", "2000", "--epsilon", "2"])
     said = capsys.readouterr().out
@@ -233,7 +241,7 @@ def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_machine_without_brokers(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, patient: None
 ) -> None:
     def none(progress: Any) -> Any:
         raise BrokerUnavailable("no Kafka broker can be had here:\n  docker: no docker command")
@@ -262,7 +270,7 @@ def test_on_a_real_broker(broker: Any) -> None:
     """The processes of `make run`, ended as Ctrl-C does."""
     environment = {**os.environ, ADDRESS_VARIABLE: broker.bootstrap_servers}
     process = subprocess.Popen(
-        [sys.executable, "-m", "consumers.demo", "--seconds", "240", "--batch-size", "2000"],
+        [sys.executable, "-m", "consumers.demo", "--batch-size", "2000"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
     )  # fmt: skip
     try:
@@ -272,7 +280,7 @@ def test_on_a_real_broker(broker: Any) -> None:
             if line.startswith("release 3 "):
                 break
         process.send_signal(signal.SIGINT)
-        said = "".join(lines) + process.communicate(timeout=30)[0]
+        said = "".join(lines) + process.communicate(timeout=PATIENCE_SECONDS)[0]
         assert process.returncode == 0, said
         assert "your cluster at" in said and "left on your cluster: telemetry-demo-" in said
     finally:

@@ -154,7 +154,7 @@ def test_a_transaction_times_out(servers: str, fresh_name: Fresh) -> None:
         def aborted() -> bool:
             with m.admin() as admin:
                 [found] = admin.describe_transactions([transactional_id]).values()
-            return found["transaction_state"] == "CompleteAbort"
+            return str(found.state.value) == "CompleteAbort"
 
         wait_for("the broker to abort the transaction", aborted)
         instance.signal(signal.SIGCONT)

@@ -53,7 +53,8 @@ class _JsonLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         now = time.gmtime(record.created)
         entry: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", now) + f".{int(record.msecs):03d}Z",
+            # To the second: how long a batch took may depend on its records.
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
             "level": record.levelname.lower(),
             "event": record.msg if record.name == _logger.name else "client",
             **self._context,

@@ -2,8 +2,8 @@
 
 The same rows are put on topics of several partitions. Messages are padded with a member that nobody
 reads, fetches are cut in other places, one partition is slowed down: what the estimator is given,
-array by array, stays the same bit for bit. The tests named `..._the_breach` need nothing that is
-newer than the plan, and fail on the code before it, in which rows were taken as they were fetched.
+array by array, stays the same bit for bit. The tests named `..._the_breach` fail on code without a
+plan, in which rows are taken as they are fetched.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def filled(encode: Encode) -> MemoryBroker:
     return on
 
 
-def test_fetch_limits_change_nothing_the_breach(fed: list[np.ndarray]) -> None:
+def test_fetch_limits_change_nothing(fed: list[np.ndarray]) -> None:
     drain(start_task(memory_log(filled(plain))))
     expected = taken(fed)
     assert len(expected) >= BATCHES * BATCH
@@ -155,8 +155,8 @@ def slow_down(cluster: Cluster, partition: int) -> Any:
     return cluster
 
 
-@pytest.mark.parametrize("slow", range(PARTITIONS))
-def test_a_slow_partition_changes_nothing(fed: list[np.ndarray], slow: int) -> None:
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_partition_changes_nothing_the_breach(fed: list[np.ndarray], slow: int) -> None:
     drain(start_task(memory_log(filled(plain))))
     expected = taken(fed)
     drain(start_task(slow_down(memory_log(filled(plain)), slow)))
@@ -259,7 +259,8 @@ CASES: dict[str, dict[str, Any]] = {
     "padded": {"encode": padded},
     "small polls": {"max_poll_records": 7},
     "small fetches": {"max_partition_fetch_bytes": 2048, "fetch_max_bytes": 4096},
-    "padded, small fetches": {"encode": padded, "max_partition_fetch_bytes": 30_000},
+    "fetches of 30 kB": {"max_partition_fetch_bytes": 30_000},
+    "padded, fetches of 30 kB": {"encode": padded, "max_partition_fetch_bytes": 30_000},
     "a slow partition": {"slow": 1},
 }
 
@@ -286,10 +287,10 @@ def test_batches_on_a_broker_the_breach(
 
     expected = batches()
     assert not np.isnan(expected).any()
+    moved = {}  # slots that have another record
     for case, change in CASES.items():
-        found = batches(**change)
-        moved = int((found != expected).any(axis=1).sum())
-        assert not moved, f"{case}: {moved} of {len(expected)} slots have another record"
+        moved[case] = int((batches(**change) != expected).any(axis=1).sum())
+    assert not any(moved.values()), f"of {len(expected)} slots: {moved}"
 
 
 @pytest.mark.parametrize("reader", READERS)

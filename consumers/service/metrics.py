@@ -37,7 +37,8 @@ DEFINITIONS: Final[dict[str, Definition]] = {
     ),
     "dppca_lag_messages": Definition(
         "gauge",
-        "Messages in the input that had not been read at the last look, every partition_refresh_s.",
+        "Messages in the input that are in no batch yet, as of the last look, every "
+        "partition_refresh_s.",
         ("task",),
         "Growing: more shards, larger packed messages, or a faster format.",
     ),

@@ -12,7 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType  # type: ignore[impor
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
-from ..protocols import Claim, Message, TopicInfo
+from ..protocols import Claim, Message, Reader, TopicInfo
 from .client import close_client, read_to_end, send_messages, translated_errors
 from .config import KafkaConfig
 from .ledger import KafkaLedger
@@ -70,7 +70,7 @@ class KafkaCluster:
         with translated_errors():
             return KafkaOffsets(self.config, topic)
 
-    def reader(self, topic: str) -> KafkaReader:
+    def reader(self, topic: str) -> Reader:
         with translated_errors():
             if self.config.librdkafka is None:
                 return KafkaReader(self.config, topic)

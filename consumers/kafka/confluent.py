@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from ..errors import ClusterError, OffsetsGone
 from ..protocols import Chunk
 from .config import KafkaConfig
-from .reader import KafkaReader
+from .reader import KafkaOffsets
 
 __all__ = ["ConfluentReader"]
 
@@ -39,7 +39,7 @@ _LASTING = frozenset(
 )
 
 
-class ConfluentReader(KafkaReader):
+class ConfluentReader(KafkaOffsets):
     """Which partitions there are and where they end, kafka-python says; their messages come from
     here."""
 

@@ -251,6 +251,9 @@ class MemoryReader:
             made = self._broker._topic(self._topic).partitions
             return {p: Bounds(made[p].first, made[p].end()) for p in partitions}
 
+    def ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        return {p: end for p, (_, end) in self.bounds(partitions).items()}
+
     def assign(self, offsets: Mapping[int, int]) -> None:
         self._at = dict(offsets)
         self._paused = frozenset()

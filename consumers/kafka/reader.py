@@ -20,9 +20,15 @@ class KafkaOffsets:
     """Says which partitions a topic has, and where they begin and end."""
 
     def __init__(self, config: KafkaConfig, topic: str, **options: Any) -> None:
-        self._config, self._topic = config, topic
-        self._consumer = KafkaConsumer(**{**config.consumer, **options})
+        self._config, self._topic, self._options = config, topic, options
+        self._opened: Any = None
         self._admin: Any = None
+
+    @property
+    def _consumer(self) -> Any:
+        if self._opened is None:
+            self._opened = KafkaConsumer(**{**self._config.consumer, **self._options})
+        return self._opened
 
     def partitions(self) -> frozenset[int]:
         with translated_errors():
@@ -33,17 +39,26 @@ class KafkaOffsets:
             return frozenset()
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
-        """The end is the last stable offset: the consumer reads committed messages only."""
         if not partitions:
             return {}
         with translated_errors():
             asked = [TopicPartition(self._topic, p) for p in partitions]
-            first = self._consumer.beginning_offsets(asked)
-            end = self._consumer.end_offsets(asked)
-            return {tp.partition: Bounds(first[tp], end[tp]) for tp in asked}
+            found = self._consumer.beginning_offsets(asked)
+        ends = self.ends(partitions)
+        return {tp.partition: Bounds(first, ends[tp.partition]) for tp, first in found.items()}
+
+    def ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        """The last stable offsets: the consumer reads committed messages only."""
+        if not partitions:
+            return {}
+        with translated_errors():
+            asked = [TopicPartition(self._topic, p) for p in partitions]
+            found = self._consumer.end_offsets(asked)
+            return {tp.partition: end for tp, end in found.items()}
 
     def close(self) -> None:
-        close_client(self._consumer)
+        if self._opened is not None:
+            close_client(self._opened)
         if self._admin is not None:
             with contextlib.suppress(Exception):
                 self._admin.close()
@@ -54,6 +69,7 @@ class KafkaReader(KafkaOffsets):
 
     def __init__(self, config: KafkaConfig, topic: str) -> None:
         super().__init__(config, topic, **config.fetch)
+        self._consumer  # noqa: B018  # connect now, so that an error comes here
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         with translated_errors():

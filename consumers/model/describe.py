@@ -13,16 +13,16 @@ WIDTH = 24
 
 
 def current_release(
-    records: Iterable[Message], model: str, task: str | None
+    messages: Iterable[Message], model: str, task: str | None
 ) -> PublishedRelease | None:
     """The newest release of a model: of the task asked for, or the merged one, or the first.
 
     A model with one task needs no merged release. If somebody made one, it is not kept up.
     """
     newest: dict[str, PublishedRelease] = {}
-    for record in records:
+    for message in messages:
         try:
-            release = parse_release(record.value)
+            release = parse_release(message.value)
         except ValueError:
             continue
         if release.model == model:

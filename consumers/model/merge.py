@@ -17,12 +17,12 @@ from .releases import Component, PublishedRelease, Source, parse_release, releas
 __all__ = ["Merger", "latest_releases", "merge_releases", "merged_message"]
 
 
-def latest_releases(records: Iterable[Message], model: str) -> dict[int, PublishedRelease]:
+def latest_releases(messages: Iterable[Message], model: str) -> dict[int, PublishedRelease]:
     """Each task's newest release of a model. What is not a release of it is passed over."""
     latest: dict[int, PublishedRelease] = {}
-    for record in records:
+    for message in messages:
         try:
-            release = parse_release(record.value)
+            release = parse_release(message.value)
         except ValueError:
             continue
         if release.model != model or not isinstance(release.task, int):
@@ -85,9 +85,9 @@ def merge_releases(releases: Sequence[PublishedRelease]) -> PublishedRelease:
     )
 
 
-def merged_message(records: Iterable[Message], model: str) -> Message | None:
+def merged_message(messages: Iterable[Message], model: str) -> Message | None:
     """The merged release of what is on the output topic; None before the first release."""
-    latest = latest_releases(records, model)
+    latest = latest_releases(messages, model)
     return release_message(merge_releases(list(latest.values()))) if latest else None
 
 
@@ -105,8 +105,8 @@ class Merger:
         self._merged: tuple[Source, ...] = ()
         self._reader = cluster.reader(topic)
         bounds = self._reader.bounds(sorted(self._reader.partitions()))
-        for record in cluster.scan(topic):
-            self._take(record.value)
+        for message in cluster.scan(topic):
+            self._take(message.value)
         # Bounds from before the scan: nothing is passed over, and seeing it twice does no harm.
         self._reader.assign({p: bound.end for p, bound in bounds.items()})
 
@@ -122,9 +122,9 @@ class Merger:
             return None
         return release_message(merge_releases(list(self._latest.values())))
 
-    def published(self, record: Message) -> None:
-        self.current = record
-        self._merged = parse_release(record.value).sources
+    def published(self, message: Message) -> None:
+        self.current = message
+        self._merged = parse_release(message.value).sources
 
     def _take(self, value: bytes) -> None:
         try:

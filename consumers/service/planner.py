@@ -24,7 +24,7 @@ from .plan import Range, split_batch, whole_batches
 
 __all__ = ["PlannedBatch", "Planner", "refuse_truncated"]
 
-CLOSE_SECONDS: Final = 1.0
+CLOSE_SECONDS: Final = 0.3
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class Planner:
         self._interval_s, self._refresh_s, self._patience_s = interval_s, refresh_s, patience_s
         self._asking = threading.Lock()  # the client serves one thread at a time
         self._changed = threading.Condition()
+        self._first: dict[int, int] = {}  # of each partition, as of the last refresh
         self._planned: dict[int, int] = {}  # up to which offset, by all samples so far
         self._stretches: deque[_Stretch] = deque()
         self._positions: dict[int, int] = {}  # after the last batch that was handed out
@@ -134,21 +135,25 @@ class Planner:
                 self._failing = since, error
 
     def sample(self) -> None:
-        """Take one sample, and keep it if it allows a batch more."""
+        """Take one sample, and keep it if it allows a batch more.
+
+        The ends are asked for at each sample; new partitions, and the first offsets, which only
+        retention moves, at each refresh.
+        """
         now = time.monotonic()
-        refresh = now >= self._refresh_at
-        new: list[int] = []
-        if refresh:
-            self._refresh_at = now + self._refresh_s
-            new = [p for p in self.share() if p not in self._planned]
+        if now < self._refresh_at:
+            with self._asking:
+                ends = self._offsets.ends(sorted(self._planned))
+            self._keep({p: Bounds(self._first[p], end) for p, end in ends.items()})
+            return
+        self._refresh_at = now + self._refresh_s
+        new = [p for p in self.share() if p not in self._planned]
         bounds = self.bounds(sorted([*self._planned, *new]))
         if new:
             log_event("partitions_added", task=self._task, partitions=new)
-            for p in new:
-                self._planned[p] = bounds[p].first
+            self._planned |= {p: bounds[p].first for p in new}
         self._keep(bounds)
-        if refresh:
-            self._show_lag(bounds)
+        self._show_lag(bounds)
 
     def bounds(self, partitions: list[int]) -> dict[int, Bounds]:
         """Ask where partitions begin and end now."""
@@ -156,6 +161,7 @@ class Planner:
             return self._offsets.bounds(partitions)
 
     def _keep(self, bounds: dict[int, Bounds]) -> None:
+        self._first = {p: first for p, (first, _) in bounds.items()}
         ranges = whole_batches(self._planned, bounds, self._size)
         if ranges:
             with self._changed:

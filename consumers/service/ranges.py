@@ -30,6 +30,8 @@ __all__ = ["RangeReader"]
 
 #: Rows that may wait in memory for later batches, unless one batch has more.
 AHEAD_ROWS: Final = 1 << 16
+#: Time between questions for the positions of the reader, while messages come.
+ASK_SECONDS: Final = 0.05
 
 FloatArray = NDArray[np.float64]
 
@@ -81,7 +83,7 @@ class RangeReader:
         self._n_ahead = 0
         self._paused: frozenset[int] = frozenset()
         self._holes: dict[int, list[tuple[int, int]]] = {}  # removed before they were read
-        self._waited_s = 0.0
+        self._waited_s = self._ask_at = 0.0
         # The current batch: its rows, the ranges that are not complete, and where they stand.
         self._rows: FloatArray | None = None
         self._open: dict[int, Range] = {}
@@ -155,11 +157,14 @@ class RangeReader:
         for chunk in chunks:
             self._decode(chunk)
         progress = bool(chunks)
-        if self._open:  # ranges may end in what can never be read
+        self._settle()
+        # Ranges may end in what can never be read. To ask takes time, so not after each read.
+        if self._open and (not chunks or began >= self._ask_at):
+            self._ask_at = began + ASK_SECONDS
             for p, at in self._reader.positions().items():
                 if at > self._reached[p]:
                     self._reached[p], progress = at, True
-        self._settle()
+            self._settle()
         self._watch(progress, time.monotonic() - began)
         return progress
 

@@ -120,6 +120,9 @@ class Slowed:
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
         return self._reader.bounds(partitions)
 
+    def ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        return self._reader.ends(partitions)
+
     def assign(self, offsets: Mapping[int, int]) -> None:
         self._held.clear()
         self._reader.assign(offsets)

@@ -216,6 +216,7 @@ class Contract:
         offsets = case.kept(case.log.offsets(topic))
         assert offsets.partitions() == {0, 1}
         assert {p: tuple(b) for p, b in offsets.bounds([0, 1]).items()} == {0: (0, 0), 1: (0, 1)}
+        assert offsets.ends([1]) == {1: 1} and offsets.ends([]) == {}
 
     def test_publishing(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)

@@ -151,7 +151,10 @@ def test_samples_are_used_in_order_and_only_if_they_allow_a_batch() -> None:
 def test_the_plan_does_not_depend_on_when_batches_are_taken() -> None:
     """A task that keeps up and one that lags get the same batches from the same samples."""
     on = cluster(3)
-    eager, lazy = (planner(memory_log(on).reader(INPUT), 25) for _ in range(2))
+    eager, lazy = (
+        planner(memory_log(on).reader(INPUT), 25, refresh_s=refresh_s)
+        for refresh_s in (0.0, 3600.0)
+    )
     for made in (eager, lazy):
         made.begin({}, "earliest")
     rng = np.random.default_rng(0)

@@ -10,7 +10,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -131,16 +130,16 @@ def serve(settings: Settings, rows: int, **changes: str) -> float:
         [sys.executable, "-m", "consumers.cli", "serve"], stdout=subprocess.PIPE, text=True,
         env={**os.environ, **environment}, preexec_fn=one_core,
     )  # fmt: skip
-    released: list[datetime] = []
+    released: list[float] = []
     for line in process.stdout or ():
         event = json.loads(line)
         if event["event"] == "released":
-            released.append(datetime.fromisoformat(event["time"]))
+            released.append(time.monotonic())
             if len(released) == rows // settings.batch_size:
                 break
     process.terminate()
     process.communicate()
-    seconds = (released[-1] - released[0]).total_seconds()
+    seconds = released[-1] - released[0]
     return (len(released) - 1) * settings.batch_size / seconds
 
 

@@ -102,10 +102,9 @@ class Planner:
         share = self.share()
         bounds = self.bounds(share)
         for p, at in positions.items():
-            end = bounds[p].end if p in bounds else 0
-            if at > end:
-                refuse_truncated(self._topic, p, at, end)
-        self._planned = {p: at for p, at in positions.items() if p in bounds}
+            if p not in bounds or at > bounds[p].end:
+                refuse_truncated(self._topic, p, at, bounds[p].end if p in bounds else 0)
+        self._planned = dict(positions)
         for p, (first, end) in bounds.items():
             if p not in positions:
                 self._planned[p] = end if new == "latest" else first

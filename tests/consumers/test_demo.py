@@ -35,8 +35,9 @@ from ..processes import PATIENCE_SECONDS
 @pytest.mark.parametrize("format", ["json", "packed"])
 def test_the_service_reads_what_the_generator_sends(format: generator.Format) -> None:
     records = [r for batch in islice(generator.messages(format, 64, seed=1), 40) for r in batch]
-    codec = make_codec(generator.service_format(format), FEATURES, 1 << 20)
-    rows = codec.decode([record.value for record in records]).rows
+    per_message = 64 if format == "packed" else 1
+    codec = make_codec(generator.service_format(format), FEATURES, 1 << 20, True, per_message)
+    rows = codec.decode([record.value for record in records])
     assert rows.shape == (40 * 64, len(FEATURES))
     assert np.isfinite(rows).all()
     covariance = np.cov(rows.T.astype(float))

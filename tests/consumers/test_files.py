@@ -27,8 +27,6 @@ from .helpers import FEATURES, as_json, rows
 BATCH = 300
 FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3",
          "--batch-size", str(BATCH)]  # fmt: skip
-POINTS = ("polling", "batch_full", "before_transaction", "inside_transaction", "after_commit",
-          "after_publish", "closing")  # fmt: skip
 
 
 def write(folder: Path, format: str, X: np.ndarray) -> Path:
@@ -116,7 +114,7 @@ def test_a_run_that_is_killed_everywhere_and_goes_on(tmp_path: Path) -> None:
     """Every point once, one after the other, on the same state."""
     path, state = write(tmp_path, "csv", rows(8 * BATCH + 17)), tmp_path / "state.json"
     output = b""
-    for point in POINTS:
+    for point in crashpoints.POINTS:
         times = ":2" if point == "batch_full" else ""
         done = run("--input", path, "--state", state, **{CRASH_AT: point + times})
         assert done.returncode == -9, (point, done.stderr)

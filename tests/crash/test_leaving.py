@@ -50,7 +50,7 @@ def test_idle(servers: str, fresh_name: Fresh) -> None:
         m.produce(BATCH // 2)
         instance = m.start(**PATIENT_LEAVING)
         instance.wait_until(
-            "half a batch", lambda: instance.metric("dppca_slots_total") == BATCH // 2
+            "half a batch", lambda: instance.metric('dppca_lag_messages{task="0"}') == BATCH // 2
         )
         assert instance.leave() == 0
         assert instance.saw("left") and not instance.saw("released")

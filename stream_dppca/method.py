@@ -42,7 +42,7 @@ def checked_basis(value: Any, *, like: FloatArray) -> FloatArray:
     allowed. Columns out of a QR or singular value decomposition are well within what remains.
     """
     W = np.array(value, dtype=np.float64).reshape(like.shape)
-    d, k = W.shape
+    d, k = len(W), len(W.T)
     columns = np.ascontiguousarray(W.T)
     gram = np.array([(columns * column).sum(axis=1) for column in columns])
     allowed = (4 * (d + k + 8) * math.sqrt(k) - min(d + 1, 40) * k) * ROUNDOFF

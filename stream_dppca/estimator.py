@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -16,6 +15,7 @@ from .adaptive import adaptive_method
 from .arrays import FloatArray
 from .batch import Reading
 from .calibration import check_budget
+from .checks import between, one_of, whole
 from .errors import ParameterError, StateError
 from .method import Method
 from .noise import Noise, make_noise
@@ -155,7 +155,7 @@ class DPPCA(base.MiniBatchTransformer):
         slots = self._slots.reading.records_per_unit
         self._method.check_batch(batch_size // slots, slots)
         self._privacy = PrivacyStatement(
-            epsilon=epsilon, delta=delta, method=method, private=self._noise.private
+            epsilon=float(epsilon), delta=float(delta), method=method, private=self._noise.private
         )
         self._n_batches = 0
         self._release: Release | None = None
@@ -324,7 +324,10 @@ class DPPCA(base.MiniBatchTransformer):
         return restored
 
     def _config(self) -> dict[str, Any]:
-        params = self._get_params()
+        params = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in self._get_params().items()
+        }
         params["features"] = list(self._slots.features)
         params["scales"] = self._scale_list()
         if self.step is not None:
@@ -371,18 +374,14 @@ class DPPCA(base.MiniBatchTransformer):
         if len(set(features)) != len(features):
             raise ParameterError("features", "must not name a feature twice", features)
         check_budget(self.epsilon, self.delta)
-        _check_int("batch_size", self.batch_size, 2, LARGEST_BATCH)
-        _check_int("n_components", self.n_components, 1, len(features))
-        for name, value, allowed in (
-            ("method", self.method, get_args(MethodName)),
-            ("center", self.center, get_args(Centering)),
-        ):
-            if value not in allowed:
-                raise ParameterError(name, f"must be one of {', '.join(allowed)}", value)
+        whole("batch_size", self.batch_size, 2, LARGEST_BATCH)
+        whole("n_components", self.n_components, 1, len(features))
+        one_of("method", self.method, get_args(MethodName))
+        one_of("center", self.center, get_args(Centering))
         if self.center == "pairs" and self.batch_size % 2:
             raise ParameterError("batch_size", 'must be even with center="pairs"', self.batch_size)
         if self.seed is not None:
-            _check_int("seed", self.seed, 0, 2**63 - 1)
+            whole("seed", self.seed, 0, 2**63 - 1)
         for name, low, high in (
             ("max_norm", 1e-18, 1e18),
             ("K", 1e-3, 1e3),
@@ -390,11 +389,7 @@ class DPPCA(base.MiniBatchTransformer):
             ("zeta", 1e-12, 0.5),
             ("C1", 0.1, 1e3),
         ):
-            number = getattr(self, name)
-            if isinstance(number, bool) or not (
-                isinstance(number, int | float) and math.isfinite(number) and low <= number <= high
-            ):
-                raise ParameterError(name, f"must lie between {low:g} and {high:g}", number)
+            between(name, getattr(self, name), low, high)
         self._check_scales()
         if self.step is not None and not callable(self.step):
             raise ParameterError("step", "must be a schedule such as InverseTime", self.step)
@@ -411,10 +406,7 @@ class DPPCA(base.MiniBatchTransformer):
         if isinstance(scales, Mapping) and (lost := set(scales) - set(self.features)):
             raise ParameterError("scales", rule, sorted(map(str, lost)))
         for scale in scales.values() if isinstance(scales, Mapping) else scales:
-            if isinstance(scale, bool) or not (
-                isinstance(scale, int | float | np.number) and 1e-18 <= scale <= 1e18
-            ):
-                raise ParameterError("scales", "must lie between 1e-18 and 1e+18", scale)
+            between("scales", scale, 1e-18, 1e18)
 
     def _scale_list(self) -> list[float] | None:
         """The scales in the order of the features."""
@@ -429,8 +421,3 @@ class DPPCA(base.MiniBatchTransformer):
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         names = ("ordinal_date", "gallup", "ipsos", "morning_consult", "rasmussen", "you_gov")
         yield {"features": names, "epsilon": 20.0, "delta": 1e-3, "batch_size": 40}
-
-
-def _check_int(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ParameterError(name, f"must be an integer between {low} and {high}", value)

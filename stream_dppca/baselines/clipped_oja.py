@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..arrays import FloatArray
 from ..calibration import gaussian_mu
+from ..checks import whole
 from ..oja import Schedule
 from ._common import (
     Fit,
-    FloatArray,
     clean,
     computed_sensitivity,
     in_range,
@@ -21,7 +22,6 @@ from ._common import (
     orient,
     start,
     step_sizes,
-    whole,
 )
 
 __all__ = ["clipped_oja"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import whole
 from ..oja import Schedule
 from ._common import (
     Fit,
@@ -17,7 +18,6 @@ from ._common import (
     orient,
     start,
     step_sizes,
-    whole,
 )
 
 __all__ = ["oja"]

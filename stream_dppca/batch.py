@@ -26,17 +26,17 @@ _SILENT = np.errstate(all="ignore")
 
 
 def block_size(features: int) -> int:
-    """Units per block: at most 512 kB of rows, a power of two between 16 and 1024.
+    """Units per block: at most 512 kB of rows, a power of two between 16 and 4096.
 
     It depends on the number of features alone, because products may round a row by its position.
 
     Examples
     --------
     >>> block_size(10), block_size(100), block_size(1000)
-    (1024, 512, 64)
+    (4096, 512, 64)
     """
     power = (65_536 // features).bit_length() - 1
-    return int(2 ** min(max(power, 4), 10))
+    return int(2 ** min(max(power, 4), 12))
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class DPPCA(base.MiniBatchTransformer):
     Records are gathered into batches of `batch_size` slots. When a batch is full, a range and a
     mean are estimated from it under differential privacy, the components take a step, and
     `last_release` holds the result. Between releases nothing that can be seen depends on the
-    records. Cost: one batch of memory, and O(batch_size x d x k) time a batch while gradients are
+    records. Cost: one batch of memory, and O(batch_size x d x k) time per batch while gradients are
     released, O(batch_size x d x d) while second moments are (docs/speed.md).
 
     **What is promised.** Everything this object ever shows (components, releases, state, what it
@@ -55,21 +55,23 @@ class DPPCA(base.MiniBatchTransformer):
 
     **What is not.** Steps in front that look at the data break the promise. river's
     `StandardScaler` does: it scales each record by statistics of those before it, so that one
-    record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. A `clone` does
+    record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. With
+    `compose.Grouper` the key must be public, because it decides which records share a batch: a
+    key that a record could change would move it, and all after it, to other batches. A `clone` does
     not know what its original released: feeding the same records to both spends twice; a copy, a
-    pickle and the child of a fork leave the partial batch behind. The time a batch takes is not
-    hidden. One estimator belongs to one thread.
+    pickle and the child of a fork leave the partial batch behind. The time that a batch takes is
+    not hidden, though a null takes no longer than a record. One estimator belongs to one thread.
 
     Parameters
     ----------
     features
         The features, a public tuple of names fixed beforehand. Other keys are ignored. A record
-        with one of these missing, not a number or not finite is a *null*: it keeps its slot and
-        counts for nothing.
+        with one of these missing, not a number (`stream_dppca.values` has the rule) or not finite
+        is a *null*: it keeps its slot and counts for nothing.
     epsilon, delta
         The guarantee, for each record and the whole stream.
     batch_size
-        Slots a batch. Larger batches carry less noise but come later; see `plan`.
+        Slots per batch. Larger batches carry less noise but come later; see `plan`.
     n_components
         How many components.
     method

@@ -1,4 +1,4 @@
-"""What to expect before any data is touched: batch sizes, noise, error and time.
+"""Expected batch sizes, noise, error and time, before any data is touched.
 
 The predictions are rules of thumb for the default method, fitted to simulations
 (`benchmarks/accuracy.py` compares them with what is measured). They read public numbers and two
@@ -27,7 +27,7 @@ GOOD, SOON = 0.1, 16
 
 
 class Plan(BaseModel):
-    """What `plan` expects."""
+    """The prediction of `plan`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,7 +54,7 @@ class Plan(BaseModel):
             f"epsilon = {self.epsilon:g}, delta = {self.delta:g}",
             f"batch size {self.batch_size} (at least {self.minimum_batch_size}, "
             f"recommended {self.recommended_batch_size})",
-            f"noise in a release: {self.noise_per_step:.2g} of the top eigenvalue a coordinate",
+            f"noise in a release: {self.noise_per_step:.2g} of the top eigenvalue per coordinate",
             "expected sin(angle), by a guess of the spectrum (trace_ratio, gap): "
             + ", ".join(f"{sine:.2g} after {records}" for records, sine in self.expected_error),
         ]
@@ -81,7 +81,7 @@ def plan(
     gap: float = 0.9,
     range_ratio: float | None = None,
 ) -> Plan:
-    """What to expect of `DPPCA` with its default method.
+    """Predict what `DPPCA` will do with its default method.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def plan(
     epsilon, delta, batch_size, n_components, center
         As for `DPPCA`. Without a batch size, the recommended one is taken.
     rate
-        Records a second, for the time to a first useful component.
+        Records per second, for the time to a first useful component.
     trace_ratio
         Guess of the total variance over that of the first component; 1 + (d - 1)/10 by default,
         as if every other direction had a tenth of its variance.

@@ -58,7 +58,7 @@ def clipped_oja(
     clip
         Bound beta on the norm of a gradient, public. About the 0.9 quantile of ||x|| |x.v1|.
     batch_size
-        Slots a batch, B; a short last batch is not processed.
+        Slots per batch, B; a short last batch is not processed.
     steps
         eta_t for t = 1, 2, ... floor(n/B): a function of t or a sequence.
     seed

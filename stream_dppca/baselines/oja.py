@@ -43,7 +43,7 @@ def oja(
     steps
         eta_t for t = 1, 2, ...: a function of t or a sequence. `InverseTime` makes the paper's.
     batch_size
-        Records a step; a short last batch is left out.
+        Records per step; a short last batch is left out.
     seed
         Of the starting point. None: a fresh one.
 

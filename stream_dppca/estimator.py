@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import inspect
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -10,26 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base
 
+from . import state as saved
 from .adaptive import adaptive_method
+from .arrays import FloatArray
+from .batch import Reading
 from .calibration import check_budget
+from .checks import between, one_of, whole
 from .errors import ParameterError, StateError
 from .method import Method
 from .noise import Noise, make_noise
 from .oja import InverseTime, Schedule, column_signs, orthonormal
 from .paper import PaperMethod
 from .release import PrivacyStatement, Release
-from .slots import Batch, SlotBuffer, number
+from .slots import SlotBuffer
+from .statistics import Rows
+from .values import number
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["DPPCA"]
 
-FloatArray = NDArray[np.float64]
 MethodName = Literal["adaptive", "paper"]
 Centering = Literal["none", "pairs"]
 
-STATE_VERSION = 1
 #: Bounds on rounding are worked out for batches up to this size.
 LARGEST_BATCH = 2**22
 
@@ -40,7 +44,7 @@ class DPPCA(base.MiniBatchTransformer):
     Records are gathered into batches of `batch_size` slots. When a batch is full, a range and a
     mean are estimated from it under differential privacy, the components take a step, and
     `last_release` holds the result. Between releases nothing that can be seen depends on the
-    records. Cost: one batch of memory, and O(batch_size x d x k) time a batch while gradients are
+    records. Cost: one batch of memory, and O(batch_size x d x k) time per batch while gradients are
     released, O(batch_size x d x d) while second moments are (docs/speed.md).
 
     **What is promised.** Everything this object ever shows (components, releases, state, what it
@@ -51,21 +55,23 @@ class DPPCA(base.MiniBatchTransformer):
 
     **What is not.** Steps in front that look at the data break the promise. river's
     `StandardScaler` does: it scales each record by statistics of those before it, so that one
-    record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. A `clone` does
+    record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. With
+    `compose.Grouper` the key must be public, because it decides which records share a batch: a
+    key that a record could change would move it, and all after it, to other batches. A `clone` does
     not know what its original released: feeding the same records to both spends twice; a copy, a
-    pickle and the child of a fork leave the partial batch behind. The time a batch takes is not
-    hidden. One estimator belongs to one thread.
+    pickle and the child of a fork leave the partial batch behind. The time that a batch takes is
+    not hidden, though a null takes no longer than a record. One estimator belongs to one thread.
 
     Parameters
     ----------
     features
         The features, a public tuple of names fixed beforehand. Other keys are ignored. A record
-        with one of these missing, not a number or not finite is a *null*: it keeps its slot and
-        counts for nothing.
+        with one of these missing, not a number (`stream_dppca.values` has the rule) or not finite
+        is a *null*: it keeps its slot and counts for nothing.
     epsilon, delta
         The guarantee, for each record and the whole stream.
     batch_size
-        Slots a batch. Larger batches carry less noise but come later; see `plan`.
+        Slots per batch. Larger batches carry less noise but come later; see `plan`.
     n_components
         How many components.
     method
@@ -146,11 +152,12 @@ class DPPCA(base.MiniBatchTransformer):
 
         self._check_parameters()
         self._noise: Noise = make_noise(seed)
-        self._slots = SlotBuffer(features, batch_size, max_norm, self._scale_list())
+        self._slots = SlotBuffer(features, batch_size, self._reading())
         self._method = self._make_method()
-        self._method.check_batch(batch_size // self._slots_per_row, self._slots_per_row)
+        slots = self._slots.reading.records_per_unit
+        self._method.check_batch(batch_size // slots, slots)
         self._privacy = PrivacyStatement(
-            epsilon=epsilon, delta=delta, method=method, private=self._noise.private
+            epsilon=float(epsilon), delta=float(delta), method=method, private=self._noise.private
         )
         self._n_batches = 0
         self._release: Release | None = None
@@ -183,10 +190,9 @@ class DPPCA(base.MiniBatchTransformer):
         for batch in self._slots.put_rows(rows):
             self._run(batch)
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, rows: Rows) -> None:
         """A full batch: learn from it, then show the result."""
         t = self._n_batches + 1
-        rows = batch.pairs() if self.center == "pairs" else batch
         with np.errstate(all="ignore"):  # a warning would tell of the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
             if t == 1:  # from here on, signs follow from release to release
@@ -250,7 +256,8 @@ class DPPCA(base.MiniBatchTransformer):
     def _scores(self, rows: FloatArray) -> FloatArray:
         if self._release is None:
             return np.zeros((len(rows), self.n_components))
-        rows = self._slots.scaled(rows)
+        with np.errstate(all="ignore"):
+            rows = self._slots.reading.records(rows, np.empty_like(rows))
         rows = np.where(np.abs(rows) <= self.max_norm, rows, 0.0)  # false for NaN
         return rows @ self._method.W
 
@@ -262,7 +269,8 @@ class DPPCA(base.MiniBatchTransformer):
         The partial batch is not in it: whoever restores reads those records again.
         """
         return {
-            "version": STATE_VERSION,
+            "version": saved.VERSION,
+            "unit": saved.UNIT,
             "config": self._config(),
             "n_batches": self._n_batches,
             "method": self._method.state(),
@@ -271,15 +279,15 @@ class DPPCA(base.MiniBatchTransformer):
 
     @classmethod
     def from_state(cls, state: dict[str, Any], **expected: Any) -> DPPCA:
-        """An estimator that goes on where `state` was taken, with an empty partial batch.
+        """An estimator that resumes where `state` was taken, with an empty partial batch.
 
         Parameters
         ----------
         state
-            What `state()` returned, or the same after a trip through JSON.
+            What `state()` returned, or the same after a trip through JSON; also one of version 1.
         expected
-            Parameters of `DPPCA`. Any that differs from the state's is refused by name; those that
-            are left out are taken from the state.
+            Parameters of `DPPCA`. One that differs from the state's is refused by name. All that
+            are left out come from the state, never from the defaults of today.
 
         Examples
         --------
@@ -289,21 +297,21 @@ class DPPCA(base.MiniBatchTransformer):
         ...
         stream_dppca.errors.StateError: state field `config.epsilon` is 1.0, expected 2.0
         """
-        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
-            found = state.get("version") if isinstance(state, dict) else type(state).__name__
-            raise StateError("version", f"is {found!r}, expected {STATE_VERSION}")
+        state = saved.sections(state)
+        names = inspect.signature(cls).parameters
+        params = saved.complete(state["config"], names)
         try:
-            params = dict(state["config"])
             params["features"] = tuple(params["features"])
             if params["step"] is not None:
                 params["step"] = InverseTime(**params["step"])
             restored = cls(**params)
-        except (KeyError, TypeError, ParameterError) as error:
+        except (TypeError, ParameterError) as error:
             raise StateError("config", f"cannot be used: {error}") from None
-        fresh = cls(**{**params, **expected})._config()
-        for name, saved in restored._config().items():
-            if fresh[name] != saved:
-                raise StateError(f"config.{name}", f"is {saved!r}, expected {fresh[name]!r}")
+        config, wanted = restored._config(), cls(**{**params, **expected})._config()
+        for name in expected:
+            if wanted[name] != config[name]:
+                problem = f"is {config[name]!r}, expected {wanted[name]!r}"
+                raise StateError(f"config.{name}", problem)
         try:
             restored._method.load(state["method"])
             restored._n_batches = int(state["n_batches"])
@@ -318,7 +326,10 @@ class DPPCA(base.MiniBatchTransformer):
         return restored
 
     def _config(self) -> dict[str, Any]:
-        params = self._get_params()
+        params = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in self._get_params().items()
+        }
         params["features"] = list(self._slots.features)
         params["scales"] = self._scale_list()
         if self.step is not None:
@@ -329,9 +340,13 @@ class DPPCA(base.MiniBatchTransformer):
 
     # Construction
 
-    @property
-    def _slots_per_row(self) -> int:
-        return 2 if self.center == "pairs" else 1
+    def _reading(self) -> Reading:
+        scales = self._scale_list()
+        return Reading(
+            max_norm=self.max_norm,
+            scales=None if scales is None else tuple(scales),
+            pairs=self.center == "pairs",
+        )
 
     def _make_method(self) -> Method:
         start = self._noise.at_batch(0).direction(len(self.features), self.n_components)
@@ -348,7 +363,10 @@ class DPPCA(base.MiniBatchTransformer):
                 schedule=self.step or InverseTime(),
             )
         return adaptive_method(
-            W=W, epsilon=self.epsilon, delta=self.delta, rows=self.batch_size // self._slots_per_row
+            W=W,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rows=self.batch_size // self._slots.reading.records_per_unit,
         )
 
     def _check_parameters(self) -> None:
@@ -358,18 +376,14 @@ class DPPCA(base.MiniBatchTransformer):
         if len(set(features)) != len(features):
             raise ParameterError("features", "must not name a feature twice", features)
         check_budget(self.epsilon, self.delta)
-        _check_int("batch_size", self.batch_size, 2, LARGEST_BATCH)
-        _check_int("n_components", self.n_components, 1, len(features))
-        for name, value, allowed in (
-            ("method", self.method, get_args(MethodName)),
-            ("center", self.center, get_args(Centering)),
-        ):
-            if value not in allowed:
-                raise ParameterError(name, f"must be one of {', '.join(allowed)}", value)
+        whole("batch_size", self.batch_size, 2, LARGEST_BATCH)
+        whole("n_components", self.n_components, 1, len(features))
+        one_of("method", self.method, get_args(MethodName))
+        one_of("center", self.center, get_args(Centering))
         if self.center == "pairs" and self.batch_size % 2:
             raise ParameterError("batch_size", 'must be even with center="pairs"', self.batch_size)
         if self.seed is not None:
-            _check_int("seed", self.seed, 0, 2**63 - 1)
+            whole("seed", self.seed, 0, 2**63 - 1)
         for name, low, high in (
             ("max_norm", 1e-18, 1e18),
             ("K", 1e-3, 1e3),
@@ -377,11 +391,7 @@ class DPPCA(base.MiniBatchTransformer):
             ("zeta", 1e-12, 0.5),
             ("C1", 0.1, 1e3),
         ):
-            number = getattr(self, name)
-            if isinstance(number, bool) or not (
-                isinstance(number, int | float) and math.isfinite(number) and low <= number <= high
-            ):
-                raise ParameterError(name, f"must lie between {low:g} and {high:g}", number)
+            between(name, getattr(self, name), low, high)
         self._check_scales()
         if self.step is not None and not callable(self.step):
             raise ParameterError("step", "must be a schedule such as InverseTime", self.step)
@@ -398,10 +408,7 @@ class DPPCA(base.MiniBatchTransformer):
         if isinstance(scales, Mapping) and (lost := set(scales) - set(self.features)):
             raise ParameterError("scales", rule, sorted(map(str, lost)))
         for scale in scales.values() if isinstance(scales, Mapping) else scales:
-            if isinstance(scale, bool) or not (
-                isinstance(scale, int | float | np.number) and 1e-18 <= scale <= 1e18
-            ):
-                raise ParameterError("scales", "must lie between 1e-18 and 1e+18", scale)
+            between("scales", scale, 1e-18, 1e18)
 
     def _scale_list(self) -> list[float] | None:
         """The scales in the order of the features."""
@@ -416,8 +423,3 @@ class DPPCA(base.MiniBatchTransformer):
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         names = ("ordinal_date", "gallup", "ipsos", "morning_consult", "rasmussen", "you_gov")
         yield {"features": names, "epsilon": 20.0, "delta": 1e-3, "batch_size": 40}
-
-
-def _check_int(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ParameterError(name, f"must be an integer between {low} and {high}", value)

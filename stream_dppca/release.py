@@ -1,4 +1,4 @@
-"""What leaves the building: releases and the statement every one of them carries."""
+"""Public result types: releases, and the privacy statement that each of them carries."""
 
 from __future__ import annotations
 

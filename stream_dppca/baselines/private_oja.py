@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..arrays import FloatArray
+from ..checks import whole
 from ..noise import GRID_MAX, GRID_SD, Noise
 from ..oja import Schedule
 from ._common import (
     Fit,
-    FloatArray,
     clean,
     clip_rows,
     computed_sensitivity,
@@ -22,7 +23,6 @@ from ._common import (
     orient,
     start,
     step_sizes,
-    whole,
 )
 from .shuffling import shuffled_gaussian_mu
 

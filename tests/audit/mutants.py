@@ -72,14 +72,14 @@ EXACT_MOMENT = """unpack(
     * np.linalg.norm(scout.estimate.theta)
     / np.linalg.norm(scout.correlated._past[0].alone)
 )"""
-DRAW = "noise:SeededNoise._discrete_gaussian"
+DRAW = "noise.sources:SeededNoise._rounded_gaussian"
 
 MUTANTS = (
     # The paper's method
-    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "A1 mean canary", PAPER, 2400),
-    Mutant("noise halved, law", DRAW, "* GRID_SD", "* GRID_SD / 2", "A5 law", PAPER, 200),
-    Mutant("noise halved, public", DRAW, "* GRID_SD", "* GRID_SD / 2", "A7 public stream", PAPER),
-    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "A5 law", PAPER, 1000),
+    Mutant("noise halved", DRAW, "* sd", "* sd / 2", "A1 mean canary", PAPER, 2400),
+    Mutant("noise halved, law", DRAW, "* sd", "* sd / 2", "A5 law", PAPER, 200),
+    Mutant("noise halved, public", DRAW, "* sd", "* sd / 2", "A7 public stream", PAPER),
+    Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "A5 law", PAPER, 1000),
     Mutant(
         "no threshold, Algorithm 4",
         "paper.histogram:private_histogram",
@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "noise reused across batches",
-        "noise:SeededNoise.at_batch",
+        "noise.sources:SeededNoise.at_batch",
         "(self.seed, batch)",
         "(self.seed, 0)",
         "A2 difference",
@@ -163,8 +163,8 @@ MUTANTS = (
         2000,
     ),
     # The adaptive method
-    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "mean canary", BOTH),
-    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "law", BOTH, 300),
+    Mutant("noise halved", DRAW, "* sd", "* sd / 2", "mean canary", BOTH),
+    Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "law", BOTH, 300),
     Mutant(
         "sensitivity rho for sqrt 2 rho",
         "adaptive.queries:MomentQuery.clipped_mean",
@@ -227,7 +227,7 @@ MUTANTS = (
     ),
     Mutant(
         "noise reused across batches",
-        "noise:SeededNoise.at_batch",
+        "noise.sources:SeededNoise.at_batch",
         "(self.seed, batch)",
         "(self.seed, 0)",
         "law",
@@ -321,8 +321,8 @@ MUTANTS = (
         ),
     ),
     # The scout
-    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "canary", SCOUT, 1500),
-    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "law", SCOUT, 100),
+    Mutant("noise halved", DRAW, "* sd", "* sd / 2", "canary", SCOUT, 1500),
+    Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "law", SCOUT, 100),
     Mutant(
         "decides by the exact moment",
         "adaptive.scout:ScoutMethod._decide",

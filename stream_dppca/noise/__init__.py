@@ -4,6 +4,6 @@
 `exact` the integer arithmetic with which it decides what floating point cannot.
 """
 
-from .sources import SAMPLERS, Noise, OpenDPNoise, SecureNoise, SeededNoise, make_noise
+from .sources import Noise, OpenDPNoise, Sampler, SecureNoise, SeededNoise, make_noise
 
-__all__ = ["SAMPLERS", "Noise", "OpenDPNoise", "SecureNoise", "SeededNoise", "make_noise"]
+__all__ = ["Noise", "OpenDPNoise", "Sampler", "SecureNoise", "SeededNoise", "make_noise"]

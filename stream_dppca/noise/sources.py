@@ -22,7 +22,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from ..errors import DPPCAError, ParameterError
 from .sampler import LARGEST, SMALLEST_SD, discrete_laplace, rounded_gaussian
 
-__all__ = ["SAMPLERS", "Noise", "OpenDPNoise", "SecureNoise", "SeededNoise", "make_noise"]
+__all__ = ["Noise", "OpenDPNoise", "Sampler", "SecureNoise", "SeededNoise", "make_noise"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Names of the samplers for production, the default first.
-SAMPLERS = ("exact", "opendp")
+Sampler = Literal["exact", "opendp"]
 
 
 class Noise(ABC):
@@ -224,10 +224,10 @@ class SeededNoise(Noise):
         return values + noise.astype(np.int64)
 
 
-def make_noise(seed: int | None, sampler: str = "exact") -> Noise:
+def make_noise(seed: int | None, sampler: Sampler = "exact") -> Noise:
     """The production source with this sampler, or with a seed the repeatable one."""
-    if sampler not in SAMPLERS:
-        raise ParameterError("sampler", f"must be one of {', '.join(SAMPLERS)}", sampler)
+    if sampler not in get_args(Sampler):
+        raise ParameterError("sampler", f"must be one of {', '.join(get_args(Sampler))}", sampler)
     if seed is not None:
         return SeededNoise(seed)
     return SecureNoise() if sampler == "exact" else OpenDPNoise()

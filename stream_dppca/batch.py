@@ -25,18 +25,18 @@ _SQRT_HALF = 0.5**0.5
 _SILENT = np.errstate(all="ignore")
 
 
-def block_size(features: int) -> int:
-    """Units per block: at most 512 kB of rows, a power of two between 16 and 1024.
+def block_size(features: int, long: bool = False) -> int:
+    """Units per block: at most 512 kB of rows, a power of two between 16 and 1024; or long blocks.
 
-    It depends on the number of features alone, because products may round a row by its position.
+    It depends on public numbers alone, because products may round a row by its position.
 
     Examples
     --------
-    >>> block_size(10), block_size(100), block_size(1000)
-    (1024, 512, 64)
+    >>> block_size(10), block_size(100), block_size(1000), block_size(1000, long=True)
+    (1024, 512, 64, 1024)
     """
     power = (65_536 // features).bit_length() - 1
-    return int(2 ** min(max(power, 4), 10))
+    return 1024 if long else int(2 ** min(max(power, 4), 10))
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Batch:
     def __init__(self, raw: NDArray[np.floating[Any]], reading: Reading) -> None:
         self._raw = raw
         self._reading = reading
-        self._norms: dict[int, tuple[FloatArray, BoolArray]] = {}  # of blocks that were read before
+        # Of blocks that were read before, by their start and size.
+        self._norms: dict[tuple[int, int], tuple[FloatArray, BoolArray]] = {}
 
     def __len__(self) -> int:
         return len(self._raw) // self._reading.records_per_unit
@@ -118,7 +119,8 @@ class Batch:
     @_SILENT
     def ranged(self, form: Form) -> RangedBatch:
         """Counts and clipped sums of a form."""
-        measured = [_without_nulls(form.measure(block), block) for block in self._blocks()]
+        blocks = self._blocks(form.long_blocks)
+        measured = [_without_nulls(form.measure(block), block) for block in blocks]
         return RangedBatch(self, form, measured)
 
     @_SILENT
@@ -131,10 +133,10 @@ class Batch:
         rows, null = zip(*parts, strict=True)
         return np.concatenate(rows), np.concatenate(null)
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self, long: bool = False) -> Iterator[Block]:
         """All units in order. Blocks share their memory: each is gone when the next one is read."""
         d, each = self._raw.shape[1], self._reading.records_per_unit
-        size = min(block_size(d), len(self))
+        size = min(block_size(d, long), len(self))
         for_records, for_units = aligned(size * each, d), aligned(size if each > 1 else 0, d)
         scratch = aligned(size, d)
         for start in range(0, len(self), size):
@@ -142,9 +144,9 @@ class Batch:
             n = len(raw) // each
             records = self._reading.records(raw, for_records[: len(raw)])
             units = self._reading.units(records, for_units[:n])
-            if start not in self._norms:
-                self._norms[start] = self._reading.norms(records, units)
-            yield Block(units, *self._norms[start], scratch[:n])
+            if (start, size) not in self._norms:
+                self._norms[start, size] = self._reading.norms(records, units)
+            yield Block(units, *self._norms[start, size], scratch[:n])
 
 
 class RangedBatch:
@@ -161,9 +163,10 @@ class RangedBatch:
     @_SILENT
     def clipped_sum(self, radius: float) -> FloatArray:
         """Sum over all units of terms clipped to `radius`."""
+        blocks = self._batch._blocks(self._form.long_blocks)
         return _sum(
             self._form.clipped_sum(block, measured, radius)
-            for block, measured in zip(self._batch._blocks(), self._measured, strict=True)
+            for block, measured in zip(blocks, self._measured, strict=True)
         )
 
 
@@ -173,5 +176,5 @@ def _without_nulls(numbers: FloatArray, block: Block) -> FloatArray:
 
 
 def _sum(parts: Iterable[FloatArray]) -> FloatArray:
-    """The sum of one array or more."""
-    return reduce(np.add, parts)
+    """The sum of one array or more, in the memory of the first."""
+    return reduce(lambda total, part: np.add(total, part, out=total), parts)

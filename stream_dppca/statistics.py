@@ -75,6 +75,10 @@ class Statistic(Protocol):
 class Form(Protocol):
     """A function of a unit that has a length, summed over units after clipping."""
 
+    #: Whether adding up partial sums costs more than what short blocks save.
+    @property
+    def long_blocks(self) -> bool: ...
+
     def measure(self, block: Block) -> FloatArray:
         """A row of numbers per unit, of which the first over-estimates its squared length.
 

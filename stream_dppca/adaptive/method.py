@@ -29,6 +29,7 @@ from ..noise import Noise
 from ..oja import orthonormal
 from ..statistics import Form, Rows
 from .correlated import DECAYS, CorrelatedRelease, Released
+from .eigen import leading
 from .estimate import RunningEstimate
 from .queries import Gradients, SecondMoments, unpack
 from .radius import FIRST, LAST, count_of_counts, noisy_radius, radius
@@ -186,10 +187,9 @@ class MomentMethod(AdaptiveMethod):
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         white = self.whitener(released.weights, released.y, gain=unit)
         self.estimate.add(white, self.whitener, view=lambda v: unpack(v) @ self.W)
-        k = self.W.shape[1]
-        values, vectors = np.linalg.eigh(unpack(self.estimate.theta))
-        self.W = orthonormal(vectors[:, : -k - 1 : -1], like=self.W)
-        return np.asarray(values[: -k - 1 : -1])
+        values, vectors = leading(unpack(self.estimate.theta), self.W.shape[1])
+        self.W = orthonormal(vectors, like=self.W)
+        return values
 
 
 class GradientMethod(AdaptiveMethod):

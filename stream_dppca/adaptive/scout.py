@@ -25,6 +25,7 @@ from ..method import Outcome
 from ..noise import Noise
 from ..statistics import Rows
 from .correlated import weights
+from .eigen import leading
 from .method import MOMENT_POWER, AdaptiveMethod, GradientMethod, MomentMethod
 from .queries import unpack
 
@@ -33,7 +34,7 @@ __all__ = ["ScoutMethod", "adaptive_method", "form_for", "scout_noise"]
 #: Up to this many features the second moment is released.
 MOMENT_FEATURES = 64
 #: Above that, up to this many features, a first second moment decides, ...
-SCOUT_FEATURES = 256
+SCOUT_FEATURES = 1023
 #: ... and with more components than this it stays: noise in gradients grows as their number.
 SCOUT_COMPONENTS = 2
 #: The scouting batch puts more of its budget into its own release than others do: mostly it is the
@@ -102,11 +103,12 @@ class ScoutMethod:
     def _decide(self, scout: MomentMethod, start: FloatArray) -> None:
         """Go on with one form. `start` is where W was before the first release."""
         d, k = start.shape
-        values = np.linalg.eigvalsh(unpack(scout.estimate.theta))[::-1]
+        moment = unpack(scout.estimate.theta)
+        values, _ = leading(moment, k + 1)
         # Noise alone has eigenvalues within +-2 radius (Wigner), sampling alone spreads those of
         # the bulk (Marchenko, Pastur); together they reach no further than the sum.
         radius = math.sqrt(d / 2 / scout.estimate.weight)
-        bulk = max(float(values[k:].mean()), 0.0)
+        bulk = max(float(np.trace(moment) - values[:k].sum()) / (d - k), 0.0)
         edge = bulk * (1 + math.sqrt(d / scout.rows)) ** 2 + MARGIN * 2 * radius
         if values[k] > edge:
             self.name, scout.power = "moment", MOMENT_POWER
@@ -149,13 +151,13 @@ def scout_noise(*, d: int, epsilon: float, delta: float, rows: int, ratio: float
 def form_for(*, d: int, epsilon: float, delta: float, rows: int) -> str:
     """ "moment", "scout" or "gradient", from public numbers.
 
-    Scouting is for batches that show a component over noise if every other direction has a tenth
-    of its variance.
+    Scouting is for batches that show a component over noise if the total variance is 2 ln(d) times
+    its own: twice that of eigenvalues 1/i. Where nothing shows, it costs the scouting batch.
     """
     if d <= MOMENT_FEATURES:
         return "moment"
     how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
-    seen = d <= SCOUT_FEATURES and scout_noise(d=d, ratio=1 + (d - 1) / 10, **how) <= 1
+    seen = d <= SCOUT_FEATURES and scout_noise(d=d, ratio=2 * math.log(d), **how) <= 1
     return "scout" if seen else "gradient"
 
 

@@ -132,7 +132,8 @@ class ScoutMethod:
         return {"form": self.name, **self.form.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._become(state["form"], self.W)
+        # Before second moments went up to 1023 features, gradients were never scouted for there.
+        self._become(state.get("form", "gradient"), self.W)
         self.form.load(state)
 
 
@@ -151,13 +152,15 @@ def scout_noise(*, d: int, epsilon: float, delta: float, rows: int, ratio: float
 def form_for(*, d: int, epsilon: float, delta: float, rows: int) -> str:
     """ "moment", "scout" or "gradient", from public numbers.
 
-    Scouting is for batches that show a component over noise if the total variance is 2 ln(d) times
-    its own: twice that of eigenvalues 1/i. Where nothing shows, it costs the scouting batch.
+    Scouting is for batches that show a component over noise if every other direction has a tenth
+    of its variance, or if the total variance is 1.5 ln(d) times its own: 1.4 times that of
+    eigenvalues 1/i. Where nothing shows, it costs the scouting batch.
     """
     if d <= MOMENT_FEATURES:
         return "moment"
     how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
-    seen = d <= SCOUT_FEATURES and scout_noise(d=d, ratio=2 * math.log(d), **how) <= 1
+    ratio = min(1 + (d - 1) / 10, 1.5 * math.log(d))
+    seen = d <= SCOUT_FEATURES and scout_noise(d=d, ratio=ratio, **how) <= 1
     return "scout" if seen else "gradient"
 
 

@@ -251,7 +251,7 @@ def test_a_forged_state_is_refused(case: str, change: dict[str, Any]) -> None:
 
 
 def test_a_large_estimate_is_written_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    pca, draw = after("moment")
+    pca, _ = after("moment")
     listed = pca.state()["method"]["estimate"]["total"]
     monkeypatch.setattr("stream_dppca.adaptive.estimate.LISTED", 100)
     state = json.loads(json.dumps(pca.state()))

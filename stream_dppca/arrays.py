@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ROUNDOFF", "BoolArray", "FloatArray", "IntArray", "aligned"]
+__all__ = ["ROUNDOFF", "BoolArray", "FloatArray", "IntArray", "aligned", "vecdot"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -34,3 +34,10 @@ def aligned(*shape: int) -> FloatArray:
     memory = np.empty(size + _CACHE_LINE, dtype=np.uint8)
     first = -memory.ctypes.data % _CACHE_LINE
     return memory[first : first + size].view(np.float64).reshape(shape)
+
+
+def vecdot(A: FloatArray, B: FloatArray) -> FloatArray:
+    """Products of the rows of two matrices, each by itself: the same bits wherever a row stands."""
+    if hasattr(np, "vecdot"):  # numpy 2, twice as fast
+        return np.vecdot(A, B)
+    return np.asarray(np.einsum("ij,ij->i", A, B))

@@ -1,8 +1,13 @@
 """A batch in the memory of this process: the local implementation of `statistics.Rows`.
 
 Rows are read in blocks that fit into the cache: converted, divided by the public scales, subtracted
-in pairs, checked for nulls. Nothing of the size of the batch is copied, and a null changes neither
-the operations nor the memory they run on.
+in pairs, checked for nulls. Nothing of the size of the batch is copied.
+
+**Nulls and time.** A null may hold NaN, which must not enter a product of matrices, so blocks with
+a null are copied before they are added up. That must not show in the time of a batch: a sixteenth of
+all blocks is copied in any case, those with a null among them, and if there are more, an eighth, a
+quarter, half or all. So one null changes neither the operations nor the memory they run on, unless
+the number of blocks with a null passes one of these marks.
 """
 
 from __future__ import annotations
@@ -15,12 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import BoolArray, FloatArray, aligned
+from .arrays import BoolArray, FloatArray, aligned, vecdot
 from .statistics import Block, Form, Statistic
 
 __all__ = ["Batch", "Reading", "block_size"]
 
 _SQRT_HALF = 0.5**0.5
+#: Records, units, scratch.
+_Memory = tuple[FloatArray, FloatArray, FloatArray]
 #: A warning of numpy would tell of the records.
 _SILENT = np.errstate(all="ignore")
 
@@ -62,6 +69,11 @@ class Reading:
     def records_per_unit(self) -> int:
         return 2 if self.pairs else 1
 
+    def in_place(self, raw: NDArray[np.floating[Any]]) -> bool:
+        """Whether the rows of units are those of the caller's memory."""
+        plain = raw.dtype == np.float64 and raw.flags.c_contiguous
+        return plain and self.scales is None and not self.pairs
+
     def records(self, raw: NDArray[np.floating[Any]], out: FloatArray) -> FloatArray:
         """Float64 records, scaled; in `out` unless `raw` is just that already."""
         if self.scales is not None:
@@ -81,10 +93,10 @@ class Reading:
 
     def norms(self, records: FloatArray, units: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Squared norms of units, zero for nulls, and which are nulls."""
-        sq_norm = np.einsum("ij,ij->i", records, records)
+        sq_norm = vecdot(records, records)
         null = ~(sq_norm <= self.max_norm * self.max_norm)  # true for NaN too
         if self.pairs:
-            sq_norm = np.einsum("ij,ij->i", units, units)
+            sq_norm = vecdot(units, units)
             null = null[0::2] | null[1::2]
         sq_norm[null] = 0.0
         return sq_norm, null
@@ -105,8 +117,9 @@ class Batch:
     def __init__(self, raw: NDArray[np.floating[Any]], reading: Reading) -> None:
         self._raw = raw
         self._reading = reading
-        # Of blocks that were read before, by their start and size.
-        self._norms: dict[tuple[int, int], tuple[FloatArray, BoolArray]] = {}
+        # Of all units, once they have been read.
+        self._sq_norm, self._null = np.empty(len(self)), np.empty(len(self), dtype=np.bool_)
+        self._known = False
 
     def __len__(self) -> int:
         return len(self._raw) // self._reading.records_per_unit
@@ -119,8 +132,7 @@ class Batch:
     @_SILENT
     def ranged(self, form: Form) -> RangedBatch:
         """Counts and clipped sums of a form."""
-        blocks = self._blocks(form.long_blocks)
-        measured = [_without_nulls(form.measure(block), block) for block in blocks]
+        measured = [_without_nulls(form.measure(block), block) for block in self._blocks()]
         return RangedBatch(self, form, measured)
 
     @_SILENT
@@ -133,28 +145,60 @@ class Batch:
         rows, null = zip(*parts, strict=True)
         return np.concatenate(rows), np.concatenate(null)
 
-    def _blocks(self, long: bool = False) -> Iterator[Block]:
+    def _blocks(self) -> Iterator[Block]:
         """All units in order. Blocks share their memory: each is gone when the next one is read."""
-        d, each = self._raw.shape[1], self._reading.records_per_unit
-        size = min(block_size(d, long), len(self))
-        for_records, for_units = aligned(size * each, d), aligned(size if each > 1 else 0, d)
-        scratch = aligned(size, d)
+        size = min(block_size(self._raw.shape[1]), len(self))
+        memory = self._memory(size)
         for start in range(0, len(self), size):
-            raw = self._raw[start * each : (start + size) * each]
-            n = len(raw) // each
-            records = self._reading.records(raw, for_records[: len(raw)])
-            units = self._reading.units(records, for_units[:n])
-            if (start, size) not in self._norms:
-                self._norms[start, size] = self._reading.norms(records, units)
-            yield Block(units, *self._norms[start, size], scratch[:n])
+            records, units = self._read(start, size, memory)
+            block = self._block(start, units, memory)
+            if not self._known:
+                block.sq_norm[:], block.null[:] = self._reading.norms(records, units)
+            yield block
+        self._known = True
+
+    def _clean_blocks(self, long: bool) -> Iterator[tuple[int, Block]]:
+        """All units once more, in any order, with zeros for nulls; and where they begin."""
+        in_place = self._reading.in_place(self._raw)
+        size = min(block_size(self._raw.shape[1], long or in_place), len(self))
+        memory = self._memory(size)
+        starts = np.arange(0, len(self), size)
+        with_null = np.logical_or.reduceat(self._null, starts)
+        order = np.argsort(~with_null, kind="stable")  # those with a null first
+        copied = _padded(int(np.count_nonzero(with_null)), len(starts)) if in_place else len(starts)
+        for start in starts[order[copied:]].tolist():
+            _, units = self._read(start, size, memory)
+            yield start, self._block(start, units, memory)
+        for start in starts[order[:copied]].tolist():
+            _, units = self._read(start, size, memory)
+            rows = memory[1][: len(units)] if in_place else units
+            rows[:] = units
+            rows[self._null[start : start + size]] = 0.0
+            yield start, self._block(start, rows, memory)
+
+    def _block(self, start: int, units: FloatArray, memory: _Memory) -> Block:
+        place = slice(start, start + len(units))
+        return Block(units, self._sq_norm[place], self._null[place], memory[2][: len(units)])
+
+    def _memory(self, size: int) -> _Memory:
+        """For the records, the units and the scratch of a block."""
+        d, each = self._raw.shape[1], self._reading.records_per_unit
+        return aligned(size * each, d), aligned(size, d), aligned(size, d)
+
+    def _read(self, start: int, size: int, memory: _Memory) -> tuple[FloatArray, FloatArray]:
+        each = self._reading.records_per_unit
+        raw = self._raw[start * each : (start + size) * each]
+        records = self._reading.records(raw, memory[0][: len(raw)])
+        return records, self._reading.units(records, memory[1][: len(raw) // each])
 
 
 class RangedBatch:
     """A form over a batch: what was measured of each unit is kept."""
 
     def __init__(self, batch: Batch, form: Form, measured: list[FloatArray]) -> None:
-        self._batch, self._form, self._measured = batch, form, measured
-        self._sq_length = np.concatenate([part[:, 0] for part in measured])
+        self._batch, self._form = batch, form
+        self._measured = np.concatenate(measured)
+        self._sq_length = np.ascontiguousarray(self._measured[:, 0])
 
     def beyond(self, radius: float) -> int:
         """Number of units longer than `radius`."""
@@ -163,11 +207,22 @@ class RangedBatch:
     @_SILENT
     def clipped_sum(self, radius: float) -> FloatArray:
         """Sum over all units of terms clipped to `radius`."""
-        blocks = self._batch._blocks(self._form.long_blocks)
         return _sum(
-            self._form.clipped_sum(block, measured, radius)
-            for block, measured in zip(blocks, self._measured, strict=True)
+            self._form.clipped_sum(block, self._measured[start : start + len(block.X)], radius)
+            for start, block in self._batch._clean_blocks(self._form.long_blocks)
         )
+
+
+def _padded(blocks: int, of: int) -> int:
+    """The number of blocks to copy if so many have a null.
+
+    Examples
+    --------
+    >>> [_padded(n, 157) for n in (0, 1, 10, 11, 100, 157)]
+    [10, 10, 10, 20, 157, 157]
+    """
+    marks = [-(-of // part) for part in (16, 8, 4, 2, 1)]
+    return marks[int(np.searchsorted(marks, blocks))]
 
 
 def _without_nulls(numbers: FloatArray, block: Block) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -17,7 +18,7 @@ from .arrays import FloatArray
 from .batch import Reading
 from .calibration import check_budget
 from .errors import ParameterError, StateError
-from .method import Method
+from .method import Method, Outcome
 from .noise import Noise, Sampler, make_noise
 from .oja import InverseTime, Schedule, column_signs, orthonormal
 from .paper import PaperMethod
@@ -163,7 +164,7 @@ class DPPCA(base.MiniBatchTransformer):
             epsilon=epsilon, delta=delta, method=method, private=self._noise.private
         )
         self._n_batches = 0
-        self._release: Release | None = None
+        self._release: Release | partial[Release] | None = None
 
     # Learning
 
@@ -201,17 +202,8 @@ class DPPCA(base.MiniBatchTransformer):
             if t == 1:  # from here on, signs follow from release to release
                 self._method.W = self._method.W * column_signs(self._method.W)
         self._n_batches = t
-        self._release = Release(
-            batch=t,
-            n_seen=t * self.batch_size,
-            components=tuple(map(tuple, self.components.tolist())),
-            spread=None if outcome.spread is None else tuple(outcome.spread.tolist()),
-            range=outcome.range,
-            step=outcome.step,
-            skipped=outcome.skipped is not None,
-            reason=outcome.skipped,
-            sigma=outcome.sigma,
-            privacy=self.privacy,
+        self._release = partial(
+            _release_of, outcome, self.components, t, t * self.batch_size, self.privacy
         )
 
     # What has been learned
@@ -234,6 +226,8 @@ class DPPCA(base.MiniBatchTransformer):
     @property
     def last_release(self) -> Release | None:
         """The newest release, None before the first."""
+        if isinstance(self._release, partial):  # made when it is first asked for
+            self._release = self._release()
         return self._release
 
     @property
@@ -271,13 +265,14 @@ class DPPCA(base.MiniBatchTransformer):
 
         The partial batch is not in it: whoever restores reads those records again.
         """
+        release = self.last_release
         return {
             "version": saved.VERSION,
             "unit": saved.UNIT,
             "config": self._config(),
             "n_batches": self._n_batches,
             "method": self._method.state(),
-            "release": None if self._release is None else self._release.model_dump(mode="json"),
+            "release": None if release is None else release.model_dump(mode="json"),
         }
 
     @classmethod
@@ -441,6 +436,23 @@ class DPPCA(base.MiniBatchTransformer):
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         names = ("ordinal_date", "gallup", "ipsos", "morning_consult", "rasmussen", "you_gov")
         yield {"features": names, "epsilon": 20.0, "delta": 1e-3, "batch_size": 40}
+
+
+def _release_of(
+    outcome: Outcome, components: FloatArray, batch: int, n_seen: int, privacy: PrivacyStatement
+) -> Release:
+    return Release(
+        batch=batch,
+        n_seen=n_seen,
+        components=tuple(map(tuple, components.tolist())),
+        spread=None if outcome.spread is None else tuple(outcome.spread.tolist()),
+        range=outcome.range,
+        step=outcome.step,
+        skipped=outcome.skipped is not None,
+        reason=outcome.skipped,
+        sigma=outcome.sigma,
+        privacy=privacy,
+    )
 
 
 def _check_int(name: str, value: Any, low: int, high: int) -> None:

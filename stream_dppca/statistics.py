@@ -46,7 +46,10 @@ __all__ = ["Block", "Form", "Ranged", "Rows", "Statistic"]
 
 @dataclass(frozen=True, repr=False)  # it holds records
 class Block:
-    """Rows of some units, one row per unit. Rows of nulls hold anything: NaN, infinity, 1e300."""
+    """Rows of some units, one row per unit.
+
+    Rows of nulls hold anything, NaN, infinity, 1e300, unless it is said that they hold zeros.
+    """
 
     X: FloatArray  #: read only: it may be the caller's memory
     sq_norm: FloatArray  #: squared norms of the rows as computed, zero for nulls
@@ -54,14 +57,8 @@ class Block:
     scratch: FloatArray  #: of the shape of X, to be overwritten
 
     def weighed(self, weights: FloatArray) -> FloatArray:
-        """The rows times one weight each, with zeros for nulls, in the scratch memory.
-
-        Nulls must not enter a product of matrices: zero times NaN is NaN. Every row is written
-        whether or not there are nulls, so a null costs no copy and takes no longer.
-        """
-        rows = np.multiply(self.X, weights[:, np.newaxis], out=self.scratch)
-        rows[self.null] = 0.0
-        return rows
+        """The rows times one weight each, in the scratch memory."""
+        return np.multiply(self.X, weights[:, np.newaxis], out=self.scratch)
 
 
 class Statistic(Protocol):
@@ -75,9 +72,10 @@ class Statistic(Protocol):
 class Form(Protocol):
     """A function of a unit that has a length, summed over units after clipping."""
 
-    #: Whether adding up partial sums costs more than what short blocks save.
     @property
-    def long_blocks(self) -> bool: ...
+    def long_blocks(self) -> bool:
+        """Whether adding up partial sums costs more than short blocks, in the cache, save."""
+        ...
 
     def measure(self, block: Block) -> FloatArray:
         """A row of numbers per unit, of which the first over-estimates its squared length.
@@ -87,7 +85,7 @@ class Form(Protocol):
         ...
 
     def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
-        """The sum over the units of a block; `measured` is zero for nulls."""
+        """The sum over the units of a block; rows of nulls are zeros, and so is `measured`."""
         ...
 
     def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:

@@ -26,7 +26,7 @@ from ..calibration import gaussian_mu
 from ..errors import BatchSizeError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
-from ..oja import orthonormal
+from ..oja import column_signs, orthonormal
 from ..statistics import Form, Rows
 from .correlated import DECAYS, CorrelatedRelease, Released
 from .eigen import leading
@@ -160,15 +160,19 @@ class MomentMethod(AdaptiveMethod):
     """For few features: theta is the clipped second moment itself, W its top eigenvectors."""
 
     def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
-        d = W.shape[0]
+        d, k = W.shape
         sampling = 0.5 * rows * gaussian_mu(epsilon, delta) ** 2 / d**1.5
+        # Clipping at the median turns the first component where records are not elliptical: with
+        # 784 features by .07 on Fashion-MNIST, at .85 by .03. There noise allows it: 10 % more on
+        # eigenvalues 1/i. Up to 64 features, and for more components, it would be the larger error.
+        tightest = 0.5 + 0.35 / k**2 * min(max(d - 64, 0) / 448, 1.0)
         super().__init__(
             W=W,
             epsilon=epsilon,
             delta=delta,
             rows=rows,
             # The more the noise matters, the tighter the clip.
-            quantile=0.5 + 0.45 * sampling / (sampling + 2),
+            quantile=tightest + (0.95 - tightest) * sampling / (sampling + 2),
             sampling=sampling,
             size=W.shape[1] * (d + 1) / 2,  # of theta W: off the diagonal the variance is 1/2
         )
@@ -268,6 +272,11 @@ class GradientMethod(AdaptiveMethod):
             self.gain = math.sqrt(k / d)
         cosine = math.sqrt(max(1 - 1 / self.estimate.signal, 0.0))
         self.gain = max(self.gain, min(2 * self.gain, (2 / (d * k)) ** 0.25), cosine)
+        if k == 1:
+            V = orthonormal(self.estimate.theta, like=self.V)
+            self.V = V * column_signs(V, self.estimate.theta)
+            self.W = V * column_signs(V, self.W)
+            return np.asarray(self.L[0])
         U, _, Vt = np.linalg.svd(self.estimate.theta, full_matrices=False)
         self.V = U @ Vt
         values, turn = np.linalg.eigh(self.L)

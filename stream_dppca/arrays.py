@@ -39,5 +39,5 @@ def aligned(*shape: int) -> FloatArray:
 def vecdot(A: FloatArray, B: FloatArray) -> FloatArray:
     """Products of the rows of two matrices, each by itself: the same bits wherever a row stands."""
     if hasattr(np, "vecdot"):  # numpy 2, twice as fast
-        return np.vecdot(A, B)
+        return np.asarray(np.vecdot(A, B))
     return np.asarray(np.einsum("ij,ij->i", A, B))

@@ -4,10 +4,10 @@ Rows are read in blocks that fit into the cache: converted, divided by the publi
 in pairs, checked for nulls. Nothing of the size of the batch is copied.
 
 **Nulls and time.** A null may hold NaN, which must not enter a product of matrices, so blocks with
-a null are copied before they are added up. That must not show in the time of a batch: a sixteenth of
-all blocks is copied in any case, those with a null among them, and if there are more, an eighth, a
-quarter, half or all. So one null changes neither the operations nor the memory they run on, unless
-the number of blocks with a null passes one of these marks.
+a null are copied before they are added up. That must not show in the time of a batch: a sixteenth
+of all blocks is copied in any case, those with a null among them, and if there are more, an eighth,
+a quarter, half or all. So one null changes neither the operations nor the memory they run on,
+unless the number of blocks with a null passes one of these marks.
 """
 
 from __future__ import annotations

@@ -33,16 +33,16 @@ _SILENT = np.errstate(all="ignore")
 
 
 def block_size(features: int, long: bool = False) -> int:
-    """Units per block: at most 512 kB of rows, a power of two between 16 and 1024; or long blocks.
+    """Units per block: at most 1 MB of rows, a power of two between 16 and 1024; or long blocks.
 
     It depends on public numbers alone, because products may round a row by its position.
 
     Examples
     --------
     >>> block_size(10), block_size(100), block_size(1000), block_size(1000, long=True)
-    (1024, 512, 64, 1024)
+    (1024, 1024, 128, 1024)
     """
-    power = (65_536 // features).bit_length() - 1
+    power = (131_072 // features).bit_length() - 1
     return 1024 if long else int(2 ** min(max(power, 4), 10))
 
 

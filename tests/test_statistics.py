@@ -157,4 +157,4 @@ def test_blocks_are_aligned_whatever_comes_in() -> None:
 def test_blocks_fit_into_a_cache(d: int) -> None:
     rows = block_size(d)
     assert 16 <= rows <= 1024 and rows & (rows - 1) == 0
-    assert rows == 16 or rows * d <= 65_536
+    assert rows == 16 or rows * d <= 131_072

@@ -6,10 +6,9 @@ variance and with the number of components, and what a gradient holds of the nex
 slowly if that one is close. Up to `MOMENT_FEATURES` second moments are better, far above gradients.
 In between `ScoutMethod` releases one second moment and looks.
 
-The price is time: a second moment has d (d + 1)/2 coordinates, and OpenDP takes about 20
-microseconds to draw the noise of one. A batch that releases one takes 0.4 s at 200 features and
-0.7 s at 256, and would take 1.6 s at 400; with gradients it takes 0.01 s. `SCOUT_FEATURES` is where
-that stays below a second.
+The price is time and room: a second moment takes d times the arithmetic of a gradient, half a
+second for ten thousand records of a thousand features, and d (d + 1)/2 numbers in the state.
+`SCOUT_FEATURES` is where a state still fits into a record of Kafka.
 """
 
 from __future__ import annotations

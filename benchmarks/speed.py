@@ -4,7 +4,8 @@
 
 Writes speed.json and speed.md; with --docs also the table in docs/speed.md and its figure. Every
 figure is the best of several runs, ours and the peer's in turn, in time on the processor, because
-other work on the machine only ever makes a run slower. A target that is missed says what the limit is, measured as well.
+other work on the machine only ever makes a run slower. A target that is missed says what the limit
+is, measured as well.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from sklearn.decomposition import IncrementalPCA
 from benchmarks.figures import log_axes, save, table, write_docs
 from stream_dppca import DPPCA
 from stream_dppca.adaptive.scout import MOMENT_FEATURES
-from stream_dppca.arrays import vecdot
 from stream_dppca.noise import OpenDPNoise, SecureNoise
 
 RESULTS = Path(__file__).parent / "results"
@@ -143,7 +143,7 @@ def arrays_against_two_passes(repeats: int) -> Iterator[Row]:
         two, whole, norms, noise = best(
             lambda X=X, w=w: (X @ w) @ X,
             lambda X=X, m=ours: m.learn_array(X),
-            lambda X=X: vecdot(X, X),
+            lambda X=X: np.vecdot(X, X),
             draws(d),
             repeats=3 * repeats,
         )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ROUNDOFF", "BoolArray", "FloatArray", "IntArray", "aligned", "vecdot"]
+__all__ = ["ROUNDOFF", "BoolArray", "FloatArray", "IntArray", "Workspace", "aligned"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -17,6 +17,23 @@ BoolArray = NDArray[np.bool_]
 ROUNDOFF = 2.0**-53
 
 _CACHE_LINE = 64  # bytes
+
+
+class Workspace:
+    """Memory that is used again and again: fresh memory costs more than what is done with it.
+
+    What was in it stays until it is overwritten, so it is as secret as what it is used for.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[str, FloatArray] = {}
+
+    def array(self, name: str, *shape: int) -> FloatArray:
+        """An array of this shape, beginning at a cache line; its content is whatever it is."""
+        memory = self._memory.get(name)
+        if memory is None or memory.shape != shape:
+            memory = self._memory[name] = aligned(*shape)
+        return memory
 
 
 def aligned(*shape: int) -> FloatArray:
@@ -34,10 +51,3 @@ def aligned(*shape: int) -> FloatArray:
     memory = np.empty(size + _CACHE_LINE, dtype=np.uint8)
     first = -memory.ctypes.data % _CACHE_LINE
     return memory[first : first + size].view(np.float64).reshape(shape)
-
-
-def vecdot(A: FloatArray, B: FloatArray) -> FloatArray:
-    """Products of the rows of two matrices, each by itself: the same bits wherever a row stands."""
-    if hasattr(np, "vecdot"):  # numpy 2, twice as fast
-        return np.asarray(np.vecdot(A, B))
-    return np.asarray(np.einsum("ij,ij->i", A, B))

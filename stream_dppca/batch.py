@@ -20,30 +20,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import BoolArray, FloatArray, aligned, vecdot
-from .statistics import Block, Form, Statistic
+from .arrays import BoolArray, FloatArray, Workspace
+from .statistics import Block, Form, Statistic, clip_factors
 
 __all__ = ["Batch", "Reading", "block_size"]
 
 _SQRT_HALF = 0.5**0.5
-#: Records, units, scratch.
-_Memory = tuple[FloatArray, FloatArray, FloatArray]
 #: A warning of numpy would tell of the records.
 _SILENT = np.errstate(all="ignore")
 
 
 def block_size(features: int, long: bool = False) -> int:
-    """Units per block: at most 1 MB of rows, a power of two between 16 and 1024; or long blocks.
+    """Units per block: at most 1 MB of rows, a power of two between 16 and 4096.
 
-    It depends on public numbers alone, because products may round a row by its position.
+    Long blocks have at least 1024 units. The size depends on public numbers alone, because products
+    may round a row by its position.
 
     Examples
     --------
     >>> block_size(10), block_size(100), block_size(1000), block_size(1000, long=True)
-    (1024, 1024, 128, 1024)
+    (4096, 1024, 128, 1024)
     """
     power = (131_072 // features).bit_length() - 1
-    return 1024 if long else int(2 ** min(max(power, 4), 10))
+    return int(2 ** min(max(power, 10 if long else 4), 12))
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ class Reading:
 
     def norms(self, records: FloatArray, units: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Squared norms of units, zero for nulls, and which are nulls."""
-        sq_norm = vecdot(records, records)
+        sq_norm = np.vecdot(records, records)
         null = ~(sq_norm <= self.max_norm * self.max_norm)  # true for NaN too
         if self.pairs:
-            sq_norm = vecdot(units, units)
+            sq_norm = np.vecdot(units, units)
             null = null[0::2] | null[1::2]
         sq_norm[null] = 0.0
         return sq_norm, null
@@ -112,11 +111,19 @@ class Batch:
         batch is in use.
     reading
         How records become units.
+    workspace
+        Memory for blocks, of batches that are used one after the other.
     """
 
-    def __init__(self, raw: NDArray[np.floating[Any]], reading: Reading) -> None:
+    def __init__(
+        self,
+        raw: NDArray[np.floating[Any]],
+        reading: Reading,
+        workspace: Workspace | None = None,
+    ) -> None:
         self._raw = raw
         self._reading = reading
+        self._workspace = Workspace() if workspace is None else workspace
         # Of all units, once they have been read.
         self._sq_norm, self._null = np.empty(len(self)), np.empty(len(self), dtype=np.bool_)
         self._known = False
@@ -132,8 +139,11 @@ class Batch:
     @_SILENT
     def ranged(self, form: Form) -> RangedBatch:
         """Counts and clipped sums of a form."""
-        measured = [_without_nulls(form.measure(block), block) for block in self._blocks()]
-        return RangedBatch(self, form, measured)
+        measured = np.concatenate([form.measure(block) for block in self._blocks()])
+        measured[self._null] = 0.0
+        sq_length = form.sq_length(self._sq_norm, measured)
+        sq_length[self._null] = 0.0
+        return RangedBatch(self, form, measured, sq_length)
 
     @_SILENT
     def matrix(self) -> tuple[FloatArray, BoolArray]:
@@ -141,64 +151,57 @@ class Batch:
 
         For `method="paper"`, whose statistics are not sums over units.
         """
-        parts = [(_without_nulls(block.X.copy(), block), block.null) for block in self._blocks()]
+        parts = [(block.clean().copy(), block.null) for block in self._blocks()]
         rows, null = zip(*parts, strict=True)
         return np.concatenate(rows), np.concatenate(null)
 
     def _blocks(self) -> Iterator[Block]:
         """All units in order. Blocks share their memory: each is gone when the next one is read."""
         size = min(block_size(self._raw.shape[1]), len(self))
-        memory = self._memory(size)
         for start in range(0, len(self), size):
-            records, units = self._read(start, size, memory)
-            block = self._block(start, units, memory)
+            records, block = self._read(start, size)
             if not self._known:
-                block.sq_norm[:], block.null[:] = self._reading.norms(records, units)
+                block.sq_norm[:], block.null[:] = self._reading.norms(records, block.X)
             yield block
         self._known = True
 
-    def _clean_blocks(self, long: bool) -> Iterator[tuple[int, Block]]:
-        """All units once more, in any order, with zeros for nulls; and where they begin."""
+    def _blocks_again(self, long: bool) -> Iterator[tuple[slice, Block]]:
+        """All units once more, in any order, and their places. Most blocks are free of nulls."""
         in_place = self._reading.in_place(self._raw)
         size = min(block_size(self._raw.shape[1], long or in_place), len(self))
-        memory = self._memory(size)
         starts = np.arange(0, len(self), size)
         with_null = np.logical_or.reduceat(self._null, starts)
         order = np.argsort(~with_null, kind="stable")  # those with a null first
         copied = _padded(int(np.count_nonzero(with_null)), len(starts)) if in_place else len(starts)
         for start in starts[order[copied:]].tolist():
-            _, units = self._read(start, size, memory)
-            yield start, self._block(start, units, memory)
+            yield slice(start, start + size), self._read(start, size, free=True)[1]
         for start in starts[order[:copied]].tolist():
-            _, units = self._read(start, size, memory)
-            rows = memory[1][: len(units)] if in_place else units
-            rows[:] = units
-            rows[self._null[start : start + size]] = 0.0
-            yield start, self._block(start, rows, memory)
+            yield slice(start, start + size), self._read(start, size)[1]
 
-    def _block(self, start: int, units: FloatArray, memory: _Memory) -> Block:
-        place = slice(start, start + len(units))
-        return Block(units, self._sq_norm[place], self._null[place], memory[2][: len(units)])
-
-    def _memory(self, size: int) -> _Memory:
-        """For the records, the units and the scratch of a block."""
+    def _read(self, start: int, size: int, free: bool = False) -> tuple[FloatArray, Block]:
+        """Records, and the block of units that they make."""
         d, each = self._raw.shape[1], self._reading.records_per_unit
-        return aligned(size * each, d), aligned(size, d), aligned(size, d)
-
-    def _read(self, start: int, size: int, memory: _Memory) -> tuple[FloatArray, FloatArray]:
-        each = self._reading.records_per_unit
         raw = self._raw[start * each : (start + size) * each]
-        records = self._reading.records(raw, memory[0][: len(raw)])
-        return records, self._reading.units(records, memory[1][: len(raw) // each])
+        n = len(raw) // each
+        memory = (
+            self._workspace.array(f"{name} of {size}", rows, d)
+            for name, rows in (("records", size * each), ("units", size), ("scratch", size))
+        )
+        for_records, for_units, scratch = memory
+        records = self._reading.records(raw, for_records[: len(raw)])
+        units = self._reading.units(records, for_units[:n])
+        place = slice(start, start + n)
+        return records, Block(units, self._sq_norm[place], self._null[place], scratch[:n], free)
 
 
 class RangedBatch:
     """A form over a batch: what was measured of each unit is kept."""
 
-    def __init__(self, batch: Batch, form: Form, measured: list[FloatArray]) -> None:
-        self._batch, self._form = batch, form
-        self._measured = np.concatenate(measured)
-        self._sq_length = np.ascontiguousarray(self._measured[:, 0])
+    def __init__(
+        self, batch: Batch, form: Form, measured: FloatArray, sq_length: FloatArray
+    ) -> None:
+        self._batch, self._form, self._measured = batch, form, measured
+        self._sq_length = sq_length
 
     def beyond(self, radius: float) -> int:
         """Number of units longer than `radius`."""
@@ -207,9 +210,10 @@ class RangedBatch:
     @_SILENT
     def clipped_sum(self, radius: float) -> FloatArray:
         """Sum over all units of terms clipped to `radius`."""
+        factors = clip_factors(self._sq_length, self._batch._null, radius)
         return _sum(
-            self._form.clipped_sum(block, self._measured[start : start + len(block.X)], radius)
-            for start, block in self._batch._clean_blocks(self._form.long_blocks)
+            self._form.clipped_sum(block, self._measured[place], factors[place])
+            for place, block in self._batch._blocks_again(self._form.long_blocks)
         )
 
 
@@ -223,11 +227,6 @@ def _padded(blocks: int, of: int) -> int:
     """
     marks = [-(-of // part) for part in (16, 8, 4, 2, 1)]
     return marks[int(np.searchsorted(marks, blocks))]
-
-
-def _without_nulls(numbers: FloatArray, block: Block) -> FloatArray:
-    numbers[block.null] = 0.0
-    return numbers
 
 
 def _sum(parts: Iterable[FloatArray]) -> FloatArray:

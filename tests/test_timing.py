@@ -16,7 +16,7 @@ from stream_dppca import DPPCA
 from tests.test_privacy import in_form
 
 PACKAGE = str(Path(stream_dppca.__file__).parent)
-D, BATCH = 40, 3000  # three blocks
+D, BATCH = 40, 5000  # five blocks
 KINDS: dict[str, dict[str, Any]] = {
     "moment": {}, "gradient": {}, "pairs": {"center": "pairs"}, "scales": {"scales": [2.0] * D},
 }  # fmt: skip

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -24,8 +23,6 @@ __all__ = ["Gradients", "SecondMoments", "length_slack", "pack", "unpack"]
 
 #: How loudly the mean clip factor is measured; it costs sqrt(1 + SIDE^2/4) - 1 = 0.3 % more noise.
 SIDE = 0.15
-#: Below all squared lengths that the grid of radii can tell from zero.
-_TINY = 1e-300
 _TILE = 64
 
 
@@ -61,33 +58,26 @@ class Gradients:
 
     long_blocks: ClassVar[bool] = False
 
-    @cached_property
-    def norm_l(self) -> float:
-        return float(np.linalg.norm(self.L))
-
     def measure(self, block: Block) -> FloatArray:
-        """r_i^2 from above, then p_i as computed: gradients are x_i p_i^T with exactly this p_i."""
-        norm_l = self.norm_l
-        P = block.X @ self.W
-        sq = block.sq_norm * _row_products(P, P)
-        slack = (np.sqrt(sq) + norm_l) ** 2
-        slack *= length_slack(*self.W.shape)
-        if norm_l > 0:
-            sq -= 2 * _row_products(P @ self.L, P)
-            sq += norm_l**2
-            np.maximum(sq, 0.0, out=sq)
-        measured = np.empty((len(P), 1 + P.shape[1]))
-        np.add(sq, slack, out=measured[:, 0])
-        measured[:, 1:] = P
-        return measured
+        """p_i as computed: the gradients are x_i p_i^T with exactly this p_i."""
+        return np.asarray(block.X @ self.W)
 
-    def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
+    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
+        """r_i^2 from above."""
+        P = measured
+        norm_l = float(np.linalg.norm(self.L))
+        sq = sq_norm * np.einsum("ij,ij->i", P, P)
+        slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
+        if norm_l > 0:
+            sq = sq - 2 * np.einsum("ij,ij->i", P @ self.L, P) + norm_l**2
+        return np.asarray(np.maximum(sq, 0.0) + slack)
+
+    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
         """(d+1) x k: the sum of s_i x_i p_i^T, and that of the s_i at the start of the last row."""
         d, k = self.W.shape
-        s = _clip_factors(block, measured[:, 0], radius)
         total = np.zeros((d + 1, k))
-        total[:d] = ((s * measured[:, 1:].T) @ block.X).T
-        total[d, 0] = s.sum()
+        np.matmul(block.clean().T, measured * factors[:, np.newaxis], out=total[:d])
+        total[d, 0] = factors.sum()
         return total
 
     def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
@@ -98,7 +88,7 @@ class Gradients:
         return mean / units
 
     def sensitivity(self, radius: float, units: int) -> float:
-        largest = 2 * radius + 2 * self.norm_l
+        largest = 2 * radius + 2 * float(np.linalg.norm(self.L))
         rounding = 2 * units * (units + 8) * ROUNDOFF * largest
         return (math.hypot(2 * radius, SIDE * radius) + 2 * rounding) / units
 
@@ -125,13 +115,16 @@ class SecondMoments:
     long_blocks: ClassVar[bool] = True
 
     def measure(self, block: Block) -> FloatArray:
-        """(|x_i|^2)^2 from above: d roundings of |x_i|^2, a few of y_i, and several times that."""
+        """|x_i|^2 from above: d roundings of its own, a few of y_i, and several times that."""
         slack = 8 * (block.X.shape[1] + 8) * ROUNDOFF
-        return np.asarray(((block.sq_norm * (1 + slack)) ** 2)[:, np.newaxis])
+        return np.asarray((block.sq_norm * (1 + slack))[:, np.newaxis])
 
-    def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
+    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
+        return np.asarray(measured[:, 0] ** 2)
+
+    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
         """The symmetric matrix: y^T y for the rows y_i = sqrt(s_i) x_i."""
-        rows = block.weighed(np.sqrt(_clip_factors(block, measured[:, 0], radius)))
+        rows = block.weighed(np.sqrt(factors))
         return np.asarray(rows.T @ rows)
 
     def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
@@ -140,18 +133,6 @@ class SecondMoments:
     def sensitivity(self, radius: float, units: int) -> float:
         rounding = 2 * units * (units + 8) * ROUNDOFF * radius
         return (math.sqrt(2) * radius + 2 * rounding) / units
-
-
-def _row_products(A: FloatArray, B: FloatArray) -> FloatArray:
-    """As `vecdot`, for few columns."""
-    return np.asarray(A[:, 0] * B[:, 0] if A.shape[1] == 1 else np.einsum("ij,ij->i", A, B))
-
-
-def _clip_factors(block: Block, sq_length: FloatArray, radius: float) -> FloatArray:
-    """s_i = min(1, radius/length), zero for nulls."""
-    factors = np.minimum(1.0, radius / np.sqrt(np.maximum(sq_length, _TINY)))
-    factors[block.null] = 0.0
-    return factors
 
 
 def pack(S: FloatArray) -> FloatArray:

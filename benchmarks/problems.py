@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .streams import Problem, SignPlusNoise, Spectrum, Spiked
+from .streams import FashionMNIST, Problem, SignPlusNoise, Spectrum, Spiked
 
 __all__ = ["CELLS", "DRIFTS", "Cell", "Drift"]
 
@@ -26,6 +26,7 @@ class Cell:
     k: int = 1
     center: str = "none"
     target: float | None = None  #: ratio to Analyze-Gauss
+    most: float | None = None  #: largest median loss
     loss: str = "sine"  #: or "variance": the share of it that is missed
     seeds: int = 20
     #: Seeds on which Analyze-Gauss, the paper's method and others that are slow are run.
@@ -149,7 +150,27 @@ def _curves() -> list[Cell]:
     return cells
 
 
-CELLS: tuple[Cell, ...] = (*_targets(), *_robustness(), *_curves())
+def _many_features() -> list[Cell]:
+    """Slow spectra with more features than records can be spared for."""
+    rows: list[tuple[Problem, int, float]] = []
+    for d, one, five, spiked in ((300, 0.015, 0.07, 0.035), (512, 0.022, 0.08, 0.052),
+                                 (784, 0.024, 0.10, 0.078)):  # fmt: skip
+        slow = Spectrum(_power_law(d, 1.0), "1/i^1")
+        rows += [(slow, 1, one), (slow, 5, five), (Spiked(d), 1, spiked)]
+    cells = [
+        Cell("many features", problem, 100_000, 6250, k=k, most=most, seeds=5, slow_seeds=1)
+        for problem, k, most in rows
+    ]
+    if FashionMNIST.FILE.exists():
+        cells += [
+            Cell("many features", FashionMNIST(), 60_000, 3750, k=k, most=most, seeds=5,
+                 slow_seeds=1)
+            for k, most in ((1, 0.045), (5, 0.16))
+        ]  # fmt: skip
+    return cells
+
+
+CELLS: tuple[Cell, ...] = (*_targets(), *_many_features(), *_robustness(), *_curves())
 
 
 @dataclass(frozen=True)

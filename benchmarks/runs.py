@@ -11,7 +11,7 @@ import numpy as np
 
 from stream_dppca import DPPCA, plan
 
-from .methods import METHODS, PAPER_SEEDS, SLOW, TARGETS_ONLY, Data
+from .methods import MANY_FEATURES, METHODS, PAPER_SEEDS, SLOW, TARGETS_ONLY, Data
 from .problems import Cell, Drift
 from .streams import Spiked, captured, sine
 
@@ -33,6 +33,8 @@ def run_cell(
             limit = cell.slow_seeds if name in SLOW else cell.seeds
             if name in TARGETS_ONLY:
                 limit = PAPER_SEEDS if cell.group == "target" else 0
+            if cell.group == "many features" and name not in MANY_FEATURES:
+                limit = 0
             if seed >= limit:
                 continue
             before = time.perf_counter()
@@ -65,6 +67,7 @@ def run_cell(
         "loss": cell.loss,
         "seeds": cell.seeds,
         "target": cell.target,
+        "most": cell.most,
         "methods": methods,
         "plan": planned(cell),
         "seconds": round(time.perf_counter() - started, 1),

@@ -15,6 +15,7 @@ from river import checks, compose
 
 from stream_dppca import DPPCA, InverseTime, PublicScaler
 from stream_dppca.errors import BatchSizeError, ParameterError, StateError
+from stream_dppca.noise import OpenDPNoise, SecureNoise
 from tests.conftest import sine, spiked
 
 FEATURES = tuple("abcde")
@@ -306,6 +307,20 @@ def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: A
     state = model(epsilon=20.0, C1=0.5).state()
     with pytest.raises(StateError, match=rf"`config\.{name}`"):
         DPPCA.from_state(state, **{name: value})
+
+
+def test_the_sampler_is_no_part_of_the_state() -> None:
+    m = model(sampler="opendp")
+    m.learn_array(np.random.default_rng(0).standard_normal((m.batch_size, len(m.features))))
+    assert m.last_release is not None and m.privacy.private
+    assert type(m._noise) is OpenDPNoise and type(m.clone()._noise) is OpenDPNoise
+    state = m.state()
+    assert "sampler" not in state["config"]
+    same, other = DPPCA.from_state(state, sampler="opendp"), DPPCA.from_state(state)
+    assert type(same._noise) is OpenDPNoise and type(other._noise) is SecureNoise
+    assert same.state() == other.state() == state
+    with pytest.raises(ParameterError, match="`sampler` must be one of exact, opendp"):
+        model(sampler="laplace")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import IO, Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_dppca.slots import number
+from stream_dppca.values import number
 
 from . import testhooks
 from .codecs import make_codec

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from river import base
 
 from .adaptive import adaptive_method
+from .arrays import FloatArray
+from .batch import Reading
 from .calibration import check_budget
 from .errors import ParameterError, StateError
 from .method import Method
@@ -18,14 +20,15 @@ from .noise import Noise, make_noise
 from .oja import InverseTime, Schedule, column_signs, orthonormal
 from .paper import PaperMethod
 from .release import PrivacyStatement, Release
-from .slots import Batch, SlotBuffer, number
+from .slots import SlotBuffer
+from .statistics import Rows
+from .values import number
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["DPPCA"]
 
-FloatArray = NDArray[np.float64]
 MethodName = Literal["adaptive", "paper"]
 Centering = Literal["none", "pairs"]
 
@@ -146,9 +149,10 @@ class DPPCA(base.MiniBatchTransformer):
 
         self._check_parameters()
         self._noise: Noise = make_noise(seed)
-        self._slots = SlotBuffer(features, batch_size, max_norm, self._scale_list())
+        self._slots = SlotBuffer(features, batch_size, self._reading())
         self._method = self._make_method()
-        self._method.check_batch(batch_size // self._slots_per_row, self._slots_per_row)
+        slots = self._slots.reading.records_per_unit
+        self._method.check_batch(batch_size // slots, slots)
         self._privacy = PrivacyStatement(
             epsilon=epsilon, delta=delta, method=method, private=self._noise.private
         )
@@ -183,10 +187,9 @@ class DPPCA(base.MiniBatchTransformer):
         for batch in self._slots.put_rows(rows):
             self._run(batch)
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, rows: Rows) -> None:
         """A full batch: learn from it, then show the result."""
         t = self._n_batches + 1
-        rows = batch.pairs() if self.center == "pairs" else batch
         with np.errstate(all="ignore"):  # a warning would tell of the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
             if t == 1:  # from here on, signs follow from release to release
@@ -250,7 +253,8 @@ class DPPCA(base.MiniBatchTransformer):
     def _scores(self, rows: FloatArray) -> FloatArray:
         if self._release is None:
             return np.zeros((len(rows), self.n_components))
-        rows = self._slots.scaled(rows)
+        with np.errstate(all="ignore"):
+            rows = self._slots.reading.records(rows, np.empty_like(rows))
         rows = np.where(np.abs(rows) <= self.max_norm, rows, 0.0)  # false for NaN
         return rows @ self._method.W
 
@@ -329,9 +333,13 @@ class DPPCA(base.MiniBatchTransformer):
 
     # Construction
 
-    @property
-    def _slots_per_row(self) -> int:
-        return 2 if self.center == "pairs" else 1
+    def _reading(self) -> Reading:
+        scales = self._scale_list()
+        return Reading(
+            max_norm=self.max_norm,
+            scales=None if scales is None else tuple(scales),
+            pairs=self.center == "pairs",
+        )
 
     def _make_method(self) -> Method:
         start = self._noise.at_batch(0).direction(len(self.features), self.n_components)
@@ -348,7 +356,10 @@ class DPPCA(base.MiniBatchTransformer):
                 schedule=self.step or InverseTime(),
             )
         return adaptive_method(
-            W=W, epsilon=self.epsilon, delta=self.delta, rows=self.batch_size // self._slots_per_row
+            W=W,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rows=self.batch_size // self._slots.reading.records_per_unit,
         )
 
     def _check_parameters(self) -> None:

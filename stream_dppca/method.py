@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import FloatArray
 from .noise import Noise
-from .slots import Batch
+from .statistics import Rows
 
 __all__ = ["Method", "Outcome", "checked_basis"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Method(Protocol):
 
     W: FloatArray
 
-    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from batch number t = 1, 2, ...; called once a batch, never with a short one."""
         ...
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_dppca.batch import Batch, Reading
 from stream_dppca.noise import Noise
+from stream_dppca.statistics import Form, Rows
 
 FloatArray = NDArray[np.float64]
 
@@ -46,6 +49,17 @@ class FrozenNoise(Noise):
     def _discrete_laplace(self, values: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
         self.asked.append(values.astype(float))
         return values
+
+
+def batch_of(X: FloatArray, max_norm: float = 1e18, **reading: Any) -> Batch:
+    """A batch in memory, as `SlotBuffer` makes it."""
+    return Batch(X, Reading(max_norm, **reading))
+
+
+def clipped_mean(rows: Rows, form: Form, radius: float) -> tuple[FloatArray, float]:
+    """The query that the adaptive method releases at this radius, and its sensitivity."""
+    total = rows.ranged(form).clipped_sum(radius)
+    return form.mean(total, radius, len(rows)), form.sensitivity(radius, len(rows))
 
 
 @pytest.fixture

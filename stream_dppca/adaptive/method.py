@@ -20,23 +20,21 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import FloatArray
 from ..calibration import gaussian_mu
 from ..errors import BatchSizeError, ParameterError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import orthonormal
-from ..slots import Batch
+from ..statistics import Form, Rows
 from .correlated import CorrelatedRelease, Released
 from .estimate import RunningEstimate
-from .queries import GradientQuery, MomentQuery, unpack
+from .queries import Gradients, SecondMoments, unpack
 from .radius import FIRST, LAST, count_of_counts, noisy_radius, radius
 from .whitening import Whitener
 
 __all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "range_share", "smallest_batch"]
-
-FloatArray = NDArray[np.float64]
 
 #: In how many releases a batch takes part.
 BANDWIDTH = 32
@@ -108,12 +106,13 @@ class AdaptiveMethod(ABC):
             why = "with fewer records the range cannot be found within the noise"
             raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
 
-    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
-        query = self._query(batch)
+        form = self._form()
+        answers = rows.ranged(form)
         # 1. Range.
         j = noisy_radius(
-            query.sq_distance,
+            lambda j: answers.beyond(radius(j)),
             beyond=(1 - self.quantile) * self.rows,
             mu=self.mu_range,
             noise=noise,
@@ -122,7 +121,8 @@ class AdaptiveMethod(ABC):
             return Outcome.skip("no spread: almost all records seem to be zero, or nulls")
         rho = radius(j)
         # 2. Mean.
-        mean, sensitivity = query.clipped_mean(rho)
+        mean = form.mean(answers.clipped_sum(rho), rho, self.rows)
+        sensitivity = form.sensitivity(rho, self.rows)
         released = self.correlated.release(
             mean, sensitivity=sensitivity, power=self._power(), noise=noise
         )
@@ -139,7 +139,7 @@ class AdaptiveMethod(ABC):
         )
 
     @abstractmethod
-    def _query(self, batch: Batch) -> GradientQuery | MomentQuery: ...
+    def _form(self) -> Form: ...
 
     @abstractmethod
     def _power(self) -> float: ...
@@ -179,8 +179,8 @@ class MomentMethod(AdaptiveMethod):
         )
         self.power = MOMENT_POWER
 
-    def _query(self, batch: Batch) -> MomentQuery:
-        return MomentQuery.of(batch)
+    def _form(self) -> SecondMoments:
+        return SecondMoments()
 
     def _power(self) -> float:
         return self.power
@@ -244,8 +244,8 @@ class GradientMethod(AdaptiveMethod):
         self.first_sensitivity = 2 * 1.5 * math.sqrt(trace * bulk) / self.rows
         self.estimate.begin(self.V * (values - bulk), weight)
 
-    def _query(self, batch: Batch) -> GradientQuery:
-        return GradientQuery.of(batch, self.V, self.L)
+    def _form(self) -> Gradients:
+        return Gradients(self.V, self.L)
 
     def _power(self) -> float:
         # The surer V is, the more later releases are about the same thing.
@@ -262,7 +262,7 @@ class GradientMethod(AdaptiveMethod):
             if self.estimate.weight == 0.0:  # V is random, so V^T A V is the mean eigenvalue
                 self.bulk = max(0.0, float(np.trace(rayleigh)) / k)
         # Add back what was subtracted as centre, less what would be there without any signal.
-        factor = GradientQuery.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)
+        factor = Gradients.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)
         bulk = self.bulk * min(1.0, sensitivity / self.first_sensitivity)
         offset = self.V @ (factor * self.L - bulk * np.eye(k)) * unit
         self.L = self.L + (rayleigh + rayleigh.T) / 2

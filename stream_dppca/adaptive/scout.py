@@ -18,19 +18,17 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import FloatArray
 from ..calibration import gaussian_mu
 from ..method import Outcome
 from ..noise import Noise
-from ..slots import Batch
+from ..statistics import Rows
 from .correlated import CorrelatedRelease
 from .method import BANDWIDTH, MOMENT_POWER, AdaptiveMethod, GradientMethod, MomentMethod
 from .queries import unpack
 
 __all__ = ["ScoutMethod", "adaptive_method", "form_for", "scout_noise"]
-
-FloatArray = NDArray[np.float64]
 
 #: Up to this many features the second moment is released.
 MOMENT_FEATURES = 64
@@ -93,10 +91,10 @@ class ScoutMethod:
     def check_batch(self, rows: int, slots_per_row: int) -> None:
         self.form.check_batch(rows, slots_per_row)
 
-    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
         start = self.W
-        outcome = self.form.step(batch, t, noise)
+        outcome = self.form.step(rows, t, noise)
         if self.name == "scout" and isinstance(self.form, MomentMethod) and not outcome.skipped:
             self._decide(self.form, start)
         return outcome

@@ -19,6 +19,10 @@ from tests.conftest import FrozenNoise
 H = 5
 
 
+def search(sq: np.ndarray, **how: Any) -> int:
+    return noisy_radius(lambda j: np.count_nonzero(sq > radius(j) ** 2), **how)
+
+
 def releases(
     queries: list[np.ndarray], powers: list[float], noise: Any
 ) -> tuple[np.ndarray, list[Any]]:
@@ -116,7 +120,7 @@ def test_the_search_asks_a_fixed_number_of_counts() -> None:
     rng = np.random.default_rng(3)
     for sq in (np.zeros(100), np.full(100, 1e300), rng.lognormal(0, 50, 100)):
         noise = FrozenNoise()
-        noisy_radius(sq, beyond=20, mu=1.0, noise=noise)
+        search(sq, beyond=20, mu=1.0, noise=noise)
         assert len(noise.asked) == count_of_counts(FIRST, LAST) == 11
 
 
@@ -125,14 +129,14 @@ def test_the_search_finds_the_smallest_radius() -> None:
     for _ in range(50):
         sq = np.exp(rng.normal(rng.uniform(-80, 80), 3, 500))
         beyond = float(rng.integers(1, 499)) + 0.5
-        j = noisy_radius(sq, beyond=beyond, mu=1.0, noise=FrozenNoise())
+        j = search(sq, beyond=beyond, mu=1.0, noise=FrozenNoise())
         assert np.count_nonzero(sq > radius(j) ** 2) <= beyond
         assert np.count_nonzero(sq > radius(j - 1) ** 2) > beyond
 
 
 def test_the_ends_of_the_grid() -> None:
-    assert noisy_radius(np.zeros(9), beyond=3, mu=1.0, noise=FrozenNoise()) == FIRST
-    assert noisy_radius(np.full(9, 1e300), beyond=3, mu=1.0, noise=FrozenNoise()) == LAST
+    assert search(np.zeros(9), beyond=3, mu=1.0, noise=FrozenNoise()) == FIRST
+    assert search(np.full(9, 1e300), beyond=3, mu=1.0, noise=FrozenNoise()) == LAST
 
 
 # The estimate

@@ -22,6 +22,7 @@ class Outcome:
     range: float | None = None  #: noisy range of the gradients
     step: float | None = None
     sigma: float | None = None  #: noise sd in one coordinate of the gradient
+    drift: bool = False  #: the past was dropped before this batch
     skipped: str | None = None  #: why nothing was learned from the batch
 
     @classmethod

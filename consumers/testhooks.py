@@ -70,8 +70,8 @@ def silence(estimator: DPPCA) -> None:
         def at_batch(self, batch: int) -> NoNoise:
             return NoNoise(self.seed, batch)
 
-        def _discrete_gaussian(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-            return values
+        def _rounded_gaussian(self, values: NDArray[np.float64], sd: float) -> NDArray[np.float64]:
+            return values.round()
 
         def _discrete_laplace(self, values: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
             return values

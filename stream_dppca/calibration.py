@@ -6,8 +6,9 @@ the earlier ones, compose by ``mu^2 = mu_1^2 + mu_2^2 + ...``; mechanisms on dis
 compose to the largest. `gaussian_delta` turns mu into (epsilon, delta), `gaussian_mu` turns it
 back [^1].
 
-The noise is drawn on an integer grid (see `stream_dppca.noise`). `GRID_SLACK` is what the grid
-costs in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has the proof.
+Exact noise (`stream_dppca.noise`) spends its mu and no more. `GRID_SLACK` is what OpenDP's discrete
+Gaussian costs in its place, in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has
+the proof. It is kept free for either sampler, so that mu does not depend on which one is chosen.
 
 [^1]: Balle, Wang. Improving the Gaussian mechanism for differential privacy. ICML 2018.
 """
@@ -28,7 +29,7 @@ __all__ = [
     "mu_with_threshold",
 ]
 
-#: Paid in epsilon (absolutely) and in delta (relatively) for drawing noise on the grid.
+#: Kept free in epsilon (absolutely) and in delta (relatively) for OpenDP's discrete Gaussian.
 GRID_SLACK = 1e-8
 
 
@@ -74,7 +75,7 @@ def _phi(x: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-DP, the grid's cost included.
+    """The largest mu that is (epsilon, delta)-DP with either sampler.
 
     Examples
     --------

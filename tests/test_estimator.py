@@ -15,6 +15,7 @@ from river import checks, compose
 
 from stream_dppca import DPPCA, InverseTime, PublicScaler
 from stream_dppca.errors import BatchSizeError, ParameterError, StateError
+from stream_dppca.noise import OpenDPNoise, SecureNoise
 from tests.conftest import sine, spiked
 
 FEATURES = tuple("abcde")
@@ -306,6 +307,21 @@ def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: A
     state = model(epsilon=20.0, C1=0.5).state()
     with pytest.raises(StateError, match=rf"`config\.{name}`"):
         DPPCA.from_state(state, **{name: value})
+
+
+def test_the_sampler_may_change() -> None:
+    m = model(sampler="opendp")
+    m.learn_array(np.random.default_rng(0).standard_normal((m.batch_size, len(m.features))))
+    assert m.last_release is not None and m.privacy.private
+    assert type(m._noise) is OpenDPNoise and type(m.clone()._noise) is OpenDPNoise
+    state = m.state()
+    assert type(DPPCA.from_state(state)._noise) is OpenDPNoise
+    changed = DPPCA.from_state(state, sampler="exact")
+    assert type(changed._noise) is SecureNoise and changed.state()["method"] == state["method"]
+    del state["config"]["sampler"]  # as states were before there was a choice
+    assert type(DPPCA.from_state(state)._noise) is SecureNoise
+    with pytest.raises(ParameterError, match="`sampler` must be one of exact, opendp"):
+        model(sampler="laplace")
 
 
 @pytest.mark.parametrize(

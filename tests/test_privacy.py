@@ -420,12 +420,12 @@ def test_the_child_of_a_fork_forgets(form: str) -> None:
         warnings.simplefilter("ignore")  # a fork of a process with threads
         child = os.fork()
     if child == 0:
-        found = f"{m.n_seen} {len(m._method.correlated._past)} {len(m._method.whitener._past)}"
+        found = f"{m.n_seen} {len(m._method.correlated._sums)} {len(m._method.whitener._expected)}"
         os.write(write, found.encode())
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 100).decode() == f"{m.batch_size} 0 0"
-    assert m.n_seen == m.batch_size + 10 and len(m._method.correlated._past) == 1
+    assert m.n_seen == m.batch_size + 10 and len(m._method.correlated._sums) == 2
 
 
 @pytest.mark.parametrize("form", ["moment", "gradient", "scout"])

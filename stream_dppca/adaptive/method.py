@@ -23,12 +23,12 @@ import numpy as np
 
 from ..arrays import FloatArray
 from ..calibration import gaussian_mu
-from ..errors import BatchSizeError, ParameterError
+from ..errors import BatchSizeError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import orthonormal
 from ..statistics import Form, Rows
-from .correlated import CorrelatedRelease, Released
+from .correlated import DECAYS, CorrelatedRelease, Released
 from .estimate import RunningEstimate
 from .queries import Gradients, SecondMoments, unpack
 from .radius import FIRST, LAST, count_of_counts, noisy_radius, radius
@@ -36,12 +36,8 @@ from .whitening import Whitener
 
 __all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "range_share", "smallest_batch"]
 
-#: In how many releases a batch takes part.
-BANDWIDTH = 32
-#: Coordinates that one record may reach; the proof of the grid is for this many.
-MOST_COORDINATES = 2**24
 #: Weights of a batch in later releases fall as (1 + age)^-power.
-MOMENT_POWER, GRADIENT_POWER = 0.55, 0.65
+MOMENT_POWER, GRADIENT_POWER = 0.57, 0.65
 
 
 def range_share(rows: int, mu: float) -> float:
@@ -92,15 +88,11 @@ class AdaptiveMethod(ABC):
         share = range_share(rows, self.mu)
         self.mu_range = self.mu * math.sqrt(share)
         self.mu_mean = self.mu * math.sqrt(1 - share)
-        self.correlated = CorrelatedRelease(mu=self.mu_mean, bandwidth=BANDWIDTH)
-        self.whitener = Whitener(sampling=sampling, bandwidth=BANDWIDTH)
+        self.correlated = CorrelatedRelease(mu=self.mu_mean, decays=DECAYS)
+        self.whitener = Whitener(sampling=sampling, decays=DECAYS)
         self.estimate = RunningEstimate(size)
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
-        d, k = self.W.shape
-        if d * k * BANDWIDTH > MOST_COORDINATES:
-            most = MOST_COORDINATES // BANDWIDTH
-            raise ParameterError("features", f"times components must be at most {most}", d * k)
         smallest = smallest_batch(self.mu)
         if rows < smallest:
             why = "with fewer records the range cannot be found within the noise"
@@ -127,6 +119,8 @@ class AdaptiveMethod(ABC):
             mean, sensitivity=sensitivity, power=self._power(), noise=noise
         )
         # 3. Step. From here on, post-processing.
+        if released.first:
+            self.whitener.forget()
         unit = self.mu_mean / sensitivity
         weight_before = self.estimate.weight
         spread = self._learn(released, sensitivity, unit)
@@ -190,7 +184,7 @@ class MomentMethod(AdaptiveMethod):
         return (d * (d + 1) // 2,)
 
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
-        white = self.whitener(released.row, released.y, np.zeros(()), unit)
+        white = self.whitener(released.weights, released.y, gain=unit)
         self.estimate.add(white, self.whitener, view=lambda v: unpack(v) @ self.W)
         k = self.W.shape[1]
         values, vectors = np.linalg.eigh(unpack(self.estimate.theta))
@@ -267,7 +261,9 @@ class GradientMethod(AdaptiveMethod):
         offset = self.V @ (factor * self.L - bulk * np.eye(k)) * unit
         self.L = self.L + (rayleigh + rayleigh.T) / 2
 
-        white = self.whitener(released.row, released.y[:d], offset, self.gain * unit)
+        white = self.whitener(
+            released.weights, released.y[:d], offset=offset, gain=self.gain * unit
+        )
         if self.estimate.add(white, self.whitener):
             self.gain = math.sqrt(k / d)
         cosine = math.sqrt(max(1 - 1 / self.estimate.signal, 0.0))

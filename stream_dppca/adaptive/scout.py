@@ -24,8 +24,8 @@ from ..calibration import gaussian_mu
 from ..method import Outcome
 from ..noise import Noise
 from ..statistics import Rows
-from .correlated import CorrelatedRelease
-from .method import BANDWIDTH, MOMENT_POWER, AdaptiveMethod, GradientMethod, MomentMethod
+from .correlated import weights
+from .method import MOMENT_POWER, AdaptiveMethod, GradientMethod, MomentMethod
 from .queries import unpack
 
 __all__ = ["ScoutMethod", "adaptive_method", "form_for", "scout_noise"]
@@ -142,7 +142,7 @@ def scout_noise(*, d: int, epsilon: float, delta: float, rows: int, ratio: float
     ratio
         The total variance, in the same units.
     """
-    own = float(CorrelatedRelease(mu=1.0, bandwidth=BANDWIDTH).column(SCOUT_POWER)[0])
+    own = weights(SCOUT_POWER).own
     return 2 * ratio * math.sqrt(d) / (rows * gaussian_mu(epsilon, delta) * own)
 
 

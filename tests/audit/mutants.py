@@ -68,18 +68,18 @@ BOTH = ("moment", "gradient")
 SCOUT = ("scout",)
 # In units of theta: `alone` is theta in those of the query.
 EXACT_MOMENT = """unpack(
-    scout.correlated._past[0].query
+    scout.correlated._sums[-1]
     * np.linalg.norm(scout.estimate.theta)
-    / np.linalg.norm(scout.correlated._past[0].alone)
+    / np.linalg.norm(scout.correlated._solved[-1])
 )"""
-DRAW = "noise:SeededNoise._discrete_gaussian"
+DRAW = "noise.sources:SeededNoise._rounded_gaussian"
 
 MUTANTS = (
     # The paper's method
-    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "A1 mean canary", PAPER, 2400),
-    Mutant("noise halved, law", DRAW, "* GRID_SD", "* GRID_SD / 2", "A5 law", PAPER, 200),
-    Mutant("noise halved, public", DRAW, "* GRID_SD", "* GRID_SD / 2", "A7 public stream", PAPER),
-    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "A5 law", PAPER, 1000),
+    Mutant("noise halved", DRAW, "* sd", "* sd / 2", "A1 mean canary", PAPER, 2400),
+    Mutant("noise halved, law", DRAW, "* sd", "* sd / 2", "A5 law", PAPER, 200),
+    Mutant("noise halved, public", DRAW, "* sd", "* sd / 2", "A7 public stream", PAPER),
+    Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "A5 law", PAPER, 1000),
     Mutant(
         "no threshold, Algorithm 4",
         "paper.histogram:private_histogram",
@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "noise reused across batches",
-        "noise:SeededNoise.at_batch",
+        "noise.sources:SeededNoise.at_batch",
         "(self.seed, batch)",
         "(self.seed, 0)",
         "A2 difference",
@@ -163,8 +163,8 @@ MUTANTS = (
         2000,
     ),
     # The adaptive method
-    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "mean canary", BOTH),
-    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "law", BOTH, 300),
+    Mutant("noise halved", DRAW, "* sd", "* sd / 2", "mean canary", BOTH),
+    Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "law", BOTH, 300),
     Mutant(
         "sensitivity rho for sqrt 2 rho",
         "adaptive.queries:SecondMoments.sensitivity",
@@ -201,24 +201,57 @@ MUTANTS = (
     ),
     Mutant(
         "column not normalised",
-        "adaptive.correlated:CorrelatedRelease.column",
-        "weights / np.linalg.norm(weights)",
-        "weights",
+        "adaptive.correlated:weights",
+        "later] / length",
+        "later]",
         "column length",
         BOTH,
     ),
     Mutant(
         "past enters too strongly",
-        "adaptive.correlated:CorrelatedRelease.column",
-        "weights / np.linalg.norm(weights)",
-        "weights",
+        "adaptive.correlated:weights",
+        "later] / length",
+        "later]",
         "mean canary",
         ("moment",),
         4000,
     ),
     Mutant(
+        "running sums that do not decay",
+        "adaptive.correlated:CorrelatedRelease._moved",
+        "part *= decay",
+        "pass",
+        "column length",
+        BOTH,
+    ),
+    Mutant(
+        "the newest query twice in the running sums",
+        "adaptive.correlated:CorrelatedRelease._moved",
+        "weight * newest",
+        "2 * weight * newest",
+        "column length",
+        BOTH,
+    ),
+    Mutant(
+        "the newest query twice in the running sums",
+        "adaptive.correlated:CorrelatedRelease._moved",
+        "weight * newest",
+        "2 * weight * newest",
+        "mean canary",
+        ("moment",),
+        6000,
+    ),
+    Mutant(
+        "an endless column measured over one entry",
+        "adaptive.correlated:_basis",
+        "1 / (1 - np.outer(lam, lam))",
+        "np.ones((len(lam), len(lam)))",
+        "column length",
+        BOTH,
+    ),
+    Mutant(
         "noise reused across batches",
-        "noise:SeededNoise.at_batch",
+        "noise.sources:SeededNoise.at_batch",
         "(self.seed, batch)",
         "(self.seed, 0)",
         "law",
@@ -280,31 +313,31 @@ MUTANTS = (
     Mutant(
         "copies share the secret history",
         "adaptive.correlated:CorrelatedRelease.__getstate__",
-        "return self.mu, self.bandwidth",
-        "return self.mu, self.bandwidth, self._past",
+        "return self.mu, self.decays, self.horizon",
+        "return self.mu, self.decays, self.horizon, self._sums",
         "copies",
         BOTH,
         also=(
             (
                 "adaptive.correlated:CorrelatedRelease.__setstate__",
-                "self.mu, self.bandwidth = state\n    self.forget()",
-                "self.mu, self.bandwidth, self._past = state",
+                "= state\n    self.forget()",
+                "= state[:3]\n    self.forget()\n    self._sums = state[3]",
             ),
             (
                 "adaptive.whitening:Whitener.__getstate__",
-                "return self.sampling, self.bandwidth",
-                "return self.sampling, self.bandwidth, self._past",
+                "return self.sampling, self.decays",
+                "return self.sampling, self.decays, self._expected",
             ),
             (
                 "adaptive.whitening:Whitener.__setstate__",
-                "self.sampling, self.bandwidth = state\n    self.forget()",
-                "self.sampling, self.bandwidth, self._past = state",
+                "= state\n    self.forget()",
+                "= state[:2]\n    self.forget()\n    self._expected = state[2]",
             ),
         ),
     ),
     # The scout
-    Mutant("noise halved", DRAW, "* GRID_SD", "* GRID_SD / 2", "canary", SCOUT, 1500),
-    Mutant("noise x0.8", DRAW, "* GRID_SD", "* GRID_SD * 0.8", "law", SCOUT, 100),
+    Mutant("noise halved", DRAW, "* sd", "* sd / 2", "canary", SCOUT, 1500),
+    Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "law", SCOUT, 100),
     Mutant(
         "decides by the exact moment",
         "adaptive.scout:ScoutMethod._decide",
@@ -325,7 +358,7 @@ MUTANTS = (
         "gradients start from the exact components",
         "adaptive.scout:ScoutMethod._decide",
         "scout.W if len(shown) else start",
-        "np.linalg.eigh(unpack(scout.correlated._past[0].query))[1][:, : -k - 1 : -1]",
+        "np.linalg.eigh(unpack(scout.correlated._sums[-1]))[1][:, : -k - 1 : -1]",
         "script",
         SCOUT,
     ),
@@ -349,9 +382,9 @@ MUTANTS = (
     ),
     Mutant(
         "column not normalised",
-        "adaptive.correlated:CorrelatedRelease.column",
-        "weights / np.linalg.norm(weights)",
-        "weights",
+        "adaptive.correlated:weights",
+        "later] / length",
+        "later]",
         "canary",
         SCOUT,
         50,

@@ -145,16 +145,17 @@ def components(
 
 
 @lru_cache(maxsize=16)
-def noise_of_sums(column: tuple[float, ...], batches: int = 1024) -> tuple[float, ...]:
+def noise_of_sums(
+    own: float, later: tuple[float, ...], decays: tuple[float, ...], batches: int = 1024
+) -> tuple[float, ...]:
     """What each batch adds to the noise variance of a sum of `alone` of `CorrelatedRelease`.
 
-    They are C^-1 xi for a banded Toeplitz matrix C with this column, so the sum of n of them is xi
+    They are C^-1 xi for a Toeplitz matrix C with these weights, so the sum of n of them is xi
     times the running sums of the series 1/C, and the nth batch adds the square of the nth.
     """
-    inverse = np.zeros(batches)
-    inverse[0] = 1 / column[0]
-    falling = np.array(column[:0:-1])
-    for t in range(1, batches):
-        past = min(t, len(column) - 1)
-        inverse[t] = -float(falling[-past:] @ inverse[t - past : t]) / column[0]
+    inverse, sums = [], np.zeros(len(decays))
+    for t in range(batches):
+        alone = (float(t == 0) - float(sums.sum())) / own
+        inverse.append(alone)
+        sums = np.array(decays) * sums + np.array(later) * alone
     return tuple((np.cumsum(inverse) ** 2).tolist())

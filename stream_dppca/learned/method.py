@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..adaptive.correlated import CorrelatedRelease
+from ..adaptive.correlated import CorrelatedRelease, Released
 from ..adaptive.queries import unpack
 from ..arrays import FloatArray
 from ..calibration import gaussian_mu
@@ -50,13 +50,13 @@ __all__ = ["LearnedMethod", "Memory", "constant", "radius_quantile", "smallest_l
 #: "auto", "all", or a number of batches.
 Memory = str | float
 
-#: In how many releases a batch takes part, and how its weights fall. At equal weights of all
-#: batches this power has the least noise after 8 to 50 of them.
-BANDWIDTH, POWER = 32, 0.8
-#: Coordinates that one record may reach; the proof of the grid is for this many.
-MOST_COORDINATES = 2**24
+#: How fast a batch fades from later releases. With equal weights for all batches, this power has
+#: the least noise after 8 to 50 of them.
+POWER = 0.8
+#: Second moments of more features than this take too long.
+MOST_FEATURES = 1023
 #: Share of mu^2 with which scales that are not known are looked for in every batch.
-LOOK = 0.03
+LOOK = 0.06
 #: More than `histograms.SURE`: looks are repeated.
 _LOOK_SURE = 5.5
 #: A scale is widened if the second moment of z in one batch is above this ...
@@ -138,8 +138,8 @@ class LearnedMethod:
             known_center=known_center,
         )
         self.standard: Standard = self.warm_up.standard
-        self.correlated = CorrelatedRelease(mu=self.mu_mean, bandwidth=BANDWIDTH)
-        self._released = 0  # batches in the present C
+        self.correlated = CorrelatedRelease(mu=self.mu_mean)
+        self._released = 0  # batches before this one in the present C
         self.moments = RunningMoments(d + 1)
         self.recent = RunningMoments(d + 1)
         self.alarm = DriftAlarm()
@@ -149,9 +149,9 @@ class LearnedMethod:
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
         d = self.W.shape[0]
-        size = (d + 1) * (d + 2) // 2
-        if size * BANDWIDTH > MOST_COORDINATES:
-            raise ParameterError("features", "must be at most 1022 if the centre is learned", d)
+        if d > MOST_FEATURES:
+            rule = f'must be at most {MOST_FEATURES} with center="mean" or scales="learn"'
+            raise ParameterError("features", rule, d)
         smallest = smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center)
         if rows < smallest:
             why = f"with fewer records the warm-up takes more than {MOST_WARM_UP} batches"
@@ -178,7 +178,7 @@ class LearnedMethod:
         look = self._look(rows, noise)
         # From here on, post-processing.
         unit = self.mu_mean / sensitivity
-        dropped = self._learn(released.alone / unit, unit)
+        dropped = self._learn(released, unit)
         if look is not None:
             self._find_scales(*look)
         found = self._read()
@@ -214,13 +214,14 @@ class LearnedMethod:
 
     # Post-processing.
 
-    def _learn(self, alone: FloatArray, unit: float) -> bool:
+    def _learn(self, released: Released, unit: float) -> bool:
         """Add a batch's own moments. Returns True if the past was dropped."""
-        column = tuple(self.correlated.column(POWER).tolist())
-        adds = noise_of_sums(column)
+        column = released.weights
+        adds = noise_of_sums(column.own, column.later, self.correlated.decays)
+        self._released = 0 if released.first else self._released + 1
         noise = adds[min(self._released, len(adds) - 1)] / unit**2
-        self._released += 1
-        own = 1 / (column[0] * unit)  # noise sd of this batch alone, about
+        alone = released.alone / unit
+        own = 1 / (column.own * unit)  # noise sd of this batch alone, about
         dropped = self.memory == "auto" and self.moments.weight >= 2 and self._changed(alone, own)
         if dropped:
             self.moments = self.recent.copy()

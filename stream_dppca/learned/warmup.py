@@ -53,8 +53,9 @@ _BALL = 3.0
 _COARSEST = 2.0**-14
 #: With a smaller share of valid records than this, nothing that was found is trusted.
 _ENOUGH = 0.25
-#: Edges of `LengthCounts` over d: a sixth of an octave each, from 1/4 to 16.
-_LENGTHS = 2.0 ** (np.arange(37) / 6 - 2)
+#: Edges of `LengthCounts` over d: a sixth of an octave each, from 1 to 8. Standardised records have
+#: mean 1; a quiet start must not lead to a radius below that.
+_LENGTHS = 2.0 ** (np.arange(19) / 6)
 
 
 def warm_up_batches(*, d: int, mu: float, units: int, known_center: bool) -> int:

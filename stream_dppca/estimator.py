@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base
 
+from . import state as saved
 from .adaptive import adaptive_method
 from .arrays import FloatArray
 from .batch import Reading
@@ -32,7 +34,6 @@ __all__ = ["DPPCA"]
 MethodName = Literal["adaptive", "paper"]
 Centering = Literal["none", "pairs"]
 
-STATE_VERSION = 1
 #: Bounds on rounding are worked out for batches up to this size.
 LARGEST_BATCH = 2**22
 
@@ -271,7 +272,8 @@ class DPPCA(base.MiniBatchTransformer):
         The partial batch is not in it: whoever restores reads those records again.
         """
         return {
-            "version": STATE_VERSION,
+            "version": saved.VERSION,
+            "unit": saved.UNIT,
             "config": self._config(),
             "n_batches": self._n_batches,
             "method": self._method.state(),
@@ -280,15 +282,15 @@ class DPPCA(base.MiniBatchTransformer):
 
     @classmethod
     def from_state(cls, state: dict[str, Any], **expected: Any) -> DPPCA:
-        """An estimator that goes on where `state` was taken, with an empty partial batch.
+        """An estimator that resumes where `state` was taken, with an empty partial batch.
 
         Parameters
         ----------
         state
-            What `state()` returned, or the same after a trip through JSON.
+            What `state()` returned, or the same after a trip through JSON; also one of version 1.
         expected
-            Parameters of `DPPCA`. Any that differs from the state's is refused by name; those that
-            are left out are taken from the state.
+            Parameters of `DPPCA`. One that differs from the state's is refused by name. All that
+            are left out come from the state, never from the defaults of today.
 
         Examples
         --------
@@ -298,23 +300,24 @@ class DPPCA(base.MiniBatchTransformer):
         ...
         stream_dppca.errors.StateError: state field `config.epsilon` is 1.0, expected 2.0
         """
-        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
-            found = state.get("version") if isinstance(state, dict) else type(state).__name__
-            raise StateError("version", f"is {found!r}, expected {STATE_VERSION}")
+        state = saved.sections(state)
+        names = inspect.signature(cls).parameters
+        params = saved.complete(state["config"], names)
         try:
-            params = dict(state["config"])
             params["features"] = tuple(params["features"])
             if params["step"] is not None:
                 params["step"] = InverseTime(**params["step"])
             restored = cls(**params)
-        except (KeyError, TypeError, ParameterError) as error:
+        except (TypeError, ParameterError) as error:
             raise StateError("config", f"cannot be used: {error}") from None
-        fresh = cls(**{**params, **expected})._config()
-        if fresh["sampler"] != restored.sampler:  # the one parameter that may change
-            restored = cls(**{**params, "sampler": fresh["sampler"]})
-        for name, saved in restored._config().items():
-            if fresh[name] != saved:
-                raise StateError(f"config.{name}", f"is {saved!r}, expected {fresh[name]!r}")
+        config, wanted = restored._config(), cls(**{**params, **expected})._config()
+        if wanted["sampler"] != config["sampler"]:  # the one parameter that may change
+            restored = cls(**{**params, "sampler": wanted["sampler"]})
+            config = restored._config()
+        for name in expected:
+            if wanted[name] != config[name]:
+                problem = f"is {config[name]!r}, expected {wanted[name]!r}"
+                raise StateError(f"config.{name}", problem)
         try:
             restored._method.load(state["method"])
             restored._n_batches = int(state["n_batches"])

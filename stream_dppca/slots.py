@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .arrays import FloatArray, aligned
 from .batch import Batch, Reading
 from .secrecy import forget_in_child
-from .values import PLAIN, column, number
+from .values import PLAIN, column, number, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,10 +116,9 @@ class SlotBuffer:
         """The declared columns of a frame as floats; NaN for what is missing or not a number."""
         if (where := self._columns(frame)) is not None:
             chosen = frame if where == slice(None) else frame.iloc[:, where]
-            values = chosen.to_numpy()
-            if values.dtype.kind in "biuf":  # all columns are plain numbers
+            if all(map(plain, set(chosen.dtypes.tolist()))):
                 with np.errstate(all="ignore"):
-                    return np.asarray(values, dtype=np.float64)
+                    return np.asarray(chosen.to_numpy(), dtype=np.float64)
         X = np.empty((len(frame), len(self.features)))
         with np.errstate(all="ignore"):
             for j, feature in enumerate(self.features):

@@ -26,7 +26,7 @@ from .arrays import FloatArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PLAIN", "column", "number"]
+__all__ = ["PLAIN", "column", "number", "plain"]
 
 #: Types of which `float` and `struct` read every value as `number` does.
 PLAIN = frozenset(
@@ -56,6 +56,11 @@ def number(value: Any) -> float:
     return math.nan
 
 
+def plain(dtype: Any) -> bool:
+    """True for numpy's real numbers, all of which numpy converts as `number` does."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
+
+
 def column(frame: pd.DataFrame, name: Any) -> FloatArray | float:
     """The column of a frame as floats, value by value; NaN if it is not there exactly once."""
     if name not in frame.columns:
@@ -63,11 +68,7 @@ def column(frame: pd.DataFrame, name: Any) -> FloatArray | float:
     values = frame[name]
     if values.ndim != 1:  # the name stands twice: which one is meant cannot be known
         return math.nan
-    if isinstance(values.dtype, np.dtype):
-        kind = values.dtype.kind
-        if kind in "biuf":
-            return np.asarray(values, dtype=np.float64)
-        if kind == "c":
-            cells = values.to_numpy()
-            return np.where(cells.imag == 0, cells.real, np.nan).astype(np.float64)
+    kind = getattr(values.dtype, "kind", "O")
+    if kind in "biuf":
+        return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
     return np.fromiter(map(number, values.astype(object)), np.float64, len(values))

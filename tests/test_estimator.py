@@ -326,7 +326,9 @@ def test_the_sampler_may_change() -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    [None, [], {}, {"version": 2}, {"version": 1}, {"version": 1, "config": {}},
+    [None, [], {}, {"version": 3}, {"version": 2}, {"version": 1}, {"version": 1, "config": {}},
+     {**model().state(), "version": 3}, {**model().state(), "unit": "subject"},
+     {**model().state(), "centre": [0.0]}, {**model().state(), "config": None},
      {**model().state(), "method": {}}, {**model().state(), "method": {"W": [[1.0]]}},
      {**model().state(), "n_batches": None}],
 )  # fmt: skip

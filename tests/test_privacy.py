@@ -33,7 +33,9 @@ from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts, radius
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.calibration import gaussian_delta
 from stream_dppca.errors import StateError
+from stream_dppca.method import checked_basis
 from stream_dppca.noise import Noise
+from stream_dppca.oja import orthonormal
 from stream_dppca.paper.dppca import halves
 from stream_dppca.paper.mean import MeanBudget, private_mean
 from stream_dppca.slots import SlotBuffer
@@ -445,6 +447,39 @@ def test_a_state_with_another_basis_is_refused(form: str, scale: float) -> None:
                 DPPCA.from_state(broken)
     with pytest.raises(StateError), kept:
         DPPCA.from_state(state | {"n_batches": -3})
+
+
+def tampered(W: NDArray[np.float64]) -> NDArray[np.float64]:
+    return W * (1 + 4e-10)  # W^T W is off the identity by less than 1e-9
+
+
+def test_what_a_basis_that_is_slightly_off_would_do() -> None:
+    """Far from the centre by its length, at the centre by the formula: a term 50 times too long."""
+    w, L = tampered(np.eye(4)[:, :1]), np.array([[1e6]])
+    X = np.zeros((100, 4))
+    X[7, 0] = math.sqrt(1e6 * (1 + 2.7e-5))
+    one, bound = clipped_mean(batch_of(X), Gradients(w, L), 0.3)
+    nothing, _ = clipped_mean(batch_of(np.where(X, np.nan, 0.0)), Gradients(w, L), 0.3)
+    assert np.linalg.norm(one - nothing) > 40 * bound
+
+
+@pytest.mark.parametrize("form", ["moment", "gradient", "scout", "paper"])
+def test_a_basis_that_is_slightly_off_is_refused(form: str) -> None:
+    state = model(form).state()
+    for name in {"W", "V"} & set(state["method"]):
+        broken = copy.deepcopy(state)
+        broken["method"][name] = tampered(np.array(state["method"][name])).tolist()
+        with pytest.raises(StateError), in_form(form):
+            DPPCA.from_state(broken)
+
+
+@pytest.mark.parametrize("d, k", [(1, 1), (3, 2), (5, 5), (40, 39), (60, 60), (300, 4)])
+def test_an_honest_basis_is_taken_as_it_is(d: int, k: int) -> None:
+    rng = np.random.default_rng(d)
+    for _ in range(10):
+        U, _, Vt = np.linalg.svd(rng.standard_normal((d, k)), full_matrices=False)
+        for W in (orthonormal(U * np.logspace(0, -9, k)), U @ Vt, orthonormal(U @ Vt[:, ::-1])):
+            assert np.array_equal(checked_basis(W.tolist(), like=W), W)
 
 
 def test_the_statement_is_that_of_the_mechanism() -> None:

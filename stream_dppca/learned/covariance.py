@@ -100,6 +100,11 @@ class Components:
     sd: float  #: noise sd of a variance
     valid: float  #: w
 
+    def ratio_sd(self) -> FloatArray:
+        """Noise sd of the shares of the variance: of what is along, and of the total."""
+        share = self.values / self.total
+        return np.asarray(self.sd / self.total * np.sqrt(1 + share**2 * len(self.mean)))
+
 
 def components(
     moments: RunningMoments,

@@ -25,18 +25,20 @@ Delta: none beyond that of mu.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
 from ..adaptive.correlated import CorrelatedRelease, Released
 from ..adaptive.queries import unpack
-from ..arrays import FloatArray
+from ..arrays import BoolArray, FloatArray, IntArray
 from ..calibration import gaussian_mu
 from ..errors import BatchSizeError, ParameterError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import orthonormal
+from ..projector import Projector
 from ..statistics import Rows
 from .covariance import Components, RunningMoments, components, noise_of_sums
 from .drift import RECENT, DriftAlarm
@@ -45,8 +47,17 @@ from .standard import CLAMP, Standard
 from .statistics import AugmentedMoments, OctaveCounts
 from .warmup import WarmUp, warm_up_batches
 
-__all__ = ["LearnedMethod", "Memory", "constant", "radius_quantile", "smallest_learned_batch"]
+__all__ = [
+    "WARMING_UP",
+    "LearnedMethod",
+    "Memory",
+    "constant",
+    "radius_quantile",
+    "smallest_learned_batch",
+]
 
+#: Reason of a release during the warm-up.
+WARMING_UP = "warming up"
 #: "auto", "all", or a number of batches.
 Memory = str | float
 
@@ -80,7 +91,7 @@ def radius_quantile(*, d: int, mu: float, units: int) -> float:
     """
     sampling = 0.5 * units * mu**2 / d**1.5
     few = 1 - min(0.15, 1.2 / d)
-    return few + max(0.97 - few, 0.0) * sampling / (sampling + 5)
+    return float(few + max(0.97 - few, 0.0) * sampling / (sampling + 5))
 
 
 def smallest_learned_batch(*, d: int, mu: float, known_center: bool) -> int:
@@ -166,7 +177,7 @@ class LearnedMethod:
         if self.warming_up:
             self.warm_up.step(rows, noise)
             self.standard = self.warm_up.standard
-            return Outcome.skip("warming up")
+            return Outcome.skip(WARMING_UP)
         query = self._query()
         sensitivity = query.sensitivity(self.units)
         released = self.correlated.release(
@@ -187,6 +198,8 @@ class LearnedMethod:
             range=math.sqrt(query.radius),
             step=1 / self.moments.weight,
             sigma=1 / unit,
+            ratio=found.values / found.total,
+            ratio_sd=found.ratio_sd(),
             drift=dropped,
         )
 
@@ -194,13 +207,11 @@ class LearnedMethod:
         b, radius = constant(self.W.shape[0]), self.warm_up.radius
         if radius is None:
             raise RuntimeError("the warm-up is not over")
-        return AugmentedMoments(
-            **self.standard.parameters(), constant=b, radius=radius + b * b
-        )
+        return AugmentedMoments(**self.standard.parameters(), constant=b, radius=radius + b * b)
 
     # Private: a look at features whose spread is not known.
 
-    def _look(self, rows: Rows, noise: Noise) -> tuple[FloatArray, float, FloatArray] | None:
+    def _look(self, rows: Rows, noise: Noise) -> tuple[FloatArray, float, IntArray] | None:
         """Noisy counts of their distances from the centre, the sd of the noise, and which."""
         which = np.flatnonzero(~self.standard.known)
         if not which.size:
@@ -210,7 +221,7 @@ class LearnedMethod:
         counts = noise.gaussian(
             rows.total(octaves), sensitivity=octaves.sensitivity, mu=self.mu_look
         )
-        return counts, octaves.sensitivity / self.mu_look, which
+        return counts, octaves.sensitivity / self.mu_look, which.astype(np.int64)
 
     # Post-processing.
 
@@ -262,7 +273,7 @@ class LearnedMethod:
         factor = np.where(too_small, np.sqrt(np.clip(square, 1.0, CLAMP**2)), 1.0)
         self._rescale(factor, self.standard.known)
 
-    def _find_scales(self, counts: FloatArray, sd: float, which: FloatArray) -> None:
+    def _find_scales(self, counts: FloatArray, sd: float, which: IntArray) -> None:
         """Add up the looks, and take the scales that show."""
         self.looks[which] += counts
         self.looked[which] += 1
@@ -290,7 +301,7 @@ class LearnedMethod:
                 moments.rescale(only)
         self._rescale(factor, known)
 
-    def _rescale(self, factor: FloatArray, known: FloatArray) -> None:
+    def _rescale(self, factor: FloatArray, known: BoolArray) -> None:
         """Multiply scales by factors; what was learned in the old ones is converted."""
         if (factor == 1.0).all():
             return
@@ -303,6 +314,21 @@ class LearnedMethod:
         self.W = orthonormal(found.W, like=self.W)
         self.components = found
         return found
+
+    def projector(self, features: tuple[Hashable, ...]) -> Projector | None:
+        """What scores raw records, None before anything has been learned."""
+        found = self.components
+        if found is None:
+            return None
+        return Projector(
+            features,
+            self.W,
+            self.standard.center,
+            self.standard.scale,
+            self.standard.clamp,
+            found.mean,
+            np.where(np.isfinite(found.spread), found.spread, 0.0),
+        )
 
     # State
 

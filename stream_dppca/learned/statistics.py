@@ -127,7 +127,8 @@ class LengthCounts:
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         bins = np.searchsorted(np.array(self.edges), np.einsum("ij,ij->i", Z, Z))
-        return _counts(bins[:, np.newaxis], len(self.edges) + 1, block.null[:, np.newaxis])[0]
+        counts = _counts(bins[:, np.newaxis], len(self.edges) + 1, block.null[:, np.newaxis])
+        return np.asarray(counts[0])
 
     @property
     def sensitivity(self) -> float:
@@ -204,7 +205,7 @@ def standardised(
     Z = (block.X - np.array(center)) / np.array(scale)
     Z[~np.isfinite(Z)] = 0.0
     Z[block.null] = 0.0
-    return np.clip(Z, -edge, edge, out=Z)
+    return np.asarray(np.clip(Z, -edge, edge, out=Z))
 
 
 def _in_no_bin(block: Block, values: FloatArray) -> BoolArray:

@@ -7,7 +7,7 @@ Six questions are asked one after the other, each with parameters from the answe
 |---|---|---|---|
 | octaves of all features | `OctaveCounts` around 0 | sqrt(2 d) | 5/20 |
 | where in them | `GridCounts`, 64 cells | sqrt(2 d) | 3/20 |
-| where in the fullest cells | `GridCounts` | sqrt(2 d') for the d' features still too coarse | 3/20 |
+| where in the fullest cells | `GridCounts`, d' features that need it | sqrt(2 d') | 3/20 |
 | how far from there | `OctaveCounts` around the centre | sqrt(2 d) | 5/20 |
 | mean and variance within the clamp | `MomentsInBall` | 2 R | 3/20 |
 | lengths of standardised records | `LengthCounts` | sqrt 2 | 1/20 |
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,9 +133,7 @@ class WarmUp:
         self.high = np.full(d, 1.0)
         self.mass = np.full(d, float(self.units))
         self.coarse = np.ones(d, dtype=np.bool_)  # still to be located
-        self.standard = Standard(
-            np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d, dtype=np.bool_)
-        )
+        self.standard = Standard(np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d, dtype=np.bool_))
         self.valid = 1.0  # noisy share of units that are not nulls
         self.radius: float | None = None  # of |z|^2, when everything is known
 
@@ -271,7 +269,7 @@ class WarmUp:
         variance = np.clip(square - first**2, floor, CLAMP**2 / 2)
         center = standard.center + np.where(standard.known, first * standard.scale, 0.0)
         scale = standard.scale * np.where(standard.known, np.sqrt(variance), 1.0)
-        self.standard = Standard(center, np.maximum(scale, FLOOR), standard.resolution, standard.known)
+        self.standard = replace(standard, center=center, scale=np.maximum(scale, FLOOR))
 
     def _learn_radius(self, counts: FloatArray, sd: float) -> None:
         """The smallest length beyond which at most a share 1 - quantile of the valid units lies."""

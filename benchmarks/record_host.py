@@ -1,11 +1,7 @@
 """Records telemetry of this machine: 28 counters and gauges, 200 times a second.
 
     pip install psutil
-    python -m benchmarks.record_host --load --seconds 125 benchmarks/data/host.npz
-
-With `--load`, a process of its own works for some seconds, rests for some, and so on, so that an
-idle machine has something to show: sums of numbers, files that are written and read, memory that
-is taken and given back, packets to itself.
+    python -m benchmarks.record_host --seconds 125 benchmarks/data/host.npz
 
 Every column is a number that the kernel keeps for the machine as a whole (processor time,
 interrupts, memory, network and disk traffic, load). No process, user, address or file name is
@@ -16,10 +12,6 @@ rates from the levels.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import random
-import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -71,40 +63,12 @@ def record(seconds: float) -> NDArray[np.float64]:
     return np.array(rows)
 
 
-def work() -> None:
-    """Work and rest in turn, until the process is ended."""
-    inbox, outbox = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
-    inbox.bind(("127.0.0.1", 0))
-    while True:
-        until = time.monotonic() + random.uniform(1.0, 5.0)
-        held = []
-        with tempfile.TemporaryFile() as file:
-            while time.monotonic() < until:
-                block = np.random.default_rng().bytes(1 << 18)
-                held.append(block)
-                file.write(block)
-                file.flush()
-                outbox.sendto(block[:1024], inbox.getsockname())
-                inbox.recv(2048)
-                np.linalg.eigvalsh(np.cov(np.random.default_rng().normal(size=(60, 200))))
-                time.sleep(0.002)
-        del held
-        time.sleep(random.uniform(1.0, 5.0))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--load", action="store_true", help="work and rest in turn meanwhile")
     parser.add_argument("path", type=Path)
     arguments = parser.parse_args()
-    load = multiprocessing.Process(target=work, daemon=True)
-    if arguments.load:
-        load.start()
-    levels = record(arguments.seconds)
-    if arguments.load:
-        load.terminate()
-    np.savez_compressed(arguments.path, levels=levels, names=np.array(NAMES))
+    np.savez_compressed(arguments.path, levels=record(arguments.seconds), names=np.array(NAMES))
     print(f"{arguments.path}: {arguments.path.stat().st_size} bytes")
 
 

@@ -102,7 +102,7 @@ class Components:
 
     def ratio_sd(self) -> FloatArray:
         """Noise sd of the shares of the variance: of what is along, and of the total."""
-        share = self.values / self.total
+        share = np.clip(self.values / self.total, 0.0, 1.0)
         return np.asarray(self.sd / self.total * np.sqrt(1 + share**2 * len(self.mean)))
 
 

@@ -198,7 +198,7 @@ class LearnedMethod:
             range=math.sqrt(query.radius),
             step=1 / self.moments.weight,
             sigma=1 / unit,
-            ratio=found.values / found.total,
+            ratio=np.clip(found.values / found.total, 0.0, 1.0),
             ratio_sd=found.ratio_sd(),
             drift=dropped,
         )

@@ -7,10 +7,10 @@ Six questions are asked one after the other, each with parameters from the answe
 |---|---|---|---|
 | octaves of all features | `OctaveCounts` around 0 | sqrt(2 d) | 5/20 |
 | where in them | `GridCounts`, 64 cells | sqrt(2 d) | 3/20 |
-| where in the fullest cells | `GridCounts`, d' features that need it | sqrt(2 d') | 3/20 |
+| where in the fullest cells | `GridCounts`, d' features that need it | sqrt(2 d') | 2/20 |
 | how far from there | `OctaveCounts` around the centre | sqrt(2 d) | 5/20 |
 | mean and variance within the clamp | `MomentsInBall` | 2 R | 3/20 |
-| lengths of standardised records | `LengthCounts` | sqrt 2 | 1/20 |
+| lengths of standardised records | `LengthCounts` | sqrt 2 | 2/20 |
 
 Adjacency: one record is replaced, or turns null.
 Noise: a question with share f of a batch has N(0, (sensitivity/mu)^2/f) on every coordinate.
@@ -40,7 +40,7 @@ from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts
 __all__ = ["WarmUp", "length_grid", "warm_up_batches"]
 
 #: Twentieths of the warm-up's budget, question by question.
-SHARES = {"octaves": 5, "grid": 3, "fine grid": 3, "distances": 5, "moments": 3, "lengths": 1}
+SHARES = {"octaves": 5, "grid": 3, "fine grid": 2, "distances": 5, "moments": 3, "lengths": 2}
 _OF_CENTER = ("octaves", "grid", "fine grid")
 _BATCH = 20
 #: sqrt(d)/mu times this many records, with the whole budget, are a good warm-up. Fitted to the
@@ -53,9 +53,9 @@ _BALL = 3.0
 _COARSEST = 2.0**-14
 #: With a smaller share of valid records than this, nothing that was found is trusted.
 _ENOUGH = 0.25
-#: Edges of `LengthCounts` over d: a sixth of an octave each, from 1 to 8. Standardised records have
+#: Edges of `LengthCounts` over d: a quarter of an octave each, from 1 to 8. Standardised records have
 #: mean 1; a quiet start must not lead to a radius below that.
-_LENGTHS = 2.0 ** (np.arange(19) / 6)
+_LENGTHS = 2.0 ** (np.arange(13) / 4)
 
 
 def warm_up_batches(*, d: int, mu: float, units: int, known_center: bool) -> int:
@@ -272,10 +272,16 @@ class WarmUp:
         self.standard = replace(standard, center=center, scale=np.maximum(scale, FLOOR))
 
     def _learn_radius(self, counts: FloatArray, sd: float) -> None:
-        """The smallest length beyond which at most a share 1 - quantile of the valid units lies."""
+        """The smallest length beyond which at most a share 1 - quantile of the valid units lies.
+
+        Noise adds up in the counts beyond a length, so more of it is forgiven the more bins there
+        are: in doubt the radius is smaller, and so is the noise in every later batch.
+        """
         beyond = np.cumsum(counts[::-1])[::-1][1:]  # longer than each edge
-        fits = beyond <= (1 - self.quantile) * self.valid * self.units + sd
-        index = int(np.argmax(fits)) if fits.any() else len(fits) - 1
+        allowed = (1 - self.quantile) * self.valid * self.units
+        forgiven = 2 * sd * np.sqrt(np.arange(len(beyond), 0, -1))
+        too_many = np.flatnonzero(beyond > allowed + forgiven)
+        index = min(int(too_many[-1]) + 1, len(beyond) - 1) if too_many.size else 0
         self.radius = float(length_grid(self.d)[index])
         if self.valid < _ENOUGH:
             self._begin()

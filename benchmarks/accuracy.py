@@ -317,6 +317,7 @@ def dppca(data: Data) -> Found:
         batch_size=cell.batch_size,
         n_components=cell.k,
         center=cell.center,
+        scales=None if cell.center != "mean" else "learn",
         seed=1000 + data.seed,
     )
     pca.learn_array(data.X)
@@ -648,6 +649,8 @@ def _default(drift: Drift, seed: int) -> DPPCA:
         epsilon=1.0,
         delta=1e-6,
         batch_size=drift.batch_size,
+        center="none",
+        scales=None,
         seed=1000 + seed,
     )
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SETS", "DataSet", "Missing", "Paths", "explained", "sine", "truth"]
+__all__ = ["SETS", "Array", "DataSet", "Missing", "Paths", "Truth", "explained", "sine", "truth"]
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,13 @@
 """
 
 from .anomaly import SubspaceDistance
-from .errors import BatchSizeError, DPPCAError, ParameterError, StateError
+from .errors import (
+    BatchSizeError,
+    DPPCAError,
+    NothingLearnedWarning,
+    ParameterError,
+    StateError,
+)
 from .estimator import DPPCA
 from .oja import InverseTime, TheoremSchedule
 from .planning import Plan, plan
@@ -20,6 +26,7 @@ __all__ = [
     "BatchSizeError",
     "DPPCAError",
     "InverseTime",
+    "NothingLearnedWarning",
     "ParameterError",
     "Plan",
     "PrivacyStatement",

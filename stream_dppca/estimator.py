@@ -17,7 +17,7 @@ from .adaptive import adaptive_method
 from .arrays import FloatArray
 from .batch import Reading
 from .calibration import check_budget
-from .errors import ParameterError, StateError
+from .errors import NothingLearnedWarning, ParameterError, StateError
 from .learned import WARMING_UP, LearnedMethod
 from .method import Method, Outcome
 from .noise import Noise, Sampler, make_noise
@@ -347,7 +347,7 @@ class DPPCA(base.MiniBatchTransformer):
             self._warned = True
             warnings.warn(
                 "DPPCA has not learned anything yet: there are no components, and no scores",
-                RuntimeWarning,
+                NothingLearnedWarning,
                 stacklevel=3,
             )
 
@@ -534,7 +534,7 @@ class DPPCA(base.MiniBatchTransformer):
 
     def _check_memory(self) -> None:
         memory: Any = self.memory
-        if memory in ("auto", "all"):
+        if isinstance(memory, str) and memory in ("auto", "all"):
             return
         if isinstance(memory, bool | str) or not (
             isinstance(memory, int | float) and 1 < memory <= 1e6  # false for NaN
@@ -544,7 +544,7 @@ class DPPCA(base.MiniBatchTransformer):
 
     def _check_scales(self) -> None:
         scales: Any = self.scales
-        if scales is None or scales == "learn":
+        if scales is None or (isinstance(scales, str) and scales == "learn"):
             return
         if isinstance(scales, str) or not isinstance(scales, Sequence | Mapping | np.ndarray):
             rule = 'must be "learn", None, or numbers in order or by name'

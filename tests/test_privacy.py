@@ -44,12 +44,17 @@ from tests.conftest import FrozenNoise, batch_of, clipped_mean
 FEATURES = tuple("abcd")
 D = len(FEATURES)
 LOUD: dict[str, Any] = {"features": FEATURES, "epsilon": 20.0, "delta": 1e-3, "seed": 3}
+KNOWN: dict[str, Any] = {"center": "none", "scales": None}
 KINDS: dict[str, dict[str, Any]] = {
-    "moment": {"batch_size": 64},
-    "gradient": {"batch_size": 64},
-    "scout": {"batch_size": 64},  # goes on as gradient
+    "moment": {"batch_size": 64, **KNOWN},
+    "gradient": {"batch_size": 64, **KNOWN},
+    "scout": {"batch_size": 64, **KNOWN},  # goes on as gradient
     "paper": {"batch_size": 240, "method": "paper", "C1": 10.0},
-    "pairs": {"batch_size": 128, "center": "pairs"},
+    "pairs": {"batch_size": 128, "center": "pairs", "scales": None},
+    "learned": {"batch_size": 64},
+    "learned pairs": {"batch_size": 128, "center": "pairs"},
+    "learned scales": {"batch_size": 64, "center": "none"},
+    "partial": {"batch_size": 64, "missing": "center"},
 }
 SECRET = 0.8414709848078965  # as text, as a double and in part
 FEW = settings(

@@ -53,8 +53,8 @@ _BALL = 3.0
 _COARSEST = 2.0**-14
 #: With a smaller share of valid records than this, nothing that was found is trusted.
 _ENOUGH = 0.25
-#: Edges of `LengthCounts` over d: a quarter of an octave each, from 1 to 8. Standardised records have
-#: mean 1; a quiet start must not lead to a radius below that.
+#: Edges of `LengthCounts` over d: a quarter of an octave each, from 1 to 8. The mean is 1 by
+#: definition of the scales; a quiet start must not lead to a radius below that.
 _LENGTHS = 2.0 ** (np.arange(13) / 4)
 
 

@@ -169,6 +169,7 @@ class Spy:
 def spied(seed: int, d: int, **settings: Any) -> DPPCA:
     features = tuple(f"x{i}" for i in range(d))
     settings = {"epsilon": EPSILON, "delta": DELTA, "batch_size": BATCH} | settings
+    settings = {"center": "none", "scales": None} | settings
     pca = DPPCA(features=features, seed=seed, **settings)
     pca._noise = Spy(seed)
     return pca
@@ -550,7 +551,8 @@ def copies(form: str) -> list[Statistic]:
     canary, rng = FORMS[form], np.random.default_rng(6)
     with form_of(form):
         features = tuple(range(canary.d))
-        pca = DPPCA(features=features, epsilon=EPSILON, delta=DELTA, batch_size=BATCH, seed=6)
+        how = {"epsilon": EPSILON, "delta": DELTA, "batch_size": BATCH, "seed": 6}
+        pca = DPPCA(features=features, center="none", scales=None, **how)
         pca.learn_array(rng.standard_normal((2 * BATCH, canary.d)))
         twins = {
             "state": DPPCA.from_state(json.loads(json.dumps(pca.state()))),

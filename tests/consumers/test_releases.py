@@ -31,7 +31,8 @@ NAMES = ("a", "b", "c")
 def released(
     task: int = 0, batch: int = 1, seed: int | None = None, scale: tuple[float, ...] = (3, 1, 1)
 ) -> PublishedRelease:
-    model = DPPCA(features=NAMES, epsilon=8.0, delta=1e-3, batch_size=500, seed=seed)
+    known = {"center": "none", "scales": None}
+    model = DPPCA(features=NAMES, epsilon=8.0, delta=1e-3, batch_size=500, seed=seed, **known)
     rng = np.random.default_rng(task)
     for _ in range(batch):
         model.learn_array(rng.standard_normal((500, 3)) * scale)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ROUNDOFF", "BoolArray", "FloatArray", "IntArray", "aligned"]
+__all__ = ["ROUNDOFF", "BoolArray", "FloatArray", "IntArray", "Workspace", "aligned"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -17,6 +17,23 @@ BoolArray = NDArray[np.bool_]
 ROUNDOFF = 2.0**-53
 
 _CACHE_LINE = 64  # bytes
+
+
+class Workspace:
+    """Memory that is used again and again: fresh memory costs more than what is done with it.
+
+    What was in it stays until it is overwritten, so it is as secret as what it is used for.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[str, FloatArray] = {}
+
+    def array(self, name: str, *shape: int) -> FloatArray:
+        """An array of this shape, beginning at a cache line; its content is whatever it is."""
+        memory = self._memory.get(name)
+        if memory is None or memory.shape != shape:
+            memory = self._memory[name] = aligned(*shape)
+        return memory
 
 
 def aligned(*shape: int) -> FloatArray:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import BoolArray, FloatArray, aligned
-from .statistics import Block, Form, Statistic
+from .arrays import BoolArray, FloatArray, Workspace
+from .statistics import Block, Form, Statistic, clip_factors
 
 __all__ = ["Batch", "Reading", "block_size"]
 
@@ -26,17 +26,17 @@ _SILENT = np.errstate(all="ignore")
 
 
 def block_size(features: int) -> int:
-    """Units per block: at most 512 kB of rows, a power of two between 16 and 1024.
+    """Units per block: at most 512 kB of rows, a power of two between 16 and 4096.
 
     It depends on the number of features alone, because products may round a row by its position.
 
     Examples
     --------
     >>> block_size(10), block_size(100), block_size(1000)
-    (1024, 512, 64)
+    (4096, 512, 64)
     """
     power = (65_536 // features).bit_length() - 1
-    return int(2 ** min(max(power, 4), 10))
+    return int(2 ** min(max(power, 4), 12))
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Reading:
         if self.partial:
             finite = np.isfinite(records)
             there = np.where(finite, records, 0.0)
-            sq_norm = np.einsum("ij,ij->i", there, there)
+            sq_norm = np.vecdot(there, there)
             null = ~((sq_norm <= self.max_norm * self.max_norm) & finite.any(axis=1))
             sq_norm[null] = 0.0
             return sq_norm, null
-        sq_norm = np.einsum("ij,ij->i", records, records)
+        sq_norm = np.vecdot(records, records)
         null = ~(sq_norm <= self.max_norm * self.max_norm)  # true for NaN too
         if self.pairs:
-            sq_norm = np.einsum("ij,ij->i", units, units)
+            sq_norm = np.vecdot(units, units)
             null = null[0::2] | null[1::2]
         sq_norm[null] = 0.0
         return sq_norm, null
@@ -111,11 +111,19 @@ class Batch:
         batch is in use.
     reading
         How records become units.
+    workspace
+        Memory for blocks, of batches that are used one after the other.
     """
 
-    def __init__(self, raw: NDArray[np.floating[Any]], reading: Reading) -> None:
+    def __init__(
+        self,
+        raw: NDArray[np.floating[Any]],
+        reading: Reading,
+        workspace: Workspace | None = None,
+    ) -> None:
         self._raw = raw
         self._reading = reading
+        self._workspace = Workspace() if workspace is None else workspace
         self._norms: dict[int, tuple[FloatArray, BoolArray]] = {}  # of blocks that were read before
 
     def __len__(self) -> int:
@@ -129,8 +137,12 @@ class Batch:
     @_SILENT
     def ranged(self, form: Form) -> RangedBatch:
         """Counts and clipped sums of a form."""
-        measured = [_without_nulls(form.measure(block), block) for block in self._blocks()]
-        return RangedBatch(self, form, measured)
+        parts = [(form.measure(block), block.sq_norm, block.null) for block in self._blocks()]
+        measured, sq_norm, null = map(np.concatenate, zip(*parts, strict=True))
+        measured[null] = 0.0
+        sq_length = form.sq_length(sq_norm, measured)
+        sq_length[null] = 0.0
+        return RangedBatch(self, form, measured, sq_length, null)
 
     @_SILENT
     def matrix(self) -> tuple[FloatArray, BoolArray]:
@@ -138,7 +150,7 @@ class Batch:
 
         For `method="paper"`, whose statistics are not sums over units.
         """
-        parts = [(_without_nulls(block.X.copy(), block), block.null) for block in self._blocks()]
+        parts = [(block.clean().copy(), block.null) for block in self._blocks()]
         rows, null = zip(*parts, strict=True)
         return np.concatenate(rows), np.concatenate(null)
 
@@ -146,8 +158,9 @@ class Batch:
         """All units in order. Blocks share their memory: each is gone when the next one is read."""
         d, each = self._raw.shape[1], self._reading.records_per_unit
         size = min(block_size(d), len(self))
-        for_records, for_units = aligned(size * each, d), aligned(size if each > 1 else 0, d)
-        scratch = aligned(size, d)
+        for_records = self._workspace.array("records", size * each, d)
+        for_units = self._workspace.array("units", size, d)
+        scratch = self._workspace.array("scratch", size, d)
         for start in range(0, len(self), size):
             raw = self._raw[start * each : (start + size) * each]
             n = len(raw) // each
@@ -161,9 +174,16 @@ class Batch:
 class RangedBatch:
     """A form over a batch: what was measured of each unit is kept."""
 
-    def __init__(self, batch: Batch, form: Form, measured: list[FloatArray]) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        form: Form,
+        measured: FloatArray,
+        sq_length: FloatArray,
+        null: BoolArray,
+    ) -> None:
         self._batch, self._form, self._measured = batch, form, measured
-        self._sq_length = np.concatenate([part[:, 0] for part in measured])
+        self._sq_length, self._null = sq_length, null
 
     def beyond(self, radius: float) -> int:
         """Number of units longer than `radius`."""
@@ -172,15 +192,14 @@ class RangedBatch:
     @_SILENT
     def clipped_sum(self, radius: float) -> FloatArray:
         """Sum over all units of terms clipped to `radius`."""
-        return _sum(
-            self._form.clipped_sum(block, measured, radius)
-            for block, measured in zip(self._batch._blocks(), self._measured, strict=True)
-        )
+        return _sum(self._partial_sums(clip_factors(self._sq_length, self._null, radius)))
 
-
-def _without_nulls(numbers: FloatArray, block: Block) -> FloatArray:
-    numbers[block.null] = 0.0
-    return numbers
+    def _partial_sums(self, factors: FloatArray) -> Iterator[FloatArray]:
+        start = 0
+        for block in self._batch._blocks():
+            at = slice(start, start + len(block.X))
+            yield self._form.clipped_sum(block, self._measured[at], factors[at])
+            start = at.stop
 
 
 def _sum(parts: Iterable[FloatArray]) -> FloatArray:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
+from .checks import between
 from .errors import ParameterError
 
 __all__ = [
@@ -45,16 +46,8 @@ def check_budget(epsilon: float, delta: float) -> None:
     ...
     stream_dppca.errors.ParameterError: `delta` must lie between 1e-30 and 0.5. Found 0.0.
     """
-    for name, value, low, high in (
-        ("epsilon", epsilon, 1e-3, 100.0),
-        ("delta", delta, 1e-30, 0.5),
-    ):
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not low <= value <= high  # also false for NaN
-        ):
-            raise ParameterError(name, f"must lie between {low:g} and {high:g}", value)
+    between("epsilon", epsilon, 1e-3, 100.0)
+    between("delta", delta, 1e-30, 0.5)
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,6 +16,7 @@ from .adaptive import adaptive_method
 from .arrays import FloatArray
 from .batch import Reading
 from .calibration import check_budget
+from .checks import between, one_of, whole
 from .errors import NothingLearnedWarning, ParameterError, StateError
 from .learned import WARMING_UP, LearnedMethod
 from .method import Method, Outcome
@@ -48,7 +48,7 @@ class DPPCA(base.MiniBatchTransformer):
     Records are gathered into batches of `batch_size` slots. When a batch is full, a range and a
     mean are estimated from it under differential privacy, the components take a step, and
     `last_release` holds the result. Between releases nothing that can be seen depends on the
-    records. Cost: one batch of memory, and O(batch_size x d x k) time a batch while gradients are
+    records. Cost: one batch of memory, and O(batch_size x d x k) time per batch while gradients are
     released, O(batch_size x d x d) while second moments are (docs/speed.md).
 
     **What is promised.** Everything this object ever shows (components, releases, state, what it
@@ -59,21 +59,23 @@ class DPPCA(base.MiniBatchTransformer):
 
     **What is not.** Steps in front that look at the data break the promise. river's
     `StandardScaler` does: it scales each record by statistics of those before it, so that one
-    record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. A `clone` does
+    record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. With
+    `compose.Grouper` the key must be public, because it decides which records share a batch: a
+    key that a record could change would move it, and all after it, to other batches. A `clone` does
     not know what its original released: feeding the same records to both spends twice; a copy, a
-    pickle and the child of a fork leave the partial batch behind. The time a batch takes is not
-    hidden. One estimator belongs to one thread.
+    pickle and the child of a fork leave the partial batch behind. The time that a batch takes is
+    not hidden, though a null takes no longer than a record. One estimator belongs to one thread.
 
     Parameters
     ----------
     features
         The features, a public tuple of names fixed beforehand. Other keys are ignored. A record
-        with one of these missing, not a number or not finite is a *null*: it keeps its slot and
-        counts for nothing.
+        with one of these missing, not a number (`stream_dppca.values` has the rule) or not finite
+        is a *null*: it keeps its slot and counts for nothing.
     epsilon, delta
         The guarantee, for each record and the whole stream.
     batch_size
-        Slots a batch. Larger batches carry less noise but come later; see `plan`.
+        Slots per batch. Larger batches carry less noise but come later; see `plan`.
     n_components
         How many components.
     method
@@ -168,7 +170,7 @@ class DPPCA(base.MiniBatchTransformer):
         slots = self._slots.reading.records_per_unit
         self._method.check_batch(batch_size // slots, slots)
         self._privacy = PrivacyStatement(
-            epsilon=epsilon, delta=delta, method=method, private=self._noise.private
+            epsilon=float(epsilon), delta=float(delta), method=method, private=self._noise.private
         )
         self._n_batches = 0
         self._release: Release | None = None
@@ -429,7 +431,10 @@ class DPPCA(base.MiniBatchTransformer):
         return restored
 
     def _config(self) -> dict[str, Any]:
-        params = self._get_params()
+        params = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in self._get_params().items()
+        }
         params["features"] = list(self._slots.features)
         params["scales"] = "learn" if self._learns_scales else self._scale_list()
         if self.step is not None:
@@ -498,20 +503,16 @@ class DPPCA(base.MiniBatchTransformer):
         if len(set(features)) != len(features):
             raise ParameterError("features", "must not name a feature twice", features)
         check_budget(self.epsilon, self.delta)
-        _check_int("batch_size", self.batch_size, 2, LARGEST_BATCH)
-        _check_int("n_components", self.n_components, 1, len(features))
-        for name, value, allowed in (
-            ("method", self.method, get_args(MethodName)),
-            ("center", self.center, get_args(Centering)),
-            ("sampler", self.sampler, get_args(Sampler)),
-            ("missing", self.missing, get_args(Missing)),
-        ):
-            if value not in allowed:
-                raise ParameterError(name, f"must be one of {', '.join(allowed)}", value)
+        whole("batch_size", self.batch_size, 2, LARGEST_BATCH)
+        whole("n_components", self.n_components, 1, len(features))
+        one_of("method", self.method, get_args(MethodName))
+        one_of("center", self.center, get_args(Centering))
+        one_of("sampler", self.sampler, get_args(Sampler))
+        one_of("missing", self.missing, get_args(Missing))
         if self.center == "pairs" and self.batch_size % 2:
             raise ParameterError("batch_size", 'must be even with center="pairs"', self.batch_size)
         if self.seed is not None:
-            _check_int("seed", self.seed, 0, 2**63 - 1)
+            whole("seed", self.seed, 0, 2**63 - 1)
         for name, low, high in (
             ("max_norm", 1e-18, 1e18),
             ("K", 1e-3, 1e3),
@@ -519,11 +520,7 @@ class DPPCA(base.MiniBatchTransformer):
             ("zeta", 1e-12, 0.5),
             ("C1", 0.1, 1e3),
         ):
-            number = getattr(self, name)
-            if isinstance(number, bool) or not (
-                isinstance(number, int | float) and math.isfinite(number) and low <= number <= high
-            ):
-                raise ParameterError(name, f"must lie between {low:g} and {high:g}", number)
+            between(name, getattr(self, name), low, high)
         self._check_scales()
         self._check_memory()
         if self.missing == "center" and not (self._learns and self.center != "pairs"):
@@ -555,10 +552,7 @@ class DPPCA(base.MiniBatchTransformer):
         if isinstance(scales, Mapping) and (lost := set(scales) - set(self.features)):
             raise ParameterError("scales", rule, sorted(map(str, lost)))
         for scale in scales.values() if isinstance(scales, Mapping) else scales:
-            if isinstance(scale, bool) or not (
-                isinstance(scale, int | float | np.number) and 1e-18 <= scale <= 1e18
-            ):
-                raise ParameterError("scales", "must lie between 1e-18 and 1e+18", scale)
+            between("scales", scale, 1e-18, 1e18)
 
     def _scale_list(self) -> list[float] | None:
         """The scales in the order of the features."""
@@ -584,8 +578,3 @@ def _has_learned(state: dict[str, Any], release: Release | None) -> bool:
     if "learned" in state:
         return bool(state["learned"])
     return release is not None and (not release.skipped or release.batch > 1)
-
-
-def _check_int(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ParameterError(name, f"must be an integer between {low} and {high}", value)

@@ -1,4 +1,4 @@
-"""What a method is to the estimator: something that takes full batches and holds components."""
+"""The interface between the estimator and its methods, which learn components from batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Method", "Outcome", "checked_basis"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one batch led to. Every field is released, or decided from released values only."""
+    """The result of one batch. Every field is released, or decided from released values only."""
 
     spread: FloatArray | None = None  #: noisy variance along each component
     range: float | None = None  #: noisy range of the gradients
@@ -66,7 +66,7 @@ class Method(Protocol):
     W: FloatArray
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
-        """Learn from batch number t = 1, 2, ...; called once a batch, never with a short one."""
+        """Learn from batch number t = 1, 2, ...; called once per batch, never with a short one."""
         ...
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
@@ -78,5 +78,5 @@ class Method(Protocol):
         ...
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Resume from what `state` returned."""
         ...

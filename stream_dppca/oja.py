@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import FloatArray
+from .checks import positive
 from .errors import ParameterError
 
 __all__ = [
@@ -25,8 +26,6 @@ __all__ = [
     "oja_step",
     "orthonormal",
 ]
-
-FloatArray = NDArray[np.float64]
 
 
 class Schedule(Protocol):
@@ -51,7 +50,7 @@ class InverseTime:
     c2: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_positive("c1", self.c1)
+        positive("c1", self.c1)
         if not (math.isfinite(self.c2) and self.c2 >= 0):
             raise ParameterError("c2", "must be finite and not negative", self.c2)
 
@@ -84,7 +83,7 @@ class TheoremSchedule:
 
     def __post_init__(self) -> None:
         for name in ("lambda1", "batch_size", "dimension", "n_batches", "M", "V", "alpha"):
-            _check_positive(name, getattr(self, name))
+            positive(name, getattr(self, name))
         if not 0 <= self.lambda2 < self.lambda1:
             raise ParameterError("lambda2", "must lie in [0, lambda1)", self.lambda2)
         if not 0 < self.zeta < 1:
@@ -144,8 +143,3 @@ def column_signs(W: FloatArray, like: FloatArray | None = None) -> FloatArray:
     else:
         along = np.einsum("ij,ij->j", W, like)
     return np.where(along < 0, -1.0, 1.0)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ParameterError(name, "must be finite and positive", value)

@@ -1,4 +1,4 @@
-"""What to expect before any data is touched: batch sizes, noise, error and time.
+"""Expected batch sizes, noise, error and time, before any data is touched.
 
 The predictions are rules of thumb for the default method, fitted to simulations
 (`benchmarks/accuracy.py` compares them with what is measured). They read public numbers and two
@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from .adaptive.correlated import DECAYS, weights
 from .adaptive.method import range_share, smallest_batch
-from .adaptive.scout import MARGIN, SCOUT_COMPONENTS, form_for, scout_noise
+from .adaptive.scout import SCOUT_COMPONENTS, edge_of_noise, form_for, scout_noise
 from .calibration import gaussian_mu
+from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
 from .learned.covariance import noise_of_sums
 from .learned.method import LOOK, MOST_FEATURES, POWER, smallest_learned_batch
@@ -31,7 +32,7 @@ GOOD, SOON = 0.1, 16
 
 
 class Plan(BaseModel):
-    """What `plan` expects."""
+    """The prediction of `plan`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -75,7 +76,7 @@ class Plan(BaseModel):
             "centre and scales are known: no warm-up"
             if self.warm_up_batches == 0
             else f"warm-up: {self.warm_up_batches} batch(es), in which nothing else is learned",
-            f"noise in a release: {self.noise_per_step:.2g} of the top eigenvalue a coordinate",
+            f"noise in a release: {self.noise_per_step:.2g} of the top eigenvalue per coordinate",
             "expected sin(angle), by a guess of the spectrum (trace_ratio, gap): "
             + ", ".join(f"{sine:.2g} after {records}" for records, sine in self.expected_error),
         ]
@@ -103,7 +104,7 @@ def plan(
     gap: float = 0.9,
     range_ratio: float | None = None,
 ) -> Plan:
-    """What to expect of `DPPCA` with its default method.
+    """Predict what `DPPCA` will do with its default method.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ def plan(
     epsilon, delta, batch_size, n_components, center, scales
         As for `DPPCA`. Without a batch size, the recommended one is taken.
     rate
-        Records a second, for the time to a first useful component.
+        Records per second, for the time to a first useful component.
     trace_ratio
         Guess of the total variance over that of the first component; 1 + (d - 1)/10 by default,
         as if every other direction had a tenth of its variance.
@@ -137,18 +138,15 @@ def plan(
     """
     rows_of = 2 if center == "pairs" else 1
     mu = gaussian_mu(epsilon, delta)
-    if isinstance(d, bool) or not isinstance(d, int) or d < 1:
-        raise ParameterError("d", "must be a positive integer", d)
-    if not 1 <= n_components <= d:
-        raise ParameterError("n_components", f"must lie between 1 and d = {d}", n_components)
-    if center not in ("mean", "none", "pairs"):
-        raise ParameterError("center", "must be one of mean, none, pairs", center)
+    whole("d", d)
+    whole("n_components", n_components, high=d)
+    one_of("center", center, ("mean", "none", "pairs"))
     learns = center == "mean" or isinstance(scales, str)
     if learns and d > MOST_FEATURES:
         rule = f'must be at most {MOST_FEATURES} with center="mean" or scales="learn"'
         raise ParameterError("d", rule, d)
-    if rate is not None and not (math.isfinite(rate) and rate > 0):
-        raise ParameterError("rate", "must be finite and positive", rate)
+    if rate is not None:
+        positive("rate", rate)
     if not 0 < gap <= 1:
         raise ParameterError("gap", "must lie in (0, 1]", gap)
     ratio = 1 + (d - 1) / 10 if trace_ratio is None else trace_ratio
@@ -156,8 +154,7 @@ def plan(
         raise ParameterError("trace_ratio", "must be finite and at least 1", ratio)
 
     reach = 1.45 * math.sqrt(ratio * n_components) if range_ratio is None else range_ratio
-    if not (math.isfinite(reach) and reach > 0):
-        raise ParameterError("range_ratio", "must be finite and positive", range_ratio)
+    positive("range_ratio", reach)
 
     guess: _Guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
     minimum = smallest_batch(mu)
@@ -219,7 +216,7 @@ class _Guess:
         # As `ScoutMethod` decides, on what it should see of eigenvalues 1 and 1 - gap.
         radius, others = self._scout_radius(rows), max(self.d - self.k, 1)
         bulk = max(self.ratio - self.k, 0.0) / others
-        edge = bulk * (1 + math.sqrt(self.d / rows)) ** 2 + MARGIN * 2 * radius
+        edge = edge_of_noise(bulk, radius, d=self.d, rows=rows)
         if self.k > SCOUT_COMPONENTS or _lifted(1 - self.gap, radius) > edge:
             return "moment"
         return "scouted" if _lifted(1.0, radius) > edge else "late"

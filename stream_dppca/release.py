@@ -1,4 +1,4 @@
-"""What leaves the building: releases and the statement every one of them carries."""
+"""Public result types: releases, and the privacy statement that each of them carries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Model(BaseModel):
 
 
 class PrivacyStatement(_Model):
-    """What is promised, whole, so that it can be read without the code."""
+    """The whole promise, so that it can be read without the code."""
 
     epsilon: float
     delta: float

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from river import base
 
+from .checks import positive
 from .errors import ParameterError
 from .values import column, number
 
@@ -63,10 +64,7 @@ class PublicScaler(base.MiniBatchTransformer):
         for name, scale in (scales or {}).items():
             if name in self._affine:
                 raise ParameterError("scales", "must not name a feature of `bounds`", name)
-            if isinstance(scale, bool) or not (
-                isinstance(scale, int | float) and math.isfinite(scale) and scale > 0
-            ):
-                raise ParameterError(f"scales[{name!r}]", "must be finite and positive", scale)
+            positive(f"scales[{name!r}]", scale)
             self._affine[name] = (0.0, float(scale))
 
     def transform_one(self, x: dict[Any, Any]) -> dict[Any, Any]:

@@ -1,27 +1,51 @@
-"""Memory that must not be in two processes: after a fork, the child forgets it.
+"""Memory that must not be in two places: copies come out without it, and so does a forked child.
 
-Raw rows and exact past queries live in a few objects. If a child of `fork` kept them, both
-processes would release the same records with noise of their own: the budget would be spent twice.
+Raw rows and exact past queries live in a few objects. If a copy, a pickle or the child of `fork`
+kept them, both holders would release the same records with noise of their own: the budget would be
+spent twice.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
-__all__ = ["forget_in_child"]
+__all__ = ["Forgetful"]
+
+_holders: weakref.WeakSet[Forgetful] = weakref.WeakSet()
 
 
-class _Forgetful(Protocol):
+class Forgetful(ABC):
+    """Base of objects that hold records, or exact numbers made of records.
+
+    A subclass names its public attributes in `PUBLIC` and sets up everything else in `_begin`. Its
+    `__init__` sets the public ones and calls `forget`. Copies and pickles carry the public
+    attributes alone; in the child of a fork, `forget` is called.
+    """
+
+    PUBLIC: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Set all attributes that are not public, as in a new object."""
+
     def forget(self) -> None:
-        """Drop everything secret; go on as if newly made."""
+        """Drop everything secret and begin again."""
+        _holders.add(self)
+        self._begin()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.PUBLIC}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name in self.PUBLIC:
+            setattr(self, name, state[name])
+        self.forget()
 
 
-_holders: weakref.WeakSet[_Forgetful] = weakref.WeakSet()
-
-
-def forget_in_child(holder: _Forgetful) -> None:
+def forget_in_child(holder: Any) -> None:
     """Have `holder.forget()` called in every child process."""
     _holders.add(holder)
 

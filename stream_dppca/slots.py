@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import FloatArray, aligned
+from .arrays import FloatArray, Workspace, aligned
 from .batch import Batch, Reading
-from .secrecy import forget_in_child
+from .secrecy import Forgetful
 from .values import PLAIN, column, number, plain
 
 if TYPE_CHECKING:
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["SlotBuffer"]
 
 
-class SlotBuffer:
+class SlotBuffer(Forgetful):
     """Fills batches of `size` slots from dicts, frames and arrays alike.
 
-    The rows in it are raw data. Every copy of it, pickles included, comes out empty: two copies
-    that release the same records would spend the budget twice.
+    The rows in it are raw data, so every copy of it comes out empty.
 
     Parameters
     ----------
@@ -43,17 +42,19 @@ class SlotBuffer:
         How the records of a batch become units.
     """
 
+    PUBLIC = ("features", "size", "reading")
+
     def __init__(self, features: Sequence[Any], size: int, reading: Reading) -> None:
         self.features = tuple(features)
         self.size = size
         self.reading = reading
         self.forget()
 
-    def forget(self) -> None:
-        """Drop the partial batch."""
-        forget_in_child(self)
+    def _begin(self) -> None:
+        """Begin with an empty batch."""
         self.fill = 0
         self._rows: FloatArray | None = None
+        self._workspace = Workspace()
         self._known_columns: tuple[Any, slice | list[int] | None] = (None, None)
         self._get = (
             itemgetter(*self.features)
@@ -63,13 +64,6 @@ class SlotBuffer:
         self._floats = [float] * len(self.features)
         width = struct.Struct(f"={len(self.features)}d")
         self._pack, self._stride = width.pack_into, width.size
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.features, self.size, self.reading
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.features, self.size, self.reading = state
-        self.forget()
 
     def put_dict(self, x: Any) -> Batch | None:
         """Take one slot. Returns the batch if this filled it."""
@@ -96,7 +90,7 @@ class SlotBuffer:
         start, n = 0, len(X)
         while start < n:
             if self.fill == 0 and n - start >= self.size:
-                yield Batch(X[start : start + self.size], self.reading)
+                yield Batch(X[start : start + self.size], self.reading, self._workspace)
                 start += self.size
                 continue
             rows = self._rows if self._rows is not None else self._open()
@@ -146,4 +140,4 @@ class SlotBuffer:
 
     def _close(self, rows: FloatArray) -> Batch:
         self.fill = 0
-        return Batch(rows, self.reading)
+        return Batch(rows, self.reading, self._workspace)

@@ -41,7 +41,10 @@ import numpy as np
 
 from .arrays import BoolArray, FloatArray
 
-__all__ = ["Block", "Form", "Ranged", "Rows", "Statistic"]
+__all__ = ["Block", "Form", "Ranged", "Rows", "Statistic", "clip_factors"]
+
+#: Below the square of every radius that is used, and above zero.
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, repr=False)  # it holds records
@@ -53,15 +56,21 @@ class Block:
     null: BoolArray
     scratch: FloatArray  #: of the shape of X, to be overwritten
 
-    def weighed(self, weights: FloatArray) -> FloatArray:
-        """The rows times one weight each, with zeros for nulls, in the scratch memory.
+    def clean(self) -> FloatArray:
+        """The rows, with zeros for nulls, in the scratch memory.
 
         Nulls must not enter a product of matrices: zero times NaN is NaN. Every row is written
-        whether or not there are nulls, so a null costs no copy and takes no longer.
+        whether or not there are nulls, so that a null takes no longer.
         """
-        rows = np.multiply(self.X, weights[:, np.newaxis], out=self.scratch)
-        rows[self.null] = 0.0
-        return rows
+        self.scratch[:] = self.X
+        self.scratch[self.null] = 0.0
+        return self.scratch
+
+    def weighed(self, weights: FloatArray) -> FloatArray:
+        """The rows times one weight each, with zeros for nulls, in the scratch memory."""
+        np.multiply(self.X, weights[:, np.newaxis], out=self.scratch)
+        self.scratch[self.null] = 0.0
+        return self.scratch
 
 
 class Statistic(Protocol):
@@ -76,14 +85,21 @@ class Form(Protocol):
     """A function of a unit that has a length, summed over units after clipping."""
 
     def measure(self, block: Block) -> FloatArray:
-        """A row of numbers per unit, of which the first over-estimates its squared length.
+        """Numbers of each unit for which its row is needed, a row of them per unit, maybe none.
 
-        The others are what `clipped_sum` needs again. Rows of nulls are ignored.
+        Rows of nulls are ignored.
         """
         ...
 
-    def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
-        """The sum over the units of a block; `measured` is zero for nulls."""
+    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
+        """Over-estimates of the squared length of each unit, from its norm and its numbers alone.
+
+        Every unit by itself, in arithmetic that does not depend on where it stands.
+        """
+        ...
+
+    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
+        """The sum over the units of a block, each times its clip factor."""
         ...
 
     def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
@@ -93,6 +109,13 @@ class Form(Protocol):
     def sensitivity(self, radius: float, units: int) -> float:
         """How far one unit moves that query as computed, rounding included."""
         ...
+
+
+def clip_factors(sq_length: FloatArray, null: BoolArray, radius: float) -> FloatArray:
+    """s_i = min(1, radius/length), zero for nulls: a longer unit is cut to the length `radius`."""
+    factors = np.minimum(1.0, radius / np.sqrt(np.maximum(sq_length, _TINY)))
+    factors[null] = 0.0
+    return np.asarray(factors)
 
 
 class Ranged(Protocol):

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import FloatArray
 from .scaling import PublicScaler
 
 __all__ = ["FEATURES", "TRUE_DIRECTION", "public_scaler", "telemetry"]
-
-FloatArray = NDArray[np.float64]
 
 # name, typical value, public scale (what a typical swing is), weight of the load, of the batch job
 _TABLE: tuple[tuple[str, float, float, float, float], ...] = (

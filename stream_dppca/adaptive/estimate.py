@@ -7,13 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import FloatArray
 from .whitening import White, Whitener
 
 __all__ = ["RunningEstimate"]
-
-FloatArray = NDArray[np.float64]
 
 #: What is kept of the past after each batch: a memory of about 1000 batches.
 MEMORY = 1 - 1 / 1024

@@ -61,7 +61,7 @@ class AdaptiveMethod(ABC):
     epsilon, delta
         The guarantee of every batch.
     rows
-        Rows a batch.
+        Rows per batch.
     quantile
         Of the distances, where to clip.
     sampling

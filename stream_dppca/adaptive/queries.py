@@ -21,8 +21,6 @@ __all__ = ["Gradients", "SecondMoments", "length_slack", "pack", "unpack"]
 
 #: How loudly the mean clip factor is measured; it costs sqrt(1 + SIDE^2/4) - 1 = 0.3 % more noise.
 SIDE = 0.15
-#: Below all squared lengths that the grid of radii can tell from zero.
-_TINY = 1e-300
 
 
 def length_slack(d: int, k: int) -> float:
@@ -56,26 +54,25 @@ class Gradients:
     L: FloatArray  #: k x k, symmetric: the centre is W L
 
     def measure(self, block: Block) -> FloatArray:
-        """r_i^2 from above, then p_i as computed: gradients are x_i p_i^T with exactly this p_i."""
-        P = block.X @ self.W
-        norm_p = np.einsum("ij,ij->i", P, P)
+        """p_i as computed: the gradients are x_i p_i^T with exactly this p_i."""
+        return np.asarray(block.X @ self.W)
+
+    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
+        """r_i^2 from above."""
+        P = measured
         norm_l = float(np.linalg.norm(self.L))
-        sq = block.sq_norm * norm_p
+        sq = sq_norm * np.einsum("ij,ij->i", P, P)
         slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
         if norm_l > 0:
             sq = sq - 2 * np.einsum("ij,ij->i", P @ self.L, P) + norm_l**2
-        measured = np.empty((len(P), 1 + P.shape[1]))
-        measured[:, 0] = np.maximum(sq, 0.0) + slack
-        measured[:, 1:] = P
-        return measured
+        return np.asarray(np.maximum(sq, 0.0) + slack)
 
-    def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
+    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
         """(d+1) x k: the sum of s_i x_i p_i^T, and that of the s_i at the start of the last row."""
         d, k = self.W.shape
-        s = _clip_factors(block, measured[:, 0], radius)
         total = np.zeros((d + 1, k))
-        total[:d] = block.weighed(s).T @ measured[:, 1:]
-        total[d, 0] = s.sum()
+        np.matmul(block.clean().T, measured * factors[:, np.newaxis], out=total[:d])
+        total[d, 0] = factors.sum()
         return total
 
     def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
@@ -111,13 +108,16 @@ class SecondMoments:
     """
 
     def measure(self, block: Block) -> FloatArray:
-        """(|x_i|^2)^2 from above: d roundings of |x_i|^2, a few of y_i, and several times that."""
+        """|x_i|^2 from above: d roundings of its own, a few of y_i, and several times that."""
         slack = 8 * (block.X.shape[1] + 8) * ROUNDOFF
-        return np.asarray(((block.sq_norm * (1 + slack)) ** 2)[:, np.newaxis])
+        return np.asarray((block.sq_norm * (1 + slack))[:, np.newaxis])
 
-    def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
+    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
+        return np.asarray(measured[:, 0] ** 2)
+
+    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
         """The symmetric matrix: y^T y for the rows y_i = sqrt(s_i) x_i."""
-        rows = block.weighed(np.sqrt(_clip_factors(block, measured[:, 0], radius)))
+        rows = block.weighed(np.sqrt(factors))
         return np.asarray(rows.T @ rows)
 
     def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
@@ -126,13 +126,6 @@ class SecondMoments:
     def sensitivity(self, radius: float, units: int) -> float:
         rounding = 2 * units * (units + 8) * ROUNDOFF * radius
         return (math.sqrt(2) * radius + 2 * rounding) / units
-
-
-def _clip_factors(block: Block, sq_length: FloatArray, radius: float) -> FloatArray:
-    """s_i = min(1, radius/length), zero for nulls."""
-    factors = np.minimum(1.0, radius / np.sqrt(np.maximum(sq_length, _TINY)))
-    factors[block.null] = 0.0
-    return factors
 
 
 def pack(S: FloatArray) -> FloatArray:

@@ -28,7 +28,7 @@ from .correlated import weights
 from .method import MOMENT_POWER, AdaptiveMethod, GradientMethod, MomentMethod
 from .queries import unpack
 
-__all__ = ["ScoutMethod", "adaptive_method", "form_for", "scout_noise"]
+__all__ = ["ScoutMethod", "adaptive_method", "edge_of_noise", "form_for", "scout_noise"]
 
 #: Up to this many features the second moment is released.
 MOMENT_FEATURES = 64
@@ -110,11 +110,9 @@ class ScoutMethod:
         """Go on with one form. `start` is where W was before the first release."""
         d, k = start.shape
         values = np.linalg.eigvalsh(unpack(scout.estimate.theta))[::-1]
-        # Noise alone has eigenvalues within +-2 radius (Wigner), sampling alone spreads those of
-        # the bulk (Marchenko, Pastur); together they reach no further than the sum.
         radius = math.sqrt(d / 2 / scout.estimate.weight)
         bulk = max(float(values[k:].mean()), 0.0)
-        edge = bulk * (1 + math.sqrt(d / scout.rows)) ** 2 + MARGIN * 2 * radius
+        edge = edge_of_noise(bulk, radius, d=d, rows=scout.rows)
         if values[k] > edge:
             self.name, scout.power = "moment", MOMENT_POWER
             return
@@ -140,6 +138,15 @@ class ScoutMethod:
     def load(self, state: dict[str, Any]) -> None:
         self._become(state["form"], self.W)
         self.form.load(state)
+
+
+def edge_of_noise(bulk: float, radius: float, *, d: int, rows: int) -> float:
+    """An eigenvalue beyond this is a component.
+
+    Noise alone has eigenvalues within +-2 radius (Wigner), sampling alone spreads those of the bulk
+    (Marchenko, Pastur); together they reach no further than the sum.
+    """
+    return bulk * (1 + math.sqrt(d / rows)) ** 2 + MARGIN * 2 * radius
 
 
 def scout_noise(*, d: int, epsilon: float, delta: float, rows: int, ratio: float) -> float:

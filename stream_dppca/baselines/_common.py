@@ -12,21 +12,18 @@ Floating point (every baseline relies on these three facts; u = 2^-53):
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from ..arrays import ROUNDOFF, FloatArray
+from ..checks import between, whole
 from ..errors import ParameterError
 from ..noise import Noise, make_noise
 from ..oja import Schedule, column_signs
 
-FloatArray = NDArray[np.float64]
-
-#: Unit roundoff of float64.
-UNIT = 2.0**-53
 #: A coordinate beyond this makes its record a null; squares of squares stay finite below it.
 COORDINATE_CAP = 1e18
 #: Above what is lost when squares underflow.
@@ -93,7 +90,7 @@ def clean(X: ArrayLike) -> FloatArray:
 
 def norm_bound(rows: FloatArray) -> FloatArray:
     """The norm of each row, rounded up: (d + 16) u covers its d roundings and those after it."""
-    slack = 1.0 + (rows.shape[-1] + 16) * UNIT
+    slack = 1.0 + (rows.shape[-1] + 16) * ROUNDOFF
     return np.asarray(np.sqrt(np.einsum("...j,...j->...", rows, rows)) * slack + _TINY)
 
 
@@ -112,7 +109,7 @@ def clip_rows(rows: FloatArray, bound: float) -> FloatArray:
 def computed_sensitivity(exact: float, *, terms: int, largest: float) -> float:
     """Sensitivity of a float64 sum of `terms` vectors of norm at most `largest`."""
     # 1e-10 covers, for d up to 1e5, iterates and projections that are right up to rounding.
-    return exact * (1.0 + 1e-10) + 2.0 * terms * (terms + 2) * UNIT * largest
+    return exact * (1.0 + 1e-10) + 2.0 * terms * (terms + 2) * ROUNDOFF * largest
 
 
 def orient(components: FloatArray) -> FloatArray:
@@ -150,22 +147,8 @@ def step_sizes(steps: Schedule | Sequence[float], count: int) -> list[float]:
 
 
 def in_range(name: str, value: float, low: float = 1e-30, high: float = 1e36) -> None:
-    """Raise unless low <= value <= high."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.integer | np.floating)
-        or not low <= value <= high  # also false for NaN
-    ):
-        raise ParameterError(name, f"must lie between {low:g} and {high:g}", value)
-
-
-def whole(name: str, value: int, low: int = 1, high: float = math.inf) -> None:
-    """Raise unless value is an integer with low <= value <= high."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ParameterError(name, "must be an integer", value)
-    if not low <= value <= high:
-        upper = "" if high == math.inf else f" and at most {high:g}"
-        raise ParameterError(name, f"must be at least {low}{upper}", value)
+    """Raise unless low <= value <= high; by default, unless its square is far from any edge."""
+    between(name, value, low, high)
 
 
 def noise_source(seed: int | None) -> Noise:

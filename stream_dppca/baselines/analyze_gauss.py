@@ -7,11 +7,12 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..adaptive.queries import pack, unpack
 from ..calibration import gaussian_mu
+from ..checks import whole
 from ..errors import ParameterError
 from ._common import (
     Fit,
-    FloatArray,
     clean,
     clip_rows,
     computed_sensitivity,
@@ -19,7 +20,6 @@ from ._common import (
     noise_source,
     norm_bound,
     orient,
-    whole,
 )
 
 __all__ = ["analyze_gauss"]
@@ -95,8 +95,8 @@ def analyze_gauss(
 
     rows = rows / norm_bound(rows)[:, np.newaxis] if unit_norm else clip_rows(rows, bound)
     sensitivity = computed_sensitivity(math.sqrt(2.0) * bound**2, terms=n, largest=bound**2)
-    query = to_isometric(rows.T @ rows)
-    moment = from_isometric(noise.gaussian(query, sensitivity=sensitivity, mu=mu), d) / n
+    query = pack(rows.T @ rows)
+    moment = unpack(noise.gaussian(query, sensitivity=sensitivity, mu=mu)) / n
     _, vectors = np.linalg.eigh(moment)
     return Fit(
         components=orient(vectors[:, ::-1][:, :n_components].T),
@@ -106,25 +106,3 @@ def analyze_gauss(
         private=noise.private,
         sigma=noise.gaussian_sd(query.size, sensitivity=sensitivity, mu=mu) / n,
     )
-
-
-def to_isometric(matrix: FloatArray) -> FloatArray:
-    """The d (d + 1) / 2 coordinates of a symmetric matrix whose L2 norm is its Frobenius norm.
-
-    Examples
-    --------
-    >>> to_isometric(np.array([[1.0, 3.0], [3.0, 2.0]])).round(3)
-    array([1.   , 4.243, 2.   ])
-    """
-    upper = np.triu_indices(len(matrix))
-    return np.asarray(matrix[upper] * np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0)))
-
-
-def from_isometric(coordinates: FloatArray, dimension: int) -> FloatArray:
-    """The symmetric matrix with these coordinates; the inverse of `to_isometric`."""
-    upper = np.triu_indices(dimension)
-    values = coordinates / np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-    matrix = np.zeros((dimension, dimension))
-    matrix[upper] = values
-    matrix.T[upper] = values
-    return matrix

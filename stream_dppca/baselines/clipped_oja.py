@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..arrays import FloatArray
 from ..calibration import gaussian_mu
+from ..checks import whole
 from ..oja import Schedule
 from ._common import (
     Fit,
-    FloatArray,
     clean,
     computed_sensitivity,
     in_range,
@@ -21,7 +22,6 @@ from ._common import (
     orient,
     start,
     step_sizes,
-    whole,
 )
 
 __all__ = ["clipped_oja"]
@@ -58,7 +58,7 @@ def clipped_oja(
     clip
         Bound beta on the norm of a gradient, public. About the 0.9 quantile of ||x|| |x.v1|.
     batch_size
-        Slots a batch, B; a short last batch is not processed.
+        Slots per batch, B; a short last batch is not processed.
     steps
         eta_t for t = 1, 2, ... floor(n/B): a function of t or a sequence.
     seed

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import whole
 from ..oja import Schedule
 from ._common import (
     Fit,
@@ -17,7 +18,6 @@ from ._common import (
     orient,
     start,
     step_sizes,
-    whole,
 )
 
 __all__ = ["oja"]
@@ -43,7 +43,7 @@ def oja(
     steps
         eta_t for t = 1, 2, ...: a function of t or a sequence. `InverseTime` makes the paper's.
     batch_size
-        Records a step; a short last batch is left out.
+        Records per step; a short last batch is left out.
     seed
         Of the starting point. None: a fresh one.
 

@@ -8,11 +8,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..arrays import FloatArray
 from ..calibration import gaussian_mu
+from ..checks import whole
 from ..errors import ParameterError
 from ._common import (
     Fit,
-    FloatArray,
     clean,
     clip_rows,
     computed_sensitivity,
@@ -21,7 +22,6 @@ from ._common import (
     norm_bound,
     orient,
     start,
-    whole,
 )
 
 __all__ = ["noisy_power_method"]

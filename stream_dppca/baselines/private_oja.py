@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import whole
 from ..oja import Schedule
 from ._common import (
     Fit,
@@ -20,7 +21,6 @@ from ._common import (
     orient,
     start,
     step_sizes,
-    whole,
 )
 from .shuffling import shuffled_gaussian_mu
 

@@ -44,8 +44,9 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom
 
 from ..calibration import check_budget, gaussian_mu
+from ..checks import whole
 from ..errors import ParameterError
-from ._common import in_range, whole
+from ._common import in_range
 
 __all__ = [
     "clone_delta",

@@ -10,19 +10,20 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..adaptive.radius import noisy_radius
+from ..arrays import FloatArray
 from ..calibration import gaussian_mu
+from ..checks import whole
 from ..errors import ParameterError
 from ..noise import Noise
 from ..oja import InverseTime, Schedule
 from ._common import (
     Fit,
-    FloatArray,
     clean,
     computed_sensitivity,
     in_range,
     noise_source,
     norm_bound,
-    whole,
 )
 from .clipped_oja import clipped_oja
 
@@ -195,17 +196,15 @@ def captured_variance(
 def find_clip(batch: FloatArray, noise: Noise, *, mu: float) -> float:
     """A power of two near the 0.95 quantile of ||x||^2, by noisy binary search on a public grid."""
     squares = norm_bound(batch) ** 2
-    low, high = 0, len(_GRID) - 1
-    n_queries = math.ceil(math.log2(len(_GRID)))
-    for _ in range(n_queries):  # as many whatever the answers
-        middle = (low + high) // 2
-        below = np.array([np.count_nonzero(squares <= 2.0 ** _GRID[middle])], dtype=np.float64)
-        noisy = noise.gaussian(below, sensitivity=1.0, mu=mu / math.sqrt(n_queries))
-        if noisy[0] >= _QUANTILE * len(batch):
-            high = middle
-        else:
-            low = min(middle + 1, high)
-    return 2.0 ** _GRID[high]
+    exponent = noisy_radius(
+        lambda j: int(np.count_nonzero(squares > 2.0**j)),
+        beyond=(1 - _QUANTILE) * len(batch),
+        mu=mu,
+        noise=noise,
+        low=_GRID[0],
+        high=_GRID[-1],
+    )
+    return 2.0**exponent
 
 
 def _default_runner(

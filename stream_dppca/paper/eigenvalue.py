@@ -14,15 +14,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import BoolArray, FloatArray, IntArray
 from ..errors import ParameterError
 from ..noise import Noise
 from .histogram import private_histogram
 
 __all__ = ["private_top_eigenvalue", "subset_count"]
-
-FloatArray = NDArray[np.float64]
 
 #: The label of the bin [0, 0]; all others are floor(4 log2 eigenvalue).
 ZERO_BIN = np.iinfo(np.int64).min
@@ -36,7 +34,7 @@ def subset_count(epsilon: float, delta: float, zeta: float, C1: float) -> int:
 
 def private_top_eigenvalue(
     G: FloatArray,
-    null: NDArray[np.bool_],
+    null: BoolArray,
     *,
     epsilon: float,
     delta: float,
@@ -85,7 +83,7 @@ def private_top_eigenvalue(
     return math.pow(2.0, fullest / 4) / 2
 
 
-def _bins(eigenvalues: FloatArray) -> NDArray[np.int64]:
+def _bins(eigenvalues: FloatArray) -> IntArray:
     positive = eigenvalues > 0
     logs = np.log2(eigenvalues, where=positive, out=np.zeros_like(eigenvalues))
     return np.where(positive, np.floor(4 * logs).astype(np.int64), ZERO_BIN)

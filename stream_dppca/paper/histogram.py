@@ -11,14 +11,12 @@ Delta: a bin is released if its noisy count exceeds T; a lone record surfaces it
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import IntArray
 from ..calibration import laplace_threshold
 from ..noise import Noise
 
 __all__ = ["private_histogram"]
-
-IntArray = NDArray[np.int64]
 
 
 def private_histogram(

@@ -19,18 +19,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import ROUNDOFF, BoolArray, FloatArray
 from ..calibration import gaussian_threshold, mu_with_threshold
 from ..noise import Noise
 
 __all__ = ["MeanBudget", "PrivateMean", "private_mean"]
 
-FloatArray = NDArray[np.float64]
-
 #: Bin indices are clamped here: int64 and float64 both count to 2^52 exactly.
 _LAST_BIN = 2.0**52
-_UNIT_ROUNDOFF = 2.0**-53
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class PrivateMean:
 
 def private_mean(
     G: FloatArray,
-    null: NDArray[np.bool_],
+    null: BoolArray,
     *,
     eigenvalue: float,
     budget: MeanBudget,
@@ -116,7 +113,7 @@ def private_mean(
     # Line 8: mean and noise. A float64 sum of n terms of norm <= R sqrt(d) is off by at most
     # n^2 u R sqrt(d), in whatever order, and that on both of two neighbours.
     M = R * math.sqrt(d)
-    sensitivity = (2 * M + 2 * n**2 * _UNIT_ROUNDOFF * M) / n
+    sensitivity = (2 * M + 2 * n**2 * ROUNDOFF * M) / n
     mean = truncated.sum(axis=0) / n
     noisy = noise.gaussian(mean, sensitivity=sensitivity, mu=budget.mu_mean)
     sigma = noise.gaussian_sd(d, sensitivity=sensitivity, mu=budget.mu_mean)

@@ -303,9 +303,9 @@ MUTANTS = (
     ),
     Mutant(
         "one term not clipped",
-        "adaptive.queries:_clip_factors",
-        "return factors",
-        "factors[-1] = 1.0; return factors",
+        "statistics:clip_factors",
+        "return np.asarray(factors)",
+        "factors[-1] = 1.0; return np.asarray(factors)",
         "mean canary",
         BOTH,
         400,

@@ -28,6 +28,12 @@ class Still(Noise):
         self.mus.append(mu)
         return super().gaussian(query, sensitivity=sensitivity, mu=mu)
 
+    def gaussian_each(self, count, *, sensitivity, mu):
+        """One question for each number, so that each is among those asked."""
+        return lambda number: float(
+            self.gaussian(np.array([float(number)]), sensitivity=sensitivity, mu=mu)[0]
+        )
+
     def at_batch(self, batch):
         return self
 

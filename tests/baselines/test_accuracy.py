@@ -25,7 +25,6 @@ from stream_dppca.baselines import (
     step_search,
 )
 from stream_dppca.baselines._common import orient, start
-from stream_dppca.baselines.analyze_gauss import from_isometric, to_isometric
 from stream_dppca.baselines.shuffling import shuffled_gaussian_mu
 from stream_dppca.baselines.step_search import find_clip
 from stream_dppca.noise import SecureNoise, SeededNoise
@@ -217,13 +216,6 @@ def test_more_components():
         noisy_power_method(X, clip=5.0, n_iterations=8, n_components=2, seed=1, **BUDGET),
     ):
         np.testing.assert_allclose(fit.components, np.eye(2, 6), atol=0.05)
-
-
-def test_isometric_coordinates_keep_the_frobenius_norm():
-    A = np.random.default_rng(0).normal(size=(6, 6))
-    A = A + A.T
-    assert np.linalg.norm(to_isometric(A)) == pytest.approx(np.linalg.norm(A))
-    np.testing.assert_allclose(from_isometric(to_isometric(A), 6), A)
 
 
 def test_noise_of_analyze_gauss_is_isotropic_on_symmetric_matrices(monkeypatch):

@@ -181,7 +181,11 @@ MESSAGES = [
     ("analyze_gauss", {"clip": 1.0, "unit_norm": True}, "`clip` must be given"),
     ("analyze_gauss", {"clip": 1.0, "n_components": 5}, "at least 1 and at most 4. Found 5"),
     ("analyze_gauss", {"clip": 1.0, "epsilon": 0.0}, "`epsilon` must lie"),
-    ("analyze_gauss", {"clip": 1.0, "seed": -1}, "`seed` must be at least 0. Found -1"),
+    (
+        "analyze_gauss",
+        {"clip": 1.0, "seed": -1},
+        "`seed` must be an integer of at least 0. Found -1",
+    ),
     ("clipped_oja", {"clip": 1.0, "batch_size": 101, "steps": STEPS}, "`batch_size`.*Found 101"),
     ("clipped_oja", {"clip": 1.0, "batch_size": 1.5, "steps": STEPS}, "`batch_size`.*integer"),
     ("clipped_oja", {"clip": 1.0, "batch_size": 50, "steps": [1.0]}, "`steps`.*2 entries. Found 1"),

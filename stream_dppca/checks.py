@@ -1,0 +1,53 @@
+"""Rules for parameters: each raises a `ParameterError` that names parameter, rule and value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .errors import ParameterError
+
+__all__ = ["between", "one_of", "positive", "real", "whole"]
+
+
+def real(value: Any) -> bool:
+    """True for a real number that is not a bool."""
+    kinds = int | float | np.integer | np.floating
+    return isinstance(value, kinds) and not isinstance(value, bool | np.timedelta64)
+
+
+def between(name: str, value: Any, low: float, high: float) -> None:
+    """A number from `low` to `high`.
+
+    Examples
+    --------
+    >>> between("zeta", 2.0, 0.0, 1.0)
+    Traceback (most recent call last):
+    ...
+    stream_dppca.errors.ParameterError: `zeta` must lie between 0 and 1. Found 2.0.
+    """
+    if not (real(value) and low <= value <= high):  # false for NaN
+        raise ParameterError(name, f"must lie between {low:g} and {high:g}", value)
+
+
+def positive(name: str, value: Any) -> None:
+    """A finite number above zero."""
+    if not (real(value) and 0 < value < math.inf):
+        raise ParameterError(name, "must be finite and positive", value)
+
+
+def whole(name: str, value: Any, low: int = 1, high: float = math.inf) -> None:
+    """An integer from `low` to `high`."""
+    if not (real(value) and isinstance(value, int | np.integer) and low <= value <= high):
+        upper = "" if high == math.inf else f" and at most {high:.15g}"
+        raise ParameterError(name, f"must be an integer of at least {low}{upper}", value)
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
+    """One of a few words."""
+    words = tuple(allowed)
+    if value not in words:
+        raise ParameterError(name, f"must be one of {', '.join(words)}", value)

@@ -287,7 +287,7 @@ class _LearnedGuess(_Guess):
         noise = cost * 1.8 * self.ratio * math.sqrt(self.d * self.k)
         noise /= n * mu * math.sqrt(1 - LOOK) * self.gap
         x = RECORDS * math.sqrt(self.d) / mu / rows
-        real = (0.012 + 0.015 * x + 0.06 * x * x) / self.gap
+        real = (0.0045 * math.sqrt(self.d) + 0.05 * x**3) / self.gap
         sampling = 1.15 * self.k * max(self.ratio - self.k, 0.0) / (n * self.gap**2)
         square = sampling + noise**2 + real**2
         return math.sqrt(square / (1 + square))

@@ -148,7 +148,13 @@ def equal_contents(draw: st.DrawFn, kind: str) -> tuple[Any, Any]:
             return draw(st.sampled_from(BAD_RECORDS))
         return good | {draw(st.sampled_from(FEATURES)): draw(st.sampled_from(BAD_VALUES))}
 
-    which = draw(st.sampled_from(("bad", "bad") if kind == "pairs" else ("bad", "sign", "clipped")))
+    if kind == "partial":  # one feature is missing, whatever stands in its place
+        name = draw(st.sampled_from(FEATURES))
+        missing = st.sampled_from([math.nan, math.inf, -math.inf, None, "text", Raises()])
+        return good | {name: draw(missing)}, good | {name: draw(missing)}
+    # Where scales are learned, signs and sizes are counted: only nulls are alike.
+    alike = ("bad",) if "pairs" in kind or "learned" in kind else ("bad", "sign", "clipped")
+    which = draw(st.sampled_from(alike))
     if which == "bad":
         return bad(), bad()
     if which == "sign":  # x x^T is the same

@@ -7,7 +7,7 @@ Six questions are asked one after the other, each with parameters from the answe
 |---|---|---|---|
 | octaves of all features | `OctaveCounts` around 0 | sqrt(2 d) | 5/20 |
 | where in them | `GridCounts`, 64 cells | sqrt(2 d) | 3/20 |
-| where in the fullest cells | `GridCounts`, d' features that need it | sqrt(2 d') | 2/20 |
+| where in the fullest cells | `GridCounts`, 256, d' features that need it | sqrt(2 d') | 2/20 |
 | how far from there | `OctaveCounts` around the centre | sqrt(2 d) | 5/20 |
 | mean and variance within the clamp | `MomentsInBall` | 2 R | 3/20 |
 | lengths of standardised records | `LengthCounts` | sqrt 2 | 2/20 |
@@ -46,7 +46,9 @@ _BATCH = 20
 #: sqrt(d)/mu times this many records, with the whole budget, are a good warm-up. Fitted to the
 #: real data of docs/accuracy.md.
 RECORDS = 70.0
-CELLS = 64
+#: Cells of the two grids. Three cells of the first are the range of the second, so that a centre
+#: is found to 2^-12 of its size.
+CELLS = {"grid": 64, "fine grid": 256}
 #: The ball of `MomentsInBall` has R^2 = this times d: Gaussian data has 1.5 d on average.
 _BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
@@ -165,7 +167,7 @@ class WarmUp:
         """Ask a question with this share of the batch's budget."""
         statistic, sensitivity = self._question(name)
         if sensitivity == 0.0:  # no feature is asked about
-            self._answer = _Answer(np.zeros((0, CELLS)), share)
+            self._answer = _Answer(np.zeros((0, 1)), share)
             return
         released = noise.gaussian(
             rows.total(statistic), sensitivity=sensitivity, mu=self.mu * math.sqrt(share)
@@ -186,12 +188,12 @@ class WarmUp:
             return octaves, octaves.sensitivity
         if name in ("grid", "fine grid"):
             columns = np.flatnonzero(self.coarse)
-            width = (self.high - self.low) / CELLS
+            width = (self.high - self.low) / CELLS[name]
             cells = GridCounts(
                 tuple(columns.tolist()),
                 tuple(self.low[columns].tolist()),
                 tuple(width[columns].tolist()),
-                CELLS,
+                CELLS[name],
             )
             return cells, cells.sensitivity
         if name == "moments":
@@ -232,7 +234,7 @@ class WarmUp:
     def _learn_places(self, counts: FloatArray, sd: float) -> None:
         center, resolution = self.standard.center.copy(), self.standard.resolution.copy()
         for cells, j in zip(counts, np.flatnonzero(self.coarse), strict=True):
-            width = (self.high[j] - self.low[j]) / CELLS
+            width = (self.high[j] - self.low[j]) / len(cells)
             place, known_to = locate(cells, sd, float(self.mass[j]))
             center[j] = self.low[j] + place * width
             if known_to is None:  # spread over the grid: near enough

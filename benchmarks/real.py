@@ -102,7 +102,6 @@ def measure(data: DataSet, X: Array, k: int, seeds: int, beside: bool, step: Any
         "sine": [],
         "share": [],
         "drifts": [],
-        "traces": [],
     }
     for seed in range(seeds):
         pca = model(data, d, k, seed, memory=data.memory)
@@ -212,13 +211,32 @@ def draw(results: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
+def summary(results: dict[str, Any]) -> str:
+    """The table of the README."""
+    lines = ["| data | d | records | B | none | pairs | **DPPCA** |", "|" + " --- |" * 7]
+    for found in results["cells"].values():
+        memory = "" if found["memory"] == "auto" else f', `memory="{found["memory"]}"`'
+        components = "" if found["k"] == 1 else f", {found['k']} components"
+        none, pairs, ours = (
+            number(float(np.median(found[c]))) if found.get(c) else "-"
+            for c in ("none", "pairs", "sine")
+        )
+        lines.append(
+            f"| {found['title']}{components}{memory} | {found['features']} | {found['records']} | "
+            f"{found['batch_size']} | {none} | {pairs} | **{ours}** |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def write_docs(results: dict[str, Any]) -> None:
-    page = DOCS / "accuracy.md"
-    text = page.read_text()
-    before, rest = text.split(START)
-    after = rest.split(END)[1]
+    """Put the tables between their markers, and draw the figure."""
     figure = "\n![Sines on real streams](figures/real.svg)\n"
-    page.write_text(f"{before}{START}\n\n{render(results)}{figure}\n{END}{after}")
+    for page, table in (
+        (DOCS / "accuracy.md", render(results) + figure),
+        (HERE.parent / "README.md", summary(results)),
+    ):
+        before, rest = page.read_text().split(START)
+        page.write_text(f"{before}{START}\n\n{table}\n{END}{rest.split(END)[1]}")
     draw(results, DOCS / "figures" / "real.svg")
 
 

@@ -45,8 +45,9 @@ LARGEST_BATCH = 2**22
 class DPPCA(base.MiniBatchTransformer):
     """Differentially private PCA on a stream.
 
-    Records are gathered into batches of `batch_size` slots. When a batch is full, a range and a
-    mean are estimated from it under differential privacy, the components take a step, and
+    Records are gathered into batches of `batch_size` slots. The first batches are a warm-up, in
+    which the centre and the scale of each feature are learned, and nothing else. From every later
+    batch the moments are estimated under differential privacy, the components take a step, and
     `last_release` holds the result. Between releases nothing that can be seen depends on the
     records. Cost: one batch of memory, and O(batch_size x d x k) time per batch while gradients are
     released, O(batch_size x d x d) while second moments are (docs/speed.md).
@@ -82,8 +83,9 @@ class DPPCA(base.MiniBatchTransformer):
         `"adaptive"`, or `"paper"` for Algorithms 3, 4 and 5 to the letter, which need very
         large batches.
     center
-        `"none"` if the data is known to be centred. `"pairs"` works with differences of
-        neighbouring records instead: no mean is needed, at twice the noise.
+        `"mean"`: the mean is learned. `"none"` if the data is known to be centred: less noise.
+        `"pairs"` works with differences of neighbouring records: local variation only, which in
+        telemetry is not where the variance is.
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
         every release says so.
@@ -91,29 +93,38 @@ class DPPCA(base.MiniBatchTransformer):
         `"exact"`, or `"opendp"` for the samplers of OpenDP: the same guarantee from the work of
         others, about 200 times slower. It may change from one run to the next.
     scales
-        Public scale of each feature, by name or in their order: records are divided by them.
-        Features in different units need it, or a `PublicScaler` in front.
+        `"learn"`: features are divided by standard deviations that are learned. Numbers, by name or
+        in order: public scales by which features are divided. None: features are in one unit.
     max_norm
         Public cap on the norm of a record, scaled; one beyond it is a null.
+    memory
+        `"auto"`: keep everything until the stream changes. `"all"`: never forget. A number: forget
+        exponentially, with a memory of that many batches.
+    missing
+        `"null"`: a record in which a feature is missing counts for nothing. `"center"`: the learned
+        centre takes the place of what is missing.
     K, a, zeta, C1, step
-        Of `method="paper"`: the tail of Assumption A.4, the failure probability of a batch, the
-        constant of Algorithm 4, and the step size (`InverseTime` or `TheoremSchedule`).
+        Of `method="paper"`, which takes records as they are and learns neither centre nor scales:
+        the tail of Assumption A.4, the failure probability of a batch, the constant of Algorithm 4, and the step size (`InverseTime` or `TheoremSchedule`).
 
     Examples
     --------
     >>> import numpy as np
     >>> from stream_dppca import DPPCA
     >>> rng = np.random.default_rng(7)
-    >>> direction = np.array([0.6, 0.8, 0.0])
     >>> pca = DPPCA(features=("cpu", "memory", "disk"), epsilon=1.0, delta=1e-6, batch_size=2000)
-    >>> for _ in range(10_000):
-    ...     x = rng.normal() * direction + 0.1 * rng.normal(size=3)
-    ...     pca.learn_one(dict(zip(("cpu", "memory", "disk"), x.tolist())))
+    >>> for _ in range(12_000):
+    ...     load, *noise = rng.normal(size=4).tolist()
+    ...     pca.learn_one({
+    ...         "cpu": 50 + 10 * load + noise[0],
+    ...         "memory": 8e9 + 1e9 * load + 1e8 * noise[1],
+    ...         "disk": 3 * noise[2],
+    ...     })
     >>> pca.n_batches
-    5
-    >>> bool(abs(pca.components[0] @ direction) > 0.99)
+    6
+    >>> bool(abs(pca.components[0] @ [0.5**0.5, 0.5**0.5, 0.0]) > 0.98)
     True
-    >>> pca.transform_one({"cpu": 0.6, "memory": 0.8, "disk": 0.0})
+    >>> pca.transform_one({"cpu": 60.0, "memory": 9e9, "disk": 0.0})
     {0: ...}
 
     References

@@ -105,7 +105,8 @@ class DPPCA(base.MiniBatchTransformer):
         centre takes the place of what is missing.
     K, a, zeta, C1, step
         Of `method="paper"`, which takes records as they are and learns neither centre nor scales:
-        the tail of Assumption A.4, the failure probability of a batch, the constant of Algorithm 4, and the step size (`InverseTime` or `TheoremSchedule`).
+        the tail of Assumption A.4, the failure probability of a batch, the constant of Algorithm 4,
+        and the step size (`InverseTime` or `TheoremSchedule`).
 
     Examples
     --------

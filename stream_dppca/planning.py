@@ -20,7 +20,7 @@ from .calibration import gaussian_mu
 from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
 from .learned.covariance import noise_of_sums
-from .learned.method import LOOK, MOST_FEATURES, POWER, smallest_learned_batch
+from .learned.method import MOST_FEATURES, POWER, smallest_learned_batch
 from .learned.warmup import RECORDS, warm_up_batches
 
 __all__ = ["Plan", "plan"]
@@ -285,7 +285,7 @@ class _LearnedGuess(_Guess):
         cost *= max(1.0, math.sqrt(learned / len(adds)))
         n = float(learned * rows)
         noise = cost * 1.8 * self.ratio * math.sqrt(self.d * self.k)
-        noise /= n * mu * math.sqrt(1 - LOOK) * self.gap
+        noise /= n * mu * self.gap
         x = RECORDS * math.sqrt(self.d) / mu / rows
         real = (0.0045 * math.sqrt(self.d) + 0.05 * x**3) / self.gap
         sampling = 1.15 * self.k * max(self.ratio - self.k, 0.0) / (n * self.gap**2)

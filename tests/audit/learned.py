@@ -284,9 +284,20 @@ def looks_for_free() -> Iterator[None]:
 
     def mutant(self: LearnedMethod, **how: Any) -> None:
         init(self, **how)
-        self.mu_look = self.mu
+        self.mu_look = 0.0  # as far as the moments know
 
-    with patch.object(LearnedMethod, "__init__", mutant):
+    def look(self: LearnedMethod, rows: Any, noise: Any) -> Any:
+        self.mu_look = 0.24 * self.mu
+        try:
+            return honest(self, rows, noise)
+        finally:
+            self.mu_look = 0.0
+
+    honest = LearnedMethod._look
+    with (
+        patch.object(LearnedMethod, "__init__", mutant),
+        patch.object(LearnedMethod, "_look", look),
+    ):
         yield
 
 

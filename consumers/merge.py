@@ -39,7 +39,8 @@ def merge_releases(releases: Sequence[PublishedRelease]) -> PublishedRelease:
     first = releases[0]
     if any(r.features != first.features or r.model != first.model for r in releases):
         raise ValueError("releases of different models cannot be merged")
-    d, k = len(first.features), len(first.components)
+    # A shard that has learned nothing yet has no components.
+    d, k = len(first.features), max(len(r.components) for r in releases)
     spreads = [c.spread for r in releases for c in r.components if c.spread is not None]
     # A shard whose last batch was skipped has no spread: it counts as the others do on average.
     usual = float(np.mean(spreads)) if spreads else 1.0

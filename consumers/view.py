@@ -108,6 +108,8 @@ class Story:
 
 def _direction(release: PublishedRelease) -> FloatArray:
     """The main component. A direction has no sign: most of its weight is taken as positive."""
+    if not release.components:  # nothing has been learned yet
+        return np.zeros(len(release.features))
     w = np.array([release.components[0].loadings[name] for name in release.features])
     return w if w.sum() >= 0 else -w
 
@@ -123,7 +125,7 @@ def noise_movement(release: PublishedRelease) -> float | None:
     To first order in the noise: sigma in each coordinate of the second moment, across the
     component, over the spread along it, times the weight that the batch has.
     """
-    spread = release.components[0].spread
+    spread = release.components[0].spread if release.components else None
     if not spread or release.sigma is None or release.step is None:
         return None
     across = math.sqrt((len(release.features) - 1) / 2)

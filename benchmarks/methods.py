@@ -110,6 +110,7 @@ def dppca(data: Data) -> Found:
         batch_size=cell.batch_size,
         n_components=cell.k,
         center=cell.center,
+        scales=None if cell.center != "mean" else "learn",
         seed=1000 + data.seed,
     )
     pca.learn_array(data.X)

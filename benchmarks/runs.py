@@ -156,6 +156,8 @@ def _default(drift: Drift, seed: int) -> DPPCA:
         epsilon=1.0,
         delta=1e-6,
         batch_size=drift.batch_size,
+        center="none",
+        scales=None,
         seed=1000 + seed,
     )
 

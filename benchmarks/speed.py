@@ -281,7 +281,8 @@ B, d, batches = map(int, sys.argv[1:])
 def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024
 X = np.random.default_rng(0).standard_normal((B // 10, d)).astype(np.float32)
 start = peak()
-m = DPPCA(features=tuple(range(d)), epsilon=1.0, delta=1e-6, batch_size=B)
+how = {"epsilon": 1.0, "delta": 1e-6, "batch_size": B, "center": "none", "scales": None}
+m = DPPCA(features=tuple(range(d)), **how)
 for _ in range(20): m.learn_array(X)
 early = peak()
 small = DPPCA(features=tuple(range(8)), epsilon=8.0, delta=1e-3, batch_size=100, seed=1)

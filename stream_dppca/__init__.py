@@ -6,10 +6,18 @@
 ('replace-one', 'record')
 """
 
-from .errors import BatchSizeError, DPPCAError, ParameterError, StateError
+from .anomaly import SubspaceDistance
+from .errors import (
+    BatchSizeError,
+    DPPCAError,
+    NothingLearnedWarning,
+    ParameterError,
+    StateError,
+)
 from .estimator import DPPCA
 from .oja import InverseTime, TheoremSchedule
 from .planning import Plan, plan
+from .projector import Projector
 from .release import PrivacyStatement, Release
 from .scaling import PublicScaler
 
@@ -18,12 +26,15 @@ __all__ = [
     "BatchSizeError",
     "DPPCAError",
     "InverseTime",
+    "NothingLearnedWarning",
     "ParameterError",
     "Plan",
     "PrivacyStatement",
+    "Projector",
     "PublicScaler",
     "Release",
     "StateError",
+    "SubspaceDistance",
     "TheoremSchedule",
     "plan",
 ]

@@ -58,11 +58,15 @@ class Reading:
     pairs
         If true, two neighbouring records x, y make one unit (y - x)/sqrt 2: its mean is zero, its
         covariance that of a record. A pair with a null is a null.
+    partial
+        If true, a record is a null only if none of its values is finite; values that are not are
+        left to the statistics, and a norm is that of the others. Not with pairs.
     """
 
     max_norm: float
     scales: tuple[float, ...] | None = None
     pairs: bool = False
+    partial: bool = False
 
     @property
     def records_per_unit(self) -> int:
@@ -92,6 +96,13 @@ class Reading:
 
     def norms(self, records: FloatArray, units: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Squared norms of units, zero for nulls, and which are nulls."""
+        if self.partial:
+            finite = np.isfinite(records)
+            there = np.where(finite, records, 0.0)
+            sq_norm = np.vecdot(there, there)
+            null = ~((sq_norm <= self.max_norm * self.max_norm) & finite.any(axis=1))
+            sq_norm[null] = 0.0
+            return sq_norm, null
         sq_norm = np.vecdot(records, records)
         null = ~(sq_norm <= self.max_norm * self.max_norm)  # true for NaN too
         if self.pairs:

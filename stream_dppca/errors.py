@@ -10,7 +10,13 @@ Records never raise: a record that cannot be read is a null in its slot.
 
 from __future__ import annotations
 
-__all__ = ["BatchSizeError", "DPPCAError", "ParameterError", "StateError"]
+__all__ = [
+    "BatchSizeError",
+    "DPPCAError",
+    "NothingLearnedWarning",
+    "ParameterError",
+    "StateError",
+]
 
 
 class DPPCAError(Exception):
@@ -47,3 +53,7 @@ class StateError(DPPCAError, ValueError):
     def __init__(self, field: str, problem: str) -> None:
         self.field = field
         super().__init__(f"state field `{field}` {problem}")
+
+
+class NothingLearnedWarning(UserWarning):
+    """A model was asked for scores before it had learned anything; it gives none."""

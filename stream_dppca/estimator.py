@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,12 +18,14 @@ from .arrays import FloatArray
 from .batch import Reading
 from .calibration import check_budget
 from .checks import between, one_of, whole
-from .errors import ParameterError, StateError
+from .errors import NothingLearnedWarning, ParameterError, StateError
+from .learned import WARMING_UP, LearnedMethod
 from .method import Method, Outcome
 from .noise import Noise, Sampler, make_noise
 from .oja import InverseTime, Schedule, column_signs, orthonormal
 from .paper import PaperMethod
-from .release import PrivacyStatement, Release
+from .projector import Projector
+from .release import PrivacyStatement, Release, Status
 from .slots import SlotBuffer
 from .statistics import Rows
 from .values import number
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["DPPCA"]
 
 MethodName = Literal["adaptive", "paper"]
-Centering = Literal["none", "pairs"]
+Centering = Literal["mean", "none", "pairs"]
+Missing = Literal["null", "center"]
 
 #: Bounds on rounding are worked out for batches up to this size.
 LARGEST_BATCH = 2**22
@@ -42,8 +46,9 @@ LARGEST_BATCH = 2**22
 class DPPCA(base.MiniBatchTransformer):
     """Differentially private PCA on a stream.
 
-    Records are gathered into batches of `batch_size` slots. When a batch is full, a range and a
-    mean are estimated from it under differential privacy, the components take a step, and
+    Records are gathered into batches of `batch_size` slots. The first batches are a warm-up, in
+    which the centre and the scale of each feature are learned, and nothing else. From every later
+    batch the moments are estimated under differential privacy, the components take a step, and
     `last_release` holds the result. Between releases nothing that can be seen depends on the
     records. Cost: one batch of memory, and O(batch_size x d x k) time per batch while gradients are
     released, O(batch_size x d x d) while second moments are (docs/speed.md).
@@ -79,8 +84,9 @@ class DPPCA(base.MiniBatchTransformer):
         `"adaptive"`, or `"paper"` for Algorithms 3, 4 and 5 to the letter, which need very
         large batches.
     center
-        `"none"` if the data is known to be centred. `"pairs"` works with differences of
-        neighbouring records instead: no mean is needed, at twice the noise.
+        `"mean"`: the mean is learned. `"none"` if the data is known to be centred: less noise.
+        `"pairs"` works with differences of neighbouring records: local variation only, which in
+        telemetry is not where the variance is.
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
         every release says so.
@@ -88,29 +94,39 @@ class DPPCA(base.MiniBatchTransformer):
         `"exact"`, or `"opendp"` for the samplers of OpenDP: the same guarantee from the work of
         others, about 200 times slower.
     scales
-        Public scale of each feature, by name or in their order: records are divided by them.
-        Features in different units need it, or a `PublicScaler` in front.
+        `"learn"`: features are divided by standard deviations that are learned. Numbers, by name or
+        in order: public scales by which features are divided. None: features are in one unit.
     max_norm
         Public cap on the norm of a record, scaled; one beyond it is a null.
+    memory
+        `"auto"`: keep everything until the stream changes. `"all"`: never forget. A number: forget
+        exponentially, with a memory of that many batches.
+    missing
+        `"null"`: a record in which a feature is missing counts for nothing. `"center"`: the learned
+        centre takes the place of what is missing.
     K, a, zeta, C1, step
-        Of `method="paper"`: the tail of Assumption A.4, the failure probability of a batch, the
-        constant of Algorithm 4, and the step size (`InverseTime` or `TheoremSchedule`).
+        Of `method="paper"`, which takes records as they are and learns neither centre nor scales:
+        the tail of Assumption A.4, the failure probability of a batch, the constant of Algorithm 4,
+        and the step size (`InverseTime` or `TheoremSchedule`).
 
     Examples
     --------
     >>> import numpy as np
     >>> from stream_dppca import DPPCA
     >>> rng = np.random.default_rng(7)
-    >>> direction = np.array([0.6, 0.8, 0.0])
     >>> pca = DPPCA(features=("cpu", "memory", "disk"), epsilon=1.0, delta=1e-6, batch_size=2000)
-    >>> for _ in range(10_000):
-    ...     x = rng.normal() * direction + 0.1 * rng.normal(size=3)
-    ...     pca.learn_one(dict(zip(("cpu", "memory", "disk"), x.tolist())))
+    >>> for _ in range(12_000):
+    ...     load, *noise = rng.normal(size=4).tolist()
+    ...     pca.learn_one({
+    ...         "cpu": 50 + 10 * load + noise[0],
+    ...         "memory": 8e9 + 1e9 * load + 1e8 * noise[1],
+    ...         "disk": 3 * noise[2],
+    ...     })
     >>> pca.n_batches
-    5
-    >>> bool(abs(pca.components[0] @ direction) > 0.99)
+    6
+    >>> bool(abs(pca.components[0] @ [0.5**0.5, 0.5**0.5, 0.0]) > 0.98)
     True
-    >>> pca.transform_one({"cpu": 0.6, "memory": 0.8, "disk": 0.0})
+    >>> pca.transform_one({"cpu": 60.0, "memory": 9e9, "disk": 0.0})
     {0: ...}
 
     References
@@ -128,9 +144,9 @@ class DPPCA(base.MiniBatchTransformer):
         batch_size: int,
         n_components: int = 1,
         method: MethodName = "adaptive",
-        center: Centering = "none",
+        center: Centering = "mean",
         seed: int | None = None,
-        scales: Sequence[float] | Mapping[Any, float] | None = None,
+        scales: Sequence[float] | Mapping[Any, float] | Literal["learn"] | None = "learn",
         max_norm: float = 1e18,
         K: float = 4.0,
         a: float = 1.0,
@@ -138,6 +154,8 @@ class DPPCA(base.MiniBatchTransformer):
         C1: float = 4.0,
         step: Schedule | None = None,
         sampler: Sampler = "exact",
+        memory: float | Literal["auto", "all"] = "auto",
+        missing: Missing = "null",
     ) -> None:
         self.features = features
         self.epsilon = epsilon
@@ -155,6 +173,8 @@ class DPPCA(base.MiniBatchTransformer):
         self.C1 = C1
         self.step = step
         self.sampler = sampler
+        self.memory = memory
+        self.missing = missing
 
         self._check_parameters()
         self._noise: Noise = make_noise(seed, sampler)
@@ -167,6 +187,8 @@ class DPPCA(base.MiniBatchTransformer):
         )
         self._n_batches = 0
         self._release: Release | partial[Release] | None = None
+        self._learned = False  # from at least one batch
+        self._warned = False  # that there is nothing to transform with
 
     # Learning
 
@@ -201,19 +223,38 @@ class DPPCA(base.MiniBatchTransformer):
         t = self._n_batches + 1
         with np.errstate(all="ignore"):  # a warning would tell of the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
-            if t == 1:  # from here on, signs follow from release to release
+            if not self._learned and outcome.skipped is None:
+                # From here on, signs follow from release to release.
                 self._method.W = self._method.W * column_signs(self._method.W)
+                self._learned = True
         self._n_batches = t
         self._release = partial(
-            _release_of, outcome, self.components, t, t * self.batch_size, self.privacy
+            _release_of,
+            outcome,
+            self.components,
+            self._projector(),
+            self._slots.features,
+            (t, t * self.batch_size),
+            self.privacy,
         )
 
     # What has been learned
 
     @property
     def components(self) -> FloatArray:
-        """k x d, orthonormal rows. Before the first release, where the iteration starts."""
-        return np.ascontiguousarray(self._method.W.T)
+        """k x d, orthonormal rows; no rows before anything has been learned."""
+        d = len(self._slots.features)
+        return np.ascontiguousarray(self._method.W.T) if self._learned else np.zeros((0, d))
+
+    def raw_directions(self) -> FloatArray:
+        """k x d: how raw features move along each component; no rows before anything is known."""
+        found = self._projector()
+        return np.zeros((0, len(self.features))) if found is None else found.raw_directions()
+
+    def raw_weights(self) -> FloatArray:
+        """k x d: weights of raw features in each score, as long as nothing is clamped."""
+        found = self._projector()
+        return np.zeros((0, len(self.features))) if found is None else found.raw_weights()
 
     @property
     def n_batches(self) -> int:
@@ -238,27 +279,79 @@ class DPPCA(base.MiniBatchTransformer):
         return self._privacy
 
     def transform_one(self, x: dict[Any, Any]) -> dict[Hashable, Any]:
-        """Scores along the components, {0: ..., 1: ...}; zeros before the first release.
+        """Scores along the components, {0: ..., 1: ...}; {} before anything has been learned.
 
-        A feature that is missing or bad counts as 0.
+        A feature that is missing or bad counts as its mean.
         """
         row = np.array([[number(x.get(name)) for name in self._slots.features]])
-        return dict(enumerate(self._scores(row)[0].tolist()))
+        return dict(enumerate(self.transform_array(row)[0].tolist()))
 
     def transform_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Scores of the rows of a frame, with its index and columns 0, 1, ..."""
+        """Scores of the rows of a frame, with its index and columns 0, 1, ...; none if none."""
         import pandas as pd
 
-        rows = self._slots.frame_to_rows(X)
-        return pd.DataFrame(self._scores(rows), index=X.index, columns=range(self.n_components))
+        scores = self.transform_array(self._slots.frame_to_rows(X))
+        return pd.DataFrame(scores, index=X.index, columns=range(scores.shape[1]))
 
-    def _scores(self, rows: FloatArray) -> FloatArray:
-        if self._release is None:
-            return np.zeros((len(rows), self.n_components))
+    def transform_array(self, X: NDArray[Any]) -> FloatArray:
+        """Scores of the rows of an n x d array: n x k, n x 0 before anything has been learned."""
+        found = self._projector()
+        if found is None:
+            self._warn()
+            return np.zeros((len(X), 0))
+        return found.transform_array(self._capped(X))
+
+    def inverse_transform(self, scores: NDArray[Any]) -> FloatArray:
+        """Raw records, n x d, that have these scores and lie in the private subspace."""
+        found = self._projector()
+        if found is None:
+            raise ParameterError("scores", "need a model that has learned something", None)
+        return found.inverse_transform(scores)
+
+    def reconstruction_error(self, X: NDArray[Any]) -> FloatArray:
+        """Distance of each row to the private subspace, in standard deviations of the features.
+
+        With known scales, in their units. NaN before anything has been learned.
+        """
+        found = self._projector()
+        if found is None:
+            self._warn()
+            return np.full(len(X), np.nan)
+        return found.reconstruction_error(self._capped(X))
+
+    def score_one(self, x: dict[Any, Any]) -> float:
+        """Anomaly score: `reconstruction_error` of one record, 0 before anything is known.
+
+        `SubspaceDistance` offers it through river's `AnomalyDetector`.
+        """
+        if not self._learned:
+            self._warn()
+            return 0.0
+        row = np.array([[number(x.get(name)) for name in self._slots.features]])
+        return float(self.reconstruction_error(row)[0])
+
+    def _capped(self, X: NDArray[Any]) -> FloatArray:
+        """Rows in which a value beyond the public cap is missing, as it is in learning."""
         with np.errstate(all="ignore"):
-            rows = self._slots.reading.records(rows, np.empty_like(rows))
-        rows = np.where(np.abs(rows) <= self.max_norm, rows, 0.0)  # false for NaN
-        return rows @ self._method.W
+            rows = np.asarray(X, dtype=np.float64)
+            return np.where(np.abs(rows) <= self.max_norm * self._known_scales(), rows, np.nan)
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                "DPPCA has not learned anything yet: there are no components, and no scores",
+                NothingLearnedWarning,
+                stacklevel=3,
+            )
+
+    def _projector(self) -> Projector | None:
+        """What scores raw records, None before anything has been learned."""
+        if not self._learned:
+            return None
+        if isinstance(self._method, LearnedMethod):
+            return self._method.projector(self._slots.features)
+        return Projector.plain(self._slots.features, self._method.W, self._known_scales())
 
     # State
 
@@ -273,6 +366,7 @@ class DPPCA(base.MiniBatchTransformer):
             "unit": saved.UNIT,
             "config": self._config(),
             "n_batches": self._n_batches,
+            "learned": self._learned,
             "method": self._method.state(),
             "release": None if release is None else release.model_dump(mode="json"),
         }
@@ -313,6 +407,9 @@ class DPPCA(base.MiniBatchTransformer):
         except (TypeError, ParameterError) as error:
             raise StateError("config", f"cannot be used: {error}") from None
         config, wanted = restored._config(), cls(**{**params, **expected})._config()
+        if wanted["sampler"] != config["sampler"]:  # the one parameter that may change
+            restored = cls(**{**params, "sampler": wanted["sampler"]})
+            config = restored._config()
         for name in expected:
             if wanted[name] != config[name]:
                 problem = f"is {config[name]!r}, expected {wanted[name]!r}"
@@ -324,6 +421,7 @@ class DPPCA(base.MiniBatchTransformer):
                 raise StateError("n_batches", "must not be negative")
             if state["release"] is not None:
                 restored._release = Release.model_validate(state["release"])
+            restored._learned = _has_learned(state, restored._release)
         except StateError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -337,7 +435,7 @@ class DPPCA(base.MiniBatchTransformer):
             if name != "sampler"  # another way to the same law
         }
         params["features"] = list(self._slots.features)
-        params["scales"] = self._scale_list()
+        params["scales"] = "learn" if self._learns_scales else self._scale_list()
         if self.step is not None:
             if not isinstance(self.step, InverseTime):
                 raise StateError("config.step", "must be an InverseTime to be saved")
@@ -346,13 +444,27 @@ class DPPCA(base.MiniBatchTransformer):
 
     # Construction
 
+    @property
+    def _learns_scales(self) -> bool:
+        return isinstance(self.scales, str)
+
+    @property
+    def _learns(self) -> bool:
+        """If a centre or scales are to be learned. `method="paper"` takes records as they are."""
+        return self.method != "paper" and (self.center == "mean" or self._learns_scales)
+
     def _reading(self) -> Reading:
-        scales = self._scale_list()
+        scales = None if self._learns else self._scale_list()
         return Reading(
             max_norm=self.max_norm,
             scales=None if scales is None else tuple(scales),
             pairs=self.center == "pairs",
+            partial=self.missing == "center",
         )
+
+    def _known_scales(self) -> FloatArray:
+        scales = self._scale_list()
+        return np.ones(len(self.features)) if scales is None else np.array(scales)
 
     def _make_method(self) -> Method:
         start = self._noise.at_batch(0).direction(len(self.features), self.n_components)
@@ -368,11 +480,19 @@ class DPPCA(base.MiniBatchTransformer):
                 C1=self.C1,
                 schedule=self.step or InverseTime(),
             )
+        units = self.batch_size // self._slots.reading.records_per_unit
+        if self._learns:
+            return LearnedMethod(
+                W=W,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                units=units,
+                known_center=self.center != "mean",
+                scales=None if self._learns_scales else self._known_scales(),
+                memory=self.memory,
+            )
         return adaptive_method(
-            W=W,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            rows=self.batch_size // self._slots.reading.records_per_unit,
+            W=W, epsilon=self.epsilon, delta=self.delta, rows=units, memory=self.memory
         )
 
     def _check_parameters(self) -> None:
@@ -387,6 +507,7 @@ class DPPCA(base.MiniBatchTransformer):
         one_of("method", self.method, get_args(MethodName))
         one_of("center", self.center, get_args(Centering))
         one_of("sampler", self.sampler, get_args(Sampler))
+        one_of("missing", self.missing, get_args(Missing))
         if self.center == "pairs" and self.batch_size % 2:
             raise ParameterError("batch_size", 'must be even with center="pairs"', self.batch_size)
         if self.seed is not None:
@@ -400,15 +521,30 @@ class DPPCA(base.MiniBatchTransformer):
         ):
             between(name, getattr(self, name), low, high)
         self._check_scales()
+        self._check_memory()
+        if self.missing == "center" and not (self._learns and self.center != "pairs"):
+            rule = 'must be "null" unless a centre or scales are learned from single records'
+            raise ParameterError("missing", rule, self.missing)
         if self.step is not None and not callable(self.step):
             raise ParameterError("step", "must be a schedule such as InverseTime", self.step)
 
+    def _check_memory(self) -> None:
+        memory: Any = self.memory
+        if isinstance(memory, str) and memory in ("auto", "all"):
+            return
+        if isinstance(memory, bool | str) or not (
+            isinstance(memory, int | float) and 1 < memory <= 1e6  # false for NaN
+        ):
+            rule = 'must be "auto", "all" or a number of batches above 1, up to 1e6'
+            raise ParameterError("memory", rule, memory)
+
     def _check_scales(self) -> None:
         scales: Any = self.scales
-        if scales is None:
+        if scales is None or (isinstance(scales, str) and scales == "learn"):
             return
         if isinstance(scales, str) or not isinstance(scales, Sequence | Mapping | np.ndarray):
-            raise ParameterError("scales", "must be numbers, in order or by name", scales)
+            rule = 'must be "learn", None, or numbers in order or by name'
+            raise ParameterError("scales", rule, scales)
         rule = f"must have one number for each of the {len(self.features)} features"
         if len(scales) != len(self.features):
             raise ParameterError("scales", rule, len(scales))
@@ -420,7 +556,7 @@ class DPPCA(base.MiniBatchTransformer):
     def _scale_list(self) -> list[float] | None:
         """The scales in the order of the features."""
         scales = self.scales
-        if scales is None:
+        if scales is None or isinstance(scales, str):
             return None
         if isinstance(scales, Mapping):
             return [float(scales[name]) for name in self.features]
@@ -433,17 +569,50 @@ class DPPCA(base.MiniBatchTransformer):
 
 
 def _release_of(
-    outcome: Outcome, components: FloatArray, batch: int, n_seen: int, privacy: PrivacyStatement
+    outcome: Outcome,
+    components: FloatArray,
+    found: Projector | None,
+    features: tuple[Any, ...],
+    counts: tuple[int, int],
+    privacy: PrivacyStatement,
 ) -> Release:
+    """A release of batch `counts[0]`, after `counts[1]` slots."""
+    status: Status = "learned" if outcome.skipped is None else "skipped"
+    if outcome.skipped == WARMING_UP:
+        status = "warming_up"
+    elif found is None:
+        status = "nothing_learned"
+    clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
     return Release(
-        batch=batch,
-        n_seen=n_seen,
+        status=status,
+        batch=counts[0],
+        n_seen=counts[1],
+        features=features,
         components=tuple(map(tuple, components.tolist())),
-        spread=None if outcome.spread is None else tuple(outcome.spread.tolist()),
+        spread=_numbers(outcome.spread),
+        explained_variance_ratio=_numbers(outcome.ratio),
+        explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
         range=outcome.range,
         step=outcome.step,
+        drift=outcome.drift,
         skipped=outcome.skipped is not None,
         reason=outcome.skipped,
         sigma=outcome.sigma,
         privacy=privacy,
+        center=None if found is None else _numbers(found.center),
+        scale=None if found is None else _numbers(found.scale),
+        mean=None if found is None else _numbers(found.mean),
+        deviation=None if found is None else _numbers(found.deviation),
+        clamp=_numbers(clamp),
     )
+
+
+def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values.tolist())
+
+
+def _has_learned(state: dict[str, Any], release: Release | None) -> bool:
+    """If a saved model has components; older states do not say, but their releases do."""
+    if "learned" in state:
+        return bool(state["learned"])
+    return release is not None and (not release.skipped or release.batch > 1)

@@ -23,6 +23,9 @@ class Outcome:
     range: float | None = None  #: noisy range of the gradients
     step: float | None = None
     sigma: float | None = None  #: noise sd in one coordinate of the gradient
+    ratio: FloatArray | None = None  #: share of the variance along each component
+    ratio_sd: FloatArray | None = None  #: sd of the noise in it
+    drift: bool = False  #: the past was dropped before this batch
     skipped: str | None = None  #: why nothing was learned from the batch
 
     @classmethod

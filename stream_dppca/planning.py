@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from .adaptive.correlated import DECAYS, weights
 from .adaptive.method import range_share, smallest_batch
 from .adaptive.scout import SCOUT_COMPONENTS, edge_of_noise, form_for, scout_noise
 from .calibration import gaussian_mu
 from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
+from .learned.covariance import noise_of_sums
+from .learned.method import MOST_FEATURES, POWER, smallest_learned_batch
+from .learned.warmup import RECORDS, warm_up_batches
 
 __all__ = ["Plan", "plan"]
 
@@ -36,6 +41,8 @@ class Plan(BaseModel):
     epsilon: float
     delta: float
     batch_size: int
+    #: Batches in which centre and scales are learned, and nothing else.
+    warm_up_batches: int
     #: Below this, `DPPCA` refuses.
     minimum_batch_size: int
     #: The smallest round number with a good component after 16 batches.
@@ -48,12 +55,27 @@ class Plan(BaseModel):
     useful_after_records: int | None
     useful_after_seconds: float | None
 
+    def sine_after(self, records: int) -> float:
+        """Expected sine after so many records, by the figures of `expected_error`."""
+        before = [sine for at, sine in self.expected_error if at <= records]
+        later = [(at, sine) for at, sine in self.expected_error if at > records]
+        if not before:
+            return 1.0
+        if not later:
+            return before[-1]
+        (at, sine), (last, start) = later[0], self.expected_error[len(before) - 1]
+        part = math.log(records / last) / math.log(at / last)
+        return float(start ** (1 - part) * sine**part)
+
     def __str__(self) -> str:
         lines = [
             f"{self.dimension} features, {self.n_components} component(s), "
             f"epsilon = {self.epsilon:g}, delta = {self.delta:g}",
             f"batch size {self.batch_size} (at least {self.minimum_batch_size}, "
             f"recommended {self.recommended_batch_size})",
+            "centre and scales are known: no warm-up"
+            if self.warm_up_batches == 0
+            else f"warm-up: {self.warm_up_batches} batch(es), in which nothing else is learned",
             f"noise in a release: {self.noise_per_step:.2g} of the top eigenvalue per coordinate",
             "expected sin(angle), by a guess of the spectrum (trace_ratio, gap): "
             + ", ".join(f"{sine:.2g} after {records}" for records, sine in self.expected_error),
@@ -76,7 +98,8 @@ def plan(
     batch_size: int | None = None,
     rate: float | None = None,
     n_components: int = 1,
-    center: str = "none",
+    center: str = "mean",
+    scales: Any = "learn",
     trace_ratio: float | None = None,
     gap: float = 0.9,
     range_ratio: float | None = None,
@@ -87,7 +110,7 @@ def plan(
     ----------
     d
         Number of features.
-    epsilon, delta, batch_size, n_components, center
+    epsilon, delta, batch_size, n_components, center, scales
         As for `DPPCA`. Without a batch size, the recommended one is taken.
     rate
         Records per second, for the time to a first useful component.
@@ -105,18 +128,23 @@ def plan(
     Examples
     --------
     >>> p = plan(d=50, epsilon=1.0, delta=1e-6, batch_size=2500, rate=1000.0)
-    >>> p.minimum_batch_size
-    314
+    >>> p.warm_up_batches
+    1
     >>> print(p)
     50 features, 1 component(s), epsilon = 1, delta = 1e-06
-    batch size 2500 (at least 314, recommended ...)
+    batch size 2500 (at least ..., recommended ...)
+    warm-up: 1 batch(es), in which nothing else is learned
     ...
     """
     rows_of = 2 if center == "pairs" else 1
     mu = gaussian_mu(epsilon, delta)
     whole("d", d)
     whole("n_components", n_components, high=d)
-    one_of("center", center, ("none", "pairs"))
+    one_of("center", center, ("mean", "none", "pairs"))
+    learns = center == "mean" or isinstance(scales, str)
+    if learns and d > MOST_FEATURES:
+        rule = f'must be at most {MOST_FEATURES} with center="mean" or scales="learn"'
+        raise ParameterError("d", rule, d)
     if rate is not None:
         positive("rate", rate)
     if not 0 < gap <= 1:
@@ -128,8 +156,12 @@ def plan(
     reach = 1.45 * math.sqrt(ratio * n_components) if range_ratio is None else range_ratio
     positive("range_ratio", reach)
 
-    guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
+    guess: _Guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
     minimum = smallest_batch(mu)
+    if learns:
+        known = center != "mean"
+        guess = _LearnedGuess(d, n_components, epsilon, delta, ratio, gap, reach, known)
+        minimum = smallest_learned_batch(d=d, mu=mu, known_center=known)
     recommended = next(
         (rows for rows in _round_numbers(minimum) if guess.sine(rows, SOON) <= GOOD), 10**9
     )
@@ -139,16 +171,20 @@ def plan(
     useful = next((t for t in range(1, 1001) if guess.sine(rows, t) <= USEFUL), None)
     records = None if useful is None else useful * rows * rows_of
     spread = ratio * math.sqrt(2) if guess.form(rows) == "moment" else 2 * reach
+    warm_up = guess.warm_up(rows)
     return Plan(
         dimension=d,
         n_components=n_components,
         epsilon=epsilon,
         delta=delta,
         batch_size=rows * rows_of,
+        warm_up_batches=warm_up,
         minimum_batch_size=minimum * rows_of,
         recommended_batch_size=recommended * rows_of,
         noise_per_step=spread / (rows * mu * math.sqrt(1 - range_share(rows, mu))),
-        expected_error=tuple((2**i * rows * rows_of, guess.sine(rows, 2**i)) for i in range(7)),
+        expected_error=tuple(
+            ((warm_up + 2**i) * rows * rows_of, guess.sine(rows, warm_up + 2**i)) for i in range(7)
+        ),
         useful_after_records=records,
         useful_after_seconds=None if records is None or rate is None else records / rate,
     )
@@ -165,6 +201,10 @@ class _Guess:
     ratio: float
     gap: float
     reach: float
+
+    def warm_up(self, rows: int) -> int:
+        """Batches of the warm-up."""
+        return 0
 
     def form(self, rows: int) -> str:
         """What will be released: "moment"; "gradient", from a random start; or, of gradients that
@@ -212,6 +252,45 @@ class _Guess:
             noise = cost * 2 * self.reach * math.sqrt(d * k) / (n * mu * gap)
         sampling = 1.15 * k * max(self.ratio - k, 0.0) / (n * gap**2)
         square = sampling + noise**2
+        return math.sqrt(square / (1 + square))
+
+
+@dataclass(frozen=True)
+class _LearnedGuess(_Guess):
+    """With a learned centre or learned scales."""
+
+    known_center: bool
+
+    def warm_up(self, rows: int) -> int:
+        mu = gaussian_mu(self.epsilon, self.delta)
+        return warm_up_batches(d=self.d, mu=mu, units=rows, known_center=self.known_center)
+
+    def form(self, rows: int) -> str:
+        return "moment"
+
+    def sine(self, rows: int, batches: int) -> float:
+        """Expected sine after so many batches, those of the warm-up included.
+
+        Noise: records of 1.8 times the mean squared length pass unclipped, all batches count the
+        same. What real data adds (clamps, scales found in a small sample, batches of the warm-up
+        that are missing from the rest) is an allowance, fitted to the real data of
+        docs/accuracy.md; x is how far the batch is from the size that the warm-up wants.
+        """
+        mu = gaussian_mu(self.epsilon, self.delta)
+        learned = batches - self.warm_up(rows)
+        if learned < 1:
+            return 1.0
+        column = weights(POWER)
+        adds = noise_of_sums(column.own, column.later, DECAYS)
+        cost = math.sqrt(sum(adds[: min(learned, len(adds))]))
+        cost *= max(1.0, math.sqrt(learned / len(adds)))
+        n = float(learned * rows)
+        noise = cost * 1.8 * self.ratio * math.sqrt(self.d * self.k)
+        noise /= n * mu * self.gap
+        x = RECORDS * math.sqrt(self.d) / mu / rows
+        real = (0.0045 * math.sqrt(self.d) + 0.05 * x**3) / self.gap
+        sampling = 1.15 * self.k * max(self.ratio - self.k, 0.0) / (n * self.gap**2)
+        square = sampling + noise**2 + real**2
         return math.sqrt(square / (1 + square))
 
 

@@ -8,6 +8,7 @@ A state is plain JSON in sections:
 | `unit` | what one neighbour may replace: "record" |
 | `config` | **every** setting of the estimator: a later default must not change an old model |
 | `n_batches` | number of batches released |
+| `learned` | optional: if components are known; without it, the last release tells |
 | `method` | components and running estimates: released values only |
 | `release` | the last release, or null |
 
@@ -31,12 +32,14 @@ __all__ = ["AS_BEFORE", "VERSION", "complete", "sections"]
 
 VERSION = 2
 REQUIRED = frozenset({"version", "unit", "config", "n_batches", "method", "release"})
-OPTIONAL: frozenset[str] = frozenset()
+OPTIONAL: frozenset[str] = frozenset({"learned"})
 UNIT = "record"
 
 #: Settings that states may lack, with the value under which the estimator works as it did before it
 #: had the setting. That value need not be the default of today.
-AS_BEFORE: Mapping[str, Any] = MappingProxyType({})
+AS_BEFORE: Mapping[str, Any] = MappingProxyType(
+    {"sampler": "exact", "memory": "auto", "missing": "null"}
+)
 
 
 def sections(state: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from stream_dppca import DPPCA, BatchSizeError, ParameterError, plan
 from tests.conftest import signal_plus_noise, sine, spiked
 
 BASE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+KNOWN: dict[str, Any] = {"center": "none", "scales": None}
 
 
 @pytest.mark.parametrize("d, batch_size, batches", [(10, 2000, 8), (50, 2500, 8), (150, 4000, 8)])
@@ -18,10 +19,10 @@ def test_predictions_within_a_factor_two(d: int, batch_size: int, batches: int) 
     errors = []
     for seed in range(5):
         X, v = spiked(np.random.default_rng(seed + 77), batches * batch_size, d, 0.1)
-        pca = DPPCA(features=range(d), batch_size=batch_size, seed=seed, **BASE)
+        pca = DPPCA(features=range(d), batch_size=batch_size, seed=seed, **BASE, **KNOWN)
         pca.learn_array(X)
         errors.append(sine(pca.components[0], v))
-    predicted = dict(plan(d=d, batch_size=batch_size, **BASE).expected_error)
+    predicted = dict(plan(d=d, batch_size=batch_size, **BASE, **KNOWN).expected_error)
     assert 0.5 < predicted[batches * batch_size] / np.median(errors) < 2
 
 
@@ -33,12 +34,14 @@ def test_power_laws_are_predicted_too(k: int) -> None:
     errors = []
     for seed in range(3):
         X = np.random.default_rng(seed).standard_normal((batches * batch_size, d)) * values**0.5
-        pca = DPPCA(features=range(d), batch_size=batch_size, n_components=k, seed=seed, **BASE)
+        pca = DPPCA(
+            features=range(d), batch_size=batch_size, n_components=k, seed=seed, **BASE, **KNOWN
+        )
         pca.learn_array(X)
         errors.append(float(np.linalg.norm(pca.components[:, k:], 2)))
     p = plan(
         d=d, batch_size=batch_size, n_components=k, trace_ratio=values.sum(),
-        gap=values[k - 1] - values[k], **BASE,
+        gap=values[k - 1] - values[k], **BASE, **KNOWN,
     )  # fmt: skip
     assert 0.5 < dict(p.expected_error)[batches * batch_size] / np.median(errors) < 2 * k
 
@@ -47,10 +50,10 @@ def test_a_scout_is_expected_to_see_what_it_sees() -> None:
     """One batch: a component above the noise is there, one below is not."""
     for ratio, seen in ((10.0, True), (60.0, False)):
         second = (ratio - 1) / 99
-        p = plan(d=100, batch_size=4000, trace_ratio=ratio, gap=1 - second, **BASE)
+        p = plan(d=100, batch_size=4000, trace_ratio=ratio, gap=1 - second, **BASE, **KNOWN)
         first = p.expected_error[0][1]
         X, v = spiked(np.random.default_rng(1), 4000, 100, second)
-        pca = DPPCA(features=range(100), batch_size=4000, seed=1, **BASE)
+        pca = DPPCA(features=range(100), batch_size=4000, seed=1, **BASE, **KNOWN)
         pca.learn_array(X)
         found = sine(pca.components[0], v)
         assert (first < 0.5) == (found < 0.5) == seen
@@ -61,11 +64,11 @@ def test_quiet_data_is_predicted_too() -> None:
     """Example 4.1 with sigma = 0.01: the noise is a hundredth of that on Gaussian data."""
     d, sigma, n = 150, 0.01, 12 * 4000
     X, v = signal_plus_noise(np.random.default_rng(3), n, d, sigma)
-    pca = DPPCA(features=range(d), batch_size=4000, seed=3, **BASE)
+    pca = DPPCA(features=range(d), batch_size=4000, seed=3, **BASE, **KNOWN)
     pca.learn_array(X)
     p = plan(
         d=d, batch_size=4000, trace_ratio=1 + d * sigma**2, gap=1.0,
-        range_ratio=sigma * d**0.5, **BASE,
+        range_ratio=sigma * d**0.5, **BASE, **KNOWN,
     )  # fmt: skip
     eight, sixteen = (dict(p.expected_error)[t * 4000] for t in (8, 16))
     assert sixteen / 2 < sine(pca.components[0], v) < 2 * eight
@@ -73,11 +76,13 @@ def test_quiet_data_is_predicted_too() -> None:
 
 def test_the_minimum_is_where_the_estimator_refuses() -> None:
     for center in ("none", "pairs"):
-        smallest = plan(d=5, center=center, **BASE).minimum_batch_size
-        DPPCA(features=range(5), batch_size=smallest, center=center, **BASE)
+        smallest = plan(d=5, center=center, scales=None, **BASE).minimum_batch_size
+        DPPCA(features=range(5), batch_size=smallest, center=center, scales=None, **BASE)
         for refuse in (
-            lambda n, c=center: DPPCA(features=range(5), batch_size=n, center=c, **BASE),
-            lambda n, c=center: plan(d=5, batch_size=n, center=c, **BASE),
+            lambda n, c=center: DPPCA(
+                features=range(5), batch_size=n, center=c, scales=None, **BASE
+            ),
+            lambda n, c=center: plan(d=5, batch_size=n, center=c, scales=None, **BASE),
         ):
             with pytest.raises(BatchSizeError, match=f"at least {smallest}"):
                 refuse(smallest - 2)
@@ -95,21 +100,54 @@ def test_more_of_everything_helps() -> None:
 
 
 def test_time_to_useful() -> None:
-    p = plan(d=50, batch_size=2500, rate=500.0, **BASE)
+    p = plan(d=50, batch_size=2500, rate=500.0, **BASE, **KNOWN)
     assert p.useful_after_records is not None
     assert p.useful_after_seconds == p.useful_after_records / 500.0
     assert "first useful component" in str(p)
-    hopeless = plan(d=100_000, batch_size=400, **BASE)
+    hopeless = plan(d=100_000, batch_size=400, **BASE, **KNOWN)
     assert hopeless.useful_after_records is None
     assert "larger batches" in str(hopeless)
 
 
 @pytest.mark.parametrize(
     "name, value",
-    [("d", 0), ("d", 2.5), ("n_components", 0), ("n_components", 99), ("center", "mean"),
+    [("d", 0), ("d", 2.5), ("n_components", 0), ("n_components", 99), ("center", "median"),
      ("rate", -1.0), ("gap", 0.0), ("trace_ratio", 0.5),
      ("range_ratio", 0.0), ("epsilon", 0.0), ("delta", 1.0)],
 )  # fmt: skip
 def test_bad_parameters(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=f"`{name}` must"):
         plan(**{"d": 10, **BASE, name: value})
+
+
+@pytest.mark.parametrize("d, batch_size", [(10, 2000), (50, 2500)])
+def test_what_is_learned_without_knowing_anything_is_predicted(d: int, batch_size: int) -> None:
+    """Gaussian data with means and units of its own; the plan allows for worse than that."""
+    errors, batches = [], 16
+    for seed in range(3):
+        rng = np.random.default_rng(seed + 7)
+        X, _ = spiked(rng, batches * batch_size, d, 0.1)
+        correlation = np.corrcoef(X.T)
+        v = np.linalg.eigh(correlation)[1][:, -1]
+        X = (X + rng.normal(size=d)) * 10.0 ** rng.uniform(-3, 3, size=d)
+        pca = DPPCA(features=range(d), batch_size=batch_size, seed=seed, **BASE)
+        pca.learn_array(X)
+        errors.append(sine(pca.components[0], v))
+    p = plan(d=d, batch_size=batch_size, **BASE)
+    assert p.warm_up_batches == 1
+    assert 0.5 < p.sine_after(batches * batch_size) / np.median(errors) < 3.5
+
+
+def test_the_warm_up_is_in_the_plan() -> None:
+    p = plan(d=28, batch_size=1390, **BASE)
+    assert p.warm_up_batches == 2 and "warm-up: 2" in str(p)
+    assert p.expected_error[0][0] == 3 * 1390
+    assert plan(d=28, batch_size=1390, **BASE, **KNOWN).warm_up_batches == 0
+    smallest = plan(d=28, **BASE).minimum_batch_size
+    DPPCA(features=range(28), batch_size=smallest, **BASE)
+    for refuse in (
+        lambda n: DPPCA(features=range(28), batch_size=n, **BASE),
+        lambda n: plan(d=28, batch_size=n, **BASE),
+    ):
+        with pytest.raises(BatchSizeError, match=f"at least {smallest}"):
+            refuse(smallest - 5)

@@ -44,12 +44,17 @@ from tests.conftest import FrozenNoise, batch_of, clipped_mean
 FEATURES = tuple("abcd")
 D = len(FEATURES)
 LOUD: dict[str, Any] = {"features": FEATURES, "epsilon": 20.0, "delta": 1e-3, "seed": 3}
+KNOWN: dict[str, Any] = {"center": "none", "scales": None}
 KINDS: dict[str, dict[str, Any]] = {
-    "moment": {"batch_size": 64},
-    "gradient": {"batch_size": 64},
-    "scout": {"batch_size": 64},  # goes on as gradient
+    "moment": {"batch_size": 64, **KNOWN},
+    "gradient": {"batch_size": 64, **KNOWN},
+    "scout": {"batch_size": 64, **KNOWN},  # goes on as gradient
     "paper": {"batch_size": 240, "method": "paper", "C1": 10.0},
-    "pairs": {"batch_size": 128, "center": "pairs"},
+    "pairs": {"batch_size": 128, "center": "pairs", "scales": None},
+    "learned": {"batch_size": 64},
+    "learned pairs": {"batch_size": 128, "center": "pairs"},
+    "learned scales": {"batch_size": 64, "center": "none"},
+    "partial": {"batch_size": 64, "missing": "center"},
 }
 SECRET = 0.8414709848078965  # as text, as a double and in part
 FEW = settings(
@@ -143,7 +148,13 @@ def equal_contents(draw: st.DrawFn, kind: str) -> tuple[Any, Any]:
             return draw(st.sampled_from(BAD_RECORDS))
         return good | {draw(st.sampled_from(FEATURES)): draw(st.sampled_from(BAD_VALUES))}
 
-    which = draw(st.sampled_from(("bad", "bad") if kind == "pairs" else ("bad", "sign", "clipped")))
+    if kind == "partial":  # one feature is missing, whatever stands in its place
+        name = draw(st.sampled_from(FEATURES))
+        missing = st.sampled_from([math.nan, math.inf, -math.inf, None, "text", Raises()])
+        return good | {name: draw(missing)}, good | {name: draw(missing)}
+    # Where scales are learned, signs and sizes are counted: only nulls are alike.
+    alike = ("bad",) if "pairs" in kind or "learned" in kind else ("bad", "sign", "clipped")
+    which = draw(st.sampled_from(alike))
     if which == "bad":
         return bad(), bad()
     if which == "sign":  # x x^T is the same

@@ -26,6 +26,8 @@ def dppca_error(X: FloatArray, v: FloatArray, batch_size: int, seed: int, **chan
         "delta": 1e-5,
         "batch_size": batch_size,
         "seed": seed,
+        "center": "none",
+        "scales": None,
     }
     pca = DPPCA(**params | changes)
     pca.learn_array(X)

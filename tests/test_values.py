@@ -197,7 +197,15 @@ def test_text_in_a_complex_column_nulls_nobody_else() -> None:
     spoiled[7] = "text"
     shown = []
     for column in (cells, spoiled):
-        pca = DPPCA(features=("a",), epsilon=2.0, delta=1e-5, batch_size=1001, seed=1)
+        pca = DPPCA(
+            features=("a",),
+            epsilon=2.0,
+            delta=1e-5,
+            batch_size=1001,
+            seed=1,
+            center="none",
+            scales=None,
+        )
         pca.learn_many(pd.DataFrame({"a": column}))
         assert pca.last_release is not None
         shown.append(pca.last_release.range)

@@ -93,6 +93,10 @@ class AdaptiveMethod(ABC):
         self.whitener = Whitener(sampling=sampling, decays=DECAYS)
         self.estimate = RunningEstimate(size)
 
+    def remember(self, memory: float | str) -> None:
+        """Forget the past on alarm ("auto"), never ("all"), or after a number of batches."""
+        self.estimate.memory = memory
+
     def check_batch(self, rows: int, slots_per_row: int) -> None:
         smallest = smallest_batch(self.mu)
         if rows < smallest:
@@ -131,6 +135,7 @@ class AdaptiveMethod(ABC):
             range=rho,
             step=min(max(gained / self.estimate.weight, 0.0), 1.0),
             sigma=1 / unit,
+            drift=self.estimate.dropped,
         )
 
     @abstractmethod

@@ -67,6 +67,7 @@ class ScoutMethod:
 
     def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
         self._how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
+        self._memory: float | str = "auto"
         self._become("moment" if W.shape[1] > SCOUT_COMPONENTS else "scout", W)
 
     def _become(self, name: str, W: FloatArray) -> None:
@@ -79,6 +80,12 @@ class ScoutMethod:
         else:
             self.form = moment = MomentMethod(W=W, **self._how)
             moment.power = SCOUT_POWER if name == "scout" else MOMENT_POWER
+        self.form.remember(self._memory)
+
+    def remember(self, memory: float | str) -> None:
+        """As for `AdaptiveMethod`, whatever form is chosen."""
+        self._memory = memory
+        self.form.remember(memory)
 
     @property
     def W(self) -> FloatArray:
@@ -123,6 +130,7 @@ class ScoutMethod:
                 weight=2 * scout.estimate.weight,  # off the diagonal the variance is 1/2
             )
         gradient.W = scout.W  # what was released, wherever gradients start
+        gradient.remember(self._memory)
         self.name, self.form = "gradient", gradient
 
     def state(self) -> dict[str, Any]:
@@ -171,9 +179,17 @@ def form_for(*, d: int, epsilon: float, delta: float, rows: int) -> str:
 
 
 def adaptive_method(
-    *, W: FloatArray, epsilon: float, delta: float, rows: int
+    *, W: FloatArray, epsilon: float, delta: float, rows: int, memory: float | str = "auto"
 ) -> AdaptiveMethod | ScoutMethod:
     """The form that suits the number of features and the noise, public numbers both."""
+    method = _adaptive_method(W, epsilon, delta, rows)
+    method.remember(memory)
+    return method
+
+
+def _adaptive_method(
+    W: FloatArray, epsilon: float, delta: float, rows: int
+) -> AdaptiveMethod | ScoutMethod:
     how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
     form = form_for(d=W.shape[0], **how)
     if form == "scout":

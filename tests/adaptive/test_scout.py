@@ -31,7 +31,8 @@ Array = NDArray[np.float64]
 
 
 def model(k: int = 1, d: int = D, **changes: Any) -> DPPCA:
-    settings = {"epsilon": 8.0, "delta": 1e-3, "batch_size": ROWS, "seed": 3} | changes
+    settings = {"epsilon": 8.0, "delta": 1e-3, "batch_size": ROWS, "seed": 3}
+    settings |= {"center": "none", "scales": None} | changes
     return DPPCA(features=range(d), n_components=k, **settings)
 
 

@@ -236,7 +236,8 @@ def copies(form: str) -> list[Statistic]:
     canary, rng = FORMS[form], np.random.default_rng(6)
     with form_of(form):
         features = tuple(range(canary.d))
-        pca = DPPCA(features=features, epsilon=EPSILON, delta=DELTA, batch_size=BATCH, seed=6)
+        how = {"epsilon": EPSILON, "delta": DELTA, "batch_size": BATCH, "seed": 6}
+        pca = DPPCA(features=features, center="none", scales=None, **how)
         pca.learn_array(rng.standard_normal((2 * BATCH, canary.d)))
         twins = {
             "state": DPPCA.from_state(json.loads(json.dumps(pca.state()))),

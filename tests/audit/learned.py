@@ -1,0 +1,339 @@
+"""An exact audit of the learned centre and scales: what one record moves, in units of noise.
+
+Two runs of the whole estimator on neighbouring streams. The first draws its noise; the second is
+given the *released values* of the first, whatever its own answers are. So everything that follows
+from releases is equal in both runs, and the difference of their exact answers is what the replaced
+record does. The squares of these differences, in units of the noise that was asked for, add up to
+what the record has spent: at most mu^2, over all batches and questions.
+
+Whatever else differs between the two runs, the saved state above all, depends on the record without
+noise in between: the audit calls that a leak. The answers from which the warm-up learns are
+compared as well: a decision from exact counts would mostly come out the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from stream_dppca import DPPCA
+from stream_dppca.adaptive.correlated import CorrelatedRelease
+from stream_dppca.learned import statistics
+from stream_dppca.learned.method import LearnedMethod
+from stream_dppca.learned.statistics import (
+    AugmentedMoments,
+    GridCounts,
+    LengthCounts,
+    MomentsInBall,
+    OctaveCounts,
+)
+from stream_dppca.learned.warmup import WarmUp
+from stream_dppca.noise import SeededNoise
+from tests.audit.attack import gaussian_mu
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+
+EPSILON, DELTA, BATCH, D = 8.0, 1e-3, 256, 5
+MU = gaussian_mu(EPSILON, DELTA)
+BATCHES = 7
+
+
+@dataclass
+class Tape:
+    """Questions to the noise source: in units of its noise, and what was released."""
+
+    exact: list[FloatArray] = field(default_factory=list)
+    released: list[FloatArray] = field(default_factory=list)
+
+
+class Source:
+    """A seeded source that writes a tape, or gives back the releases of another."""
+
+    private = False
+    MOST_COORDINATES = SeededNoise.MOST_COORDINATES
+
+    def __init__(self, seed: int, tape: Tape, given: Tape | None) -> None:
+        self._seed, self._tape, self._given = seed, tape, given
+        self._source = SeededNoise(seed)
+
+    def at_batch(self, batch: int) -> Source:
+        source = Source(self._seed, self._tape, self._given)
+        source._source = self._source.at_batch(batch)
+        return source
+
+    def direction(self, dimension: int, columns: int) -> FloatArray:
+        return self._source.direction(dimension, columns)
+
+    def gaussian(
+        self, query: FloatArray, *, sensitivity: float, mu: float, size: int | None = None
+    ) -> FloatArray:
+        self._tape.exact.append(np.ravel(query) * (mu / sensitivity))
+        number = len(self._tape.exact) - 1
+        if self._given is None:
+            released = self._source.gaussian(query, sensitivity=sensitivity, mu=mu, size=size)
+        else:
+            released = self._given.released[number].reshape(query.shape)
+        self._tape.released.append(np.array(released))
+        return np.asarray(released)
+
+
+def stream(seed: int = 1) -> FloatArray:
+    """Features of all kinds: wide, far from zero, sparse, constant, and one that grows."""
+    rng = np.random.default_rng(seed)
+    n = BATCH * BATCHES
+    X = rng.normal(size=(n, D)) @ rng.normal(size=(D, D))
+    X[:, 1] = 1e6 + 300 * X[:, 1]
+    X[:, 2] = np.where(rng.random(n) < 0.1, np.exp(rng.normal(size=n)), 0.0)
+    X[:, 3] = 7.0
+    X[n // 2 :, 4] *= 30
+    X[rng.random(n) < 0.03, 0] = np.nan
+    return X
+
+
+@dataclass(frozen=True)
+class Canary:
+    """Two contents of one slot."""
+
+    name: str
+    one: tuple[float, ...]
+    other: tuple[float, ...]
+
+
+HUGE = 1e15
+CENTER = (0.0, 1e6, 0.0, 7.0, 0.0)
+CANARIES = (
+    Canary("centre to corner", CENTER, (HUGE, -HUGE, HUGE, -HUGE, HUGE)),
+    Canary("corner to corner", (HUGE,) * D, (HUGE, -HUGE, HUGE, -HUGE, HUGE)),
+    Canary("there and back", (HUGE,) * D, (-HUGE,) * D),
+    Canary("null", (HUGE, -HUGE, HUGE, -HUGE, HUGE), (math.nan,) * D),
+    Canary("partly missing", CENTER, (math.nan, 1e6, math.nan, 7.0, HUGE)),
+    Canary("one step", CENTER, (0.0, 1e6, 0.0, 8.0, 0.0)),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a canary in a batch has spent, over mu, and whether anything leaked."""
+
+    canary: str
+    batch: int
+    spent: float
+    leak: bool
+
+    @property
+    def caught(self) -> bool:
+        return self.leak or not self.spent <= 1 + 1e-6
+
+
+def model(**settings: Any) -> DPPCA:
+    how: dict[str, Any] = {
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "batch_size": BATCH,
+        "n_components": 2,
+        "seed": 5,
+    }
+    return DPPCA(features=tuple(range(D)), **how | settings)
+
+
+def run(X: FloatArray, given: Tape | None, settings: dict[str, Any]) -> tuple[Tape, str]:
+    """The tape of a run, and everything that must not differ between runs with equal releases."""
+    tape, pca = Tape(), model(**settings)
+    pca._noise = Source(5, tape, given)  # type: ignore[assignment]
+    answers: list[Any] = []
+    learn = WarmUp._learn
+
+    def listening(self: WarmUp, name: str) -> None:
+        answers.append([name, None if self._answer is None else self._answer.state()])
+        learn(self, name)
+
+    with patch.object(WarmUp, "_learn", listening):
+        pca.learn_array(X)
+    return tape, json.dumps([answers, pca.state()])
+
+
+def attack(
+    canaries: tuple[Canary, ...] = CANARIES, batches: tuple[int, ...] = (0, 1, 4), **settings: Any
+) -> Iterator[Finding]:
+    """Each canary in each of these batches."""
+    X = stream()
+    for batch in batches:
+        for canary in canaries:
+            one, other = X.copy(), X.copy()
+            slot = batch * BATCH + 17
+            one[slot], other[slot] = canary.one, canary.other
+            tape, state = run(one, None, settings)
+            try:
+                again, state_again = run(other, tape, settings)
+                same = len(tape.exact) == len(again.exact)
+                pairs = list(zip(tape.exact, again.exact, strict=True)) if same else []
+                square = sum(float(np.sum((a - b) ** 2)) for a, b in pairs)
+                leak = not same or state != state_again
+            except (ValueError, IndexError):  # other questions were asked
+                square, leak = 0.0, True
+            yield Finding(canary.name, batch, math.sqrt(square) / MU, leak)
+
+
+# Mutants
+
+
+@contextmanager
+def whole_budget_for_every_question() -> Iterator[None]:
+    ask = WarmUp._ask
+
+    def mutant(self: WarmUp, name: str, rows: Any, share: float, noise: Any) -> None:
+        ask(self, name, rows, 1.0, noise)
+
+    with patch.object(WarmUp, "_ask", mutant):
+        yield
+
+
+def exact(*names: str) -> Any:
+    """Answers without noise, for these questions."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        ask = WarmUp._ask
+
+        def mutant(self: WarmUp, name: str, rows: Any, share: float, noise: Any) -> None:
+            ask(self, name, rows, share, noise)
+            if name in names and self._answer is not None:
+                total = rows.total(self._question(name)[0])
+                self._answer = replace(self._answer, total=total * self._answer.share)
+
+        with patch.object(WarmUp, "_ask", mutant):
+            yield
+
+    return planted
+
+
+@contextmanager
+def used_again() -> Iterator[None]:
+    """The last batch of the warm-up is learned from as well."""
+    step = LearnedMethod.step
+
+    def mutant(self: LearnedMethod, rows: Any, t: int, noise: Any) -> Any:
+        warming_up = self.warming_up
+        outcome = step(self, rows, t, noise)
+        return step(self, rows, t, noise) if warming_up and not self.warming_up else outcome
+
+    with patch.object(LearnedMethod, "step", mutant):
+        yield
+
+
+@contextmanager
+def unclipped(kind: Any) -> Iterator[None]:
+    call = kind.__call__
+
+    def mutant(self: Any, block: Any) -> Any:
+        return call(replace(self, radius=1e12), block)
+
+    with patch.object(kind, "__call__", mutant):
+        yield
+
+
+@contextmanager
+def scaled_sensitivity(kind: Any, factor: float) -> Iterator[None]:
+    honest = vars(kind)["sensitivity"]
+    if isinstance(honest, property):
+        mutant: Any = property(lambda self: factor * honest.fget(self))  # type: ignore[misc]
+    else:
+
+        def mutant(self: Any, units: int) -> float:
+            return factor * float(honest(self, units))
+
+    with patch.object(kind, "sensitivity", mutant):
+        yield
+
+
+@contextmanager
+def unclamped() -> Iterator[None]:
+    """Nothing is cut off coordinate by coordinate, nor in the ball."""
+
+    def mutant(block: Any, center: Any, scale: Any, clamp: Any) -> Any:
+        Z = (block.X - np.array(center)) / np.array(scale)
+        Z[block.null] = 0.0
+        return Z
+
+    with patch.object(statistics, "standardised", mutant), unclipped(MomentsInBall):
+        yield
+
+
+@contextmanager
+def scales_from_exact_moments() -> Iterator[None]:
+    release = CorrelatedRelease.release
+
+    def mutant(self: Any, query: Any, *, sensitivity: float, **how: Any) -> Any:
+        released = release(self, query, sensitivity=sensitivity, **how)
+        return replace(released, alone=query * (self.mu / sensitivity))
+
+    with patch.object(CorrelatedRelease, "release", mutant):
+        yield
+
+
+@contextmanager
+def looks_for_free() -> Iterator[None]:
+    init = LearnedMethod.__init__
+
+    def mutant(self: LearnedMethod, **how: Any) -> None:
+        init(self, **how)
+        self.mu_look = 0.0  # as far as the moments know
+
+    def look(self: LearnedMethod, rows: Any, noise: Any) -> Any:
+        self.mu_look = 0.24 * self.mu
+        try:
+            return honest(self, rows, noise)
+        finally:
+            self.mu_look = 0.0
+
+    honest = LearnedMethod._look
+    with (
+        patch.object(LearnedMethod, "__init__", mutant),
+        patch.object(LearnedMethod, "_look", look),
+    ):
+        yield
+
+
+@contextmanager
+def missing_values_from_other_records() -> Iterator[None]:
+    honest = statistics.standardised
+
+    def mutant(block: Any, center: Any, scale: Any, clamp: Any) -> Any:
+        Z = honest(block, center, scale, clamp)
+        return np.where(np.isfinite(block.X), Z, Z.max(axis=0))
+
+    with patch.object(statistics, "standardised", mutant):
+        yield
+
+
+MUTANTS: dict[str, Any] = {
+    "every question has the whole budget": whole_budget_for_every_question,
+    "exact medians": exact("grid", "fine grid"),
+    "exact octaves": exact("octaves"),
+    "scale decided from exact counts": exact("distances"),
+    "radius from exact lengths": exact("lengths"),
+    "refinement without noise": exact("moments"),
+    "warm-up records used again": used_again,
+    "unclamped refinement": unclamped,
+    "refinement without a ball": lambda: unclipped(MomentsInBall),
+    "moments without a clip": lambda: unclipped(AugmentedMoments),
+    "octaves count as one": lambda: scaled_sensitivity(OctaveCounts, 0.5**0.5),
+    "cells count as one": lambda: scaled_sensitivity(GridCounts, 0.5**0.5),
+    "lengths count as one": lambda: scaled_sensitivity(LengthCounts, 0.5),
+    "ball of half the size": lambda: scaled_sensitivity(MomentsInBall, 0.5),
+    "sensitivity of moments without the root of two": lambda: scaled_sensitivity(
+        AugmentedMoments, 0.5**0.5
+    ),
+    "scales widened by exact moments": scales_from_exact_moments,
+    "looks for free": looks_for_free,
+    "missing values from other records": missing_values_from_other_records,
+}
+
+__all__ = ["CANARIES", "MUTANTS", "D", "attack"]

@@ -1,0 +1,37 @@
+"""The exact audit of the learned centre and scales, and the mutants that it must catch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.audit import learned
+
+KINDS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "missing features": {"missing": "center"},
+    "known centre": {"center": "none"},
+    "known scales": {"scales": [1.0] * learned.D},
+    "memory": {"memory": 3.0},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_record_spends_more_than_it_may(kind: str) -> None:
+    found = list(learned.attack(**KINDS[kind]))
+    assert not [finding for finding in found if finding.caught]
+    # The canaries are good ones: in the warm-up and after it they find most of what there is.
+    for batch in (0, 4):
+        assert max(f.spent for f in found if f.batch == batch) > 0.7
+
+
+def test_pairs_spend_no_more() -> None:
+    assert not [finding for finding in learned.attack(center="pairs") if finding.caught]
+
+
+@pytest.mark.parametrize("mutant", learned.MUTANTS)
+def test_a_mutant_is_caught(mutant: str) -> None:
+    with learned.MUTANTS[mutant]():
+        found = learned.attack(missing="center" if "missing" in mutant else "null")
+        assert any(finding.caught for finding in found)

@@ -83,8 +83,8 @@ class Silent(SecureNoise):
 
     private = False
 
-    def _discrete_gaussian(self, values: np.ndarray) -> np.ndarray:
-        return values
+    def _rounded_gaussian(self, values: np.ndarray, sd: float) -> np.ndarray:
+        return np.rint(values)
 
 
 def without_noise(pca: DPPCA) -> DPPCA:
@@ -102,8 +102,8 @@ def data(n: int, d: int) -> np.ndarray:
 def draws(d: int) -> Callable[[], object]:
     """The noise of one batch alone: for the range, and the moment (few features) or gradient."""
     size = 11 + (d * (d + 1) // 2 if d <= MOMENT_FEATURES else d + 1)
-    noise, zeros = SecureNoise(), np.zeros(size, dtype=np.int64)
-    return lambda: noise._discrete_gaussian(zeros)
+    noise, zeros = SecureNoise(), np.zeros(size)
+    return lambda: noise.gaussian(zeros, sensitivity=1.0, mu=1.0)
 
 
 def arrays_against_two_passes(repeats: int) -> Iterator[Row]:

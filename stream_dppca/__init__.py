@@ -6,10 +6,12 @@
 ('replace-one', 'record')
 """
 
+from .anomaly import SubspaceDistance
 from .errors import BatchSizeError, DPPCAError, ParameterError, StateError
 from .estimator import DPPCA
 from .oja import InverseTime, TheoremSchedule
 from .planning import Plan, plan
+from .projector import Projector
 from .release import PrivacyStatement, Release
 from .scaling import PublicScaler
 
@@ -21,9 +23,11 @@ __all__ = [
     "ParameterError",
     "Plan",
     "PrivacyStatement",
+    "Projector",
     "PublicScaler",
     "Release",
     "StateError",
+    "SubspaceDistance",
     "TheoremSchedule",
     "plan",
 ]

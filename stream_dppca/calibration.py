@@ -6,8 +6,9 @@ the earlier ones, compose by ``mu^2 = mu_1^2 + mu_2^2 + ...``; mechanisms on dis
 compose to the largest. `gaussian_delta` turns mu into (epsilon, delta), `gaussian_mu` turns it
 back [^1].
 
-The noise is drawn on an integer grid (see `stream_dppca.noise`). `GRID_SLACK` is what the grid
-costs in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has the proof.
+Exact noise (`stream_dppca.noise`) spends its mu and no more. `GRID_SLACK` is what OpenDP's discrete
+Gaussian costs in its place, in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has
+the proof. It is kept free for either sampler, so that mu does not depend on which one is chosen.
 
 [^1]: Balle, Wang. Improving the Gaussian mechanism for differential privacy. ICML 2018.
 """
@@ -28,8 +29,10 @@ __all__ = [
     "mu_with_threshold",
 ]
 
-#: Paid in epsilon (absolutely) and in delta (relatively) for drawing noise on the grid.
+#: Kept free in epsilon (absolutely) and in delta (relatively) for OpenDP's discrete Gaussian.
 GRID_SLACK = 1e-8
+#: Where searches for mu begin: private for every budget that `check_budget` lets through.
+_LEAST_MU = 1e-6
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -74,7 +77,7 @@ def _phi(x: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-DP, the grid's cost included.
+    """The largest mu that is (epsilon, delta)-DP with either sampler.
 
     Examples
     --------
@@ -87,7 +90,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 def _largest_mu(epsilon: float, delta: float) -> float:
     eps, dlt = epsilon - GRID_SLACK, delta * (1 - GRID_SLACK)
-    low, high = 1e-6, 1e3  # delta rises with mu; bisect until the floats run out
+    low, high = _LEAST_MU, 1e3  # delta rises with mu; bisect until the floats run out
     while low < (middle := math.sqrt(low * high)) < high:
         low, high = (middle, high) if gaussian_delta(eps, middle) <= dlt else (low, middle)
     return low * (1 - 1e-9)  # inside, whatever the last digits of erfc
@@ -143,4 +146,9 @@ def mu_with_threshold(epsilon: float, delta: float, delta_threshold: float) -> f
         raise ParameterError(
             "delta_threshold", f"must lie between 0 and delta = {delta:g}", delta_threshold
         )
-    return _largest_mu(epsilon + math.log1p(-delta_threshold), delta - delta_threshold)
+    left = epsilon + math.log1p(-delta_threshold)
+    # Below zero, no noise at all reaches delta < 1 - e^left: there the search would find nothing.
+    if gaussian_delta(left - GRID_SLACK, _LEAST_MU) > (delta - delta_threshold) * (1 - GRID_SLACK):
+        rule = f"leaves nothing of epsilon = {epsilon:g} and delta = {delta:g} for the noise"
+        raise ParameterError("delta_threshold", rule, delta_threshold)
+    return _largest_mu(left, delta - delta_threshold)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -10,26 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base
 
+from . import state as saved
 from .adaptive import adaptive_method
+from .arrays import FloatArray
+from .batch import Reading
 from .calibration import check_budget
 from .errors import ParameterError, StateError
-from .method import Method
-from .noise import Noise, make_noise
+from .learned import WARMING_UP, LearnedMethod
+from .method import Method, Outcome
+from .noise import Noise, Sampler, make_noise
 from .oja import InverseTime, Schedule, column_signs, orthonormal
 from .paper import PaperMethod
-from .release import PrivacyStatement, Release
-from .slots import Batch, SlotBuffer, number
+from .projector import Projector
+from .release import PrivacyStatement, Release, Status
+from .slots import SlotBuffer
+from .statistics import Rows
+from .values import number
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["DPPCA"]
 
-FloatArray = NDArray[np.float64]
 MethodName = Literal["adaptive", "paper"]
-Centering = Literal["none", "pairs"]
+Centering = Literal["mean", "none", "pairs"]
+Missing = Literal["null", "center"]
 
-STATE_VERSION = 1
 #: Bounds on rounding are worked out for batches up to this size.
 LARGEST_BATCH = 2**22
 
@@ -77,6 +85,9 @@ class DPPCA(base.MiniBatchTransformer):
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
         every release says so.
+    sampler
+        `"exact"`, or `"opendp"` for the samplers of OpenDP: the same guarantee from the work of
+        others, about 200 times slower. It may change from one run to the next.
     scales
         Public scale of each feature, by name or in their order: records are divided by them.
         Features in different units need it, or a `PublicScaler` in front.
@@ -118,15 +129,18 @@ class DPPCA(base.MiniBatchTransformer):
         batch_size: int,
         n_components: int = 1,
         method: MethodName = "adaptive",
-        center: Centering = "none",
+        center: Centering = "mean",
         seed: int | None = None,
-        scales: Sequence[float] | Mapping[Any, float] | None = None,
+        scales: Sequence[float] | Mapping[Any, float] | Literal["learn"] | None = "learn",
         max_norm: float = 1e18,
         K: float = 4.0,
         a: float = 1.0,
         zeta: float = 0.01,
         C1: float = 4.0,
         step: Schedule | None = None,
+        sampler: Sampler = "exact",
+        memory: float | Literal["auto", "all"] = "auto",
+        missing: Missing = "null",
     ) -> None:
         self.features = features
         self.epsilon = epsilon
@@ -143,17 +157,23 @@ class DPPCA(base.MiniBatchTransformer):
         self.zeta = zeta
         self.C1 = C1
         self.step = step
+        self.sampler = sampler
+        self.memory = memory
+        self.missing = missing
 
         self._check_parameters()
-        self._noise: Noise = make_noise(seed)
-        self._slots = SlotBuffer(features, batch_size, max_norm, self._scale_list())
+        self._noise: Noise = make_noise(seed, sampler)
+        self._slots = SlotBuffer(features, batch_size, self._reading())
         self._method = self._make_method()
-        self._method.check_batch(batch_size // self._slots_per_row, self._slots_per_row)
+        slots = self._slots.reading.records_per_unit
+        self._method.check_batch(batch_size // slots, slots)
         self._privacy = PrivacyStatement(
             epsilon=epsilon, delta=delta, method=method, private=self._noise.private
         )
         self._n_batches = 0
         self._release: Release | None = None
+        self._learned = False  # from at least one batch
+        self._warned = False  # that there is nothing to transform with
 
     # Learning
 
@@ -183,34 +203,66 @@ class DPPCA(base.MiniBatchTransformer):
         for batch in self._slots.put_rows(rows):
             self._run(batch)
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, rows: Rows) -> None:
         """A full batch: learn from it, then show the result."""
         t = self._n_batches + 1
-        rows = batch.pairs() if self.center == "pairs" else batch
         with np.errstate(all="ignore"):  # a warning would tell of the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
-            if t == 1:  # from here on, signs follow from release to release
+            if not self._learned and outcome.skipped is None:
+                # From here on, signs follow from release to release.
                 self._method.W = self._method.W * column_signs(self._method.W)
+                self._learned = True
         self._n_batches = t
-        self._release = Release(
-            batch=t,
-            n_seen=t * self.batch_size,
+        self._release = self._make_release(outcome)
+
+    def _make_release(self, outcome: Outcome) -> Release:
+        status: Status = "learned" if outcome.skipped is None else "skipped"
+        if outcome.skipped == WARMING_UP:
+            status = "warming_up"
+        elif not self._learned:
+            status = "nothing_learned"
+        found = self._projector()
+        clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
+        return Release(
+            status=status,
+            batch=self._n_batches,
+            n_seen=self._n_batches * self.batch_size,
+            features=self._slots.features,
             components=tuple(map(tuple, self.components.tolist())),
-            spread=None if outcome.spread is None else tuple(outcome.spread.tolist()),
+            spread=_numbers(outcome.spread),
+            explained_variance_ratio=_numbers(outcome.ratio),
+            explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
             range=outcome.range,
             step=outcome.step,
+            drift=outcome.drift,
             skipped=outcome.skipped is not None,
             reason=outcome.skipped,
             sigma=outcome.sigma,
             privacy=self.privacy,
+            center=None if found is None else _numbers(found.center),
+            scale=None if found is None else _numbers(found.scale),
+            mean=None if found is None else _numbers(found.mean),
+            deviation=None if found is None else _numbers(found.deviation),
+            clamp=_numbers(clamp),
         )
 
     # What has been learned
 
     @property
     def components(self) -> FloatArray:
-        """k x d, orthonormal rows. Before the first release, where the iteration starts."""
-        return np.ascontiguousarray(self._method.W.T)
+        """k x d, orthonormal rows; no rows before anything has been learned."""
+        d = len(self._slots.features)
+        return np.ascontiguousarray(self._method.W.T) if self._learned else np.zeros((0, d))
+
+    def raw_directions(self) -> FloatArray:
+        """k x d: how raw features move along each component; no rows before anything is known."""
+        found = self._projector()
+        return np.zeros((0, len(self.features))) if found is None else found.raw_directions()
+
+    def raw_weights(self) -> FloatArray:
+        """k x d: weights of raw features in each score, as long as nothing is clamped."""
+        found = self._projector()
+        return np.zeros((0, len(self.features))) if found is None else found.raw_weights()
 
     @property
     def n_batches(self) -> int:
@@ -233,26 +285,79 @@ class DPPCA(base.MiniBatchTransformer):
         return self._privacy
 
     def transform_one(self, x: dict[Any, Any]) -> dict[Hashable, Any]:
-        """Scores along the components, {0: ..., 1: ...}; zeros before the first release.
+        """Scores along the components, {0: ..., 1: ...}; {} before anything has been learned.
 
-        A feature that is missing or bad counts as 0.
+        A feature that is missing or bad counts as its mean.
         """
         row = np.array([[number(x.get(name)) for name in self._slots.features]])
-        return dict(enumerate(self._scores(row)[0].tolist()))
+        return dict(enumerate(self.transform_array(row)[0].tolist()))
 
     def transform_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Scores of the rows of a frame, with its index and columns 0, 1, ..."""
+        """Scores of the rows of a frame, with its index and columns 0, 1, ...; none if none."""
         import pandas as pd
 
-        rows = self._slots.frame_to_rows(X)
-        return pd.DataFrame(self._scores(rows), index=X.index, columns=range(self.n_components))
+        scores = self.transform_array(self._slots.frame_to_rows(X))
+        return pd.DataFrame(scores, index=X.index, columns=range(scores.shape[1]))
 
-    def _scores(self, rows: FloatArray) -> FloatArray:
-        if self._release is None:
-            return np.zeros((len(rows), self.n_components))
-        rows = self._slots.scaled(rows)
-        rows = np.where(np.abs(rows) <= self.max_norm, rows, 0.0)  # false for NaN
-        return rows @ self._method.W
+    def transform_array(self, X: NDArray[Any]) -> FloatArray:
+        """Scores of the rows of an n x d array: n x k, n x 0 before anything has been learned."""
+        found = self._projector()
+        if found is None:
+            self._warn()
+            return np.zeros((len(X), 0))
+        return found.transform_array(self._capped(X))
+
+    def inverse_transform(self, scores: NDArray[Any]) -> FloatArray:
+        """Raw records, n x d, that have these scores and lie in the private subspace."""
+        found = self._projector()
+        if found is None:
+            raise ParameterError("scores", "need a model that has learned something", None)
+        return found.inverse_transform(scores)
+
+    def reconstruction_error(self, X: NDArray[Any]) -> FloatArray:
+        """Distance of each row to the private subspace, in standard deviations of the features.
+
+        With known scales, in their units. NaN before anything has been learned.
+        """
+        found = self._projector()
+        if found is None:
+            self._warn()
+            return np.full(len(X), np.nan)
+        return found.reconstruction_error(self._capped(X))
+
+    def score_one(self, x: dict[Any, Any]) -> float:
+        """Anomaly score: `reconstruction_error` of one record, 0 before anything is known.
+
+        `SubspaceDistance` offers it through river's `AnomalyDetector`.
+        """
+        if not self._learned:
+            self._warn()
+            return 0.0
+        row = np.array([[number(x.get(name)) for name in self._slots.features]])
+        return float(self.reconstruction_error(row)[0])
+
+    def _capped(self, X: NDArray[Any]) -> FloatArray:
+        """Rows in which a value beyond the public cap is missing, as it is in learning."""
+        with np.errstate(all="ignore"):
+            rows = np.asarray(X, dtype=np.float64)
+            return np.where(np.abs(rows) <= self.max_norm * self._known_scales(), rows, np.nan)
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                "DPPCA has not learned anything yet: there are no components, and no scores",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _projector(self) -> Projector | None:
+        """What scores raw records, None before anything has been learned."""
+        if not self._learned:
+            return None
+        if isinstance(self._method, LearnedMethod):
+            return self._method.projector(self._slots.features)
+        return Projector.plain(self._slots.features, self._method.W, self._known_scales())
 
     # State
 
@@ -262,24 +367,26 @@ class DPPCA(base.MiniBatchTransformer):
         The partial batch is not in it: whoever restores reads those records again.
         """
         return {
-            "version": STATE_VERSION,
+            "version": saved.VERSION,
+            "unit": saved.UNIT,
             "config": self._config(),
             "n_batches": self._n_batches,
+            "learned": self._learned,
             "method": self._method.state(),
             "release": None if self._release is None else self._release.model_dump(mode="json"),
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any], **expected: Any) -> DPPCA:
-        """An estimator that goes on where `state` was taken, with an empty partial batch.
+        """An estimator that resumes where `state` was taken, with an empty partial batch.
 
         Parameters
         ----------
         state
-            What `state()` returned, or the same after a trip through JSON.
+            What `state()` returned, or the same after a trip through JSON; also one of version 1.
         expected
-            Parameters of `DPPCA`. Any that differs from the state's is refused by name; those that
-            are left out are taken from the state.
+            Parameters of `DPPCA`. One that differs from the state's is refused by name. All that
+            are left out come from the state, never from the defaults of today.
 
         Examples
         --------
@@ -289,21 +396,24 @@ class DPPCA(base.MiniBatchTransformer):
         ...
         stream_dppca.errors.StateError: state field `config.epsilon` is 1.0, expected 2.0
         """
-        if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
-            found = state.get("version") if isinstance(state, dict) else type(state).__name__
-            raise StateError("version", f"is {found!r}, expected {STATE_VERSION}")
+        state = saved.sections(state)
+        names = inspect.signature(cls).parameters
+        params = saved.complete(state["config"], names)
         try:
-            params = dict(state["config"])
             params["features"] = tuple(params["features"])
             if params["step"] is not None:
                 params["step"] = InverseTime(**params["step"])
             restored = cls(**params)
-        except (KeyError, TypeError, ParameterError) as error:
+        except (TypeError, ParameterError) as error:
             raise StateError("config", f"cannot be used: {error}") from None
-        fresh = cls(**{**params, **expected})._config()
-        for name, saved in restored._config().items():
-            if fresh[name] != saved:
-                raise StateError(f"config.{name}", f"is {saved!r}, expected {fresh[name]!r}")
+        config, wanted = restored._config(), cls(**{**params, **expected})._config()
+        if wanted["sampler"] != config["sampler"]:  # the one parameter that may change
+            restored = cls(**{**params, "sampler": wanted["sampler"]})
+            config = restored._config()
+        for name in expected:
+            if wanted[name] != config[name]:
+                problem = f"is {config[name]!r}, expected {wanted[name]!r}"
+                raise StateError(f"config.{name}", problem)
         try:
             restored._method.load(state["method"])
             restored._n_batches = int(state["n_batches"])
@@ -311,6 +421,7 @@ class DPPCA(base.MiniBatchTransformer):
                 raise StateError("n_batches", "must not be negative")
             if state["release"] is not None:
                 restored._release = Release.model_validate(state["release"])
+            restored._learned = _has_learned(state, restored._release)
         except StateError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -320,7 +431,7 @@ class DPPCA(base.MiniBatchTransformer):
     def _config(self) -> dict[str, Any]:
         params = self._get_params()
         params["features"] = list(self._slots.features)
-        params["scales"] = self._scale_list()
+        params["scales"] = "learn" if self._learns_scales else self._scale_list()
         if self.step is not None:
             if not isinstance(self.step, InverseTime):
                 raise StateError("config.step", "must be an InverseTime to be saved")
@@ -330,8 +441,26 @@ class DPPCA(base.MiniBatchTransformer):
     # Construction
 
     @property
-    def _slots_per_row(self) -> int:
-        return 2 if self.center == "pairs" else 1
+    def _learns_scales(self) -> bool:
+        return isinstance(self.scales, str)
+
+    @property
+    def _learns(self) -> bool:
+        """If a centre or scales are to be learned. `method="paper"` takes records as they are."""
+        return self.method != "paper" and (self.center == "mean" or self._learns_scales)
+
+    def _reading(self) -> Reading:
+        scales = None if self._learns else self._scale_list()
+        return Reading(
+            max_norm=self.max_norm,
+            scales=None if scales is None else tuple(scales),
+            pairs=self.center == "pairs",
+            partial=self.missing == "center",
+        )
+
+    def _known_scales(self) -> FloatArray:
+        scales = self._scale_list()
+        return np.ones(len(self.features)) if scales is None else np.array(scales)
 
     def _make_method(self) -> Method:
         start = self._noise.at_batch(0).direction(len(self.features), self.n_components)
@@ -347,8 +476,19 @@ class DPPCA(base.MiniBatchTransformer):
                 C1=self.C1,
                 schedule=self.step or InverseTime(),
             )
+        units = self.batch_size // self._slots.reading.records_per_unit
+        if self._learns:
+            return LearnedMethod(
+                W=W,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                units=units,
+                known_center=self.center != "mean",
+                scales=None if self._learns_scales else self._known_scales(),
+                memory=self.memory,
+            )
         return adaptive_method(
-            W=W, epsilon=self.epsilon, delta=self.delta, rows=self.batch_size // self._slots_per_row
+            W=W, epsilon=self.epsilon, delta=self.delta, rows=units, memory=self.memory
         )
 
     def _check_parameters(self) -> None:
@@ -363,6 +503,8 @@ class DPPCA(base.MiniBatchTransformer):
         for name, value, allowed in (
             ("method", self.method, get_args(MethodName)),
             ("center", self.center, get_args(Centering)),
+            ("sampler", self.sampler, get_args(Sampler)),
+            ("missing", self.missing, get_args(Missing)),
         ):
             if value not in allowed:
                 raise ParameterError(name, f"must be one of {', '.join(allowed)}", value)
@@ -383,15 +525,30 @@ class DPPCA(base.MiniBatchTransformer):
             ):
                 raise ParameterError(name, f"must lie between {low:g} and {high:g}", number)
         self._check_scales()
+        self._check_memory()
+        if self.missing == "center" and not (self._learns and self.center != "pairs"):
+            rule = 'must be "null" unless a centre or scales are learned from single records'
+            raise ParameterError("missing", rule, self.missing)
         if self.step is not None and not callable(self.step):
             raise ParameterError("step", "must be a schedule such as InverseTime", self.step)
 
+    def _check_memory(self) -> None:
+        memory: Any = self.memory
+        if memory in ("auto", "all"):
+            return
+        if isinstance(memory, bool | str) or not (
+            isinstance(memory, int | float) and 1 < memory <= 1e6  # false for NaN
+        ):
+            rule = 'must be "auto", "all" or a number of batches above 1, up to 1e6'
+            raise ParameterError("memory", rule, memory)
+
     def _check_scales(self) -> None:
         scales: Any = self.scales
-        if scales is None:
+        if scales is None or scales == "learn":
             return
         if isinstance(scales, str) or not isinstance(scales, Sequence | Mapping | np.ndarray):
-            raise ParameterError("scales", "must be numbers, in order or by name", scales)
+            rule = 'must be "learn", None, or numbers in order or by name'
+            raise ParameterError("scales", rule, scales)
         rule = f"must have one number for each of the {len(self.features)} features"
         if len(scales) != len(self.features):
             raise ParameterError("scales", rule, len(scales))
@@ -406,7 +563,7 @@ class DPPCA(base.MiniBatchTransformer):
     def _scale_list(self) -> list[float] | None:
         """The scales in the order of the features."""
         scales = self.scales
-        if scales is None:
+        if scales is None or isinstance(scales, str):
             return None
         if isinstance(scales, Mapping):
             return [float(scales[name]) for name in self.features]
@@ -416,6 +573,17 @@ class DPPCA(base.MiniBatchTransformer):
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         names = ("ordinal_date", "gallup", "ipsos", "morning_consult", "rasmussen", "you_gov")
         yield {"features": names, "epsilon": 20.0, "delta": 1e-3, "batch_size": 40}
+
+
+def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values.tolist())
+
+
+def _has_learned(state: dict[str, Any], release: Release | None) -> bool:
+    """If a saved model has components; older states do not say, but their releases do."""
+    if "learned" in state:
+        return bool(state["learned"])
+    return release is not None and (not release.skipped or release.batch > 1)
 
 
 def _check_int(name: str, value: Any, low: int, high: int) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import ROUNDOFF, FloatArray
 from .noise import Noise
-from .slots import Batch
+from .statistics import Rows
 
 __all__ = ["Method", "Outcome", "checked_basis"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,9 @@ class Outcome:
     range: float | None = None  #: noisy range of the gradients
     step: float | None = None
     sigma: float | None = None  #: noise sd in one coordinate of the gradient
+    ratio: FloatArray | None = None  #: share of the variance along each component
+    ratio_sd: FloatArray | None = None  #: sd of the noise in it
+    drift: bool = False  #: the past was dropped before this batch
     skipped: str | None = None  #: why nothing was learned from the batch
 
     @classmethod
@@ -35,10 +37,19 @@ def checked_basis(value: Any, *, like: FloatArray) -> FloatArray:
     """Orthonormal columns out of a saved state, or a ValueError.
 
     Sensitivities are worked out for orthonormal columns; a state that was tampered with must not
-    bring others.
+    bring others. An honest state keeps every bit, so what it brings is checked and not corrected.
+
+    The length of a gradient allows for |W^T W - I| <= 4 (d + k + 8) sqrt(k) u in norm, u = 2^-53
+    (`adaptive.queries.length_slack`). Here W^T W is computed with pairwise sums: each entry is off
+    by at most min(d + 1, 40) u, so the matrix by k times that, which is subtracted from what is
+    allowed. Columns out of a QR or singular value decomposition are well within what remains.
     """
     W = np.array(value, dtype=np.float64).reshape(like.shape)
-    if not np.allclose(W.T @ W, np.eye(len(W.T)), rtol=0, atol=1e-9):  # false for NaN
+    d, k = len(W), len(W.T)
+    columns = np.ascontiguousarray(W.T)
+    gram = np.array([(columns * column).sum(axis=1) for column in columns])
+    allowed = (4 * (d + k + 8) * math.sqrt(k) - min(d + 1, 40) * k) * ROUNDOFF
+    if not np.linalg.norm(gram - np.eye(k)) <= allowed:  # true for NaN
         raise ValueError("not orthonormal")
     return W
 
@@ -54,7 +65,7 @@ class Method(Protocol):
 
     W: FloatArray
 
-    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from batch number t = 1, 2, ...; called once a batch, never with a short one."""
         ...
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from river import base
 
 from .errors import ParameterError
+from .values import column, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,8 @@ class PublicScaler(base.MiniBatchTransformer):
     scales
         Feature -> scale; x / scale.
 
-    Features named in neither pass through unchanged.
+    Features named in neither pass through unchanged. Each value is converted to float64 by itself
+    before it is scaled (`stream_dppca.values`): the type of a column depends on all its records.
 
     Examples
     --------
@@ -68,24 +70,20 @@ class PublicScaler(base.MiniBatchTransformer):
             self._affine[name] = (0.0, float(scale))
 
     def transform_one(self, x: dict[Any, Any]) -> dict[Any, Any]:
-        """A new dict. What cannot be scaled is handed on as it is, for `DPPCA` to make a null."""
+        """A new dict. Scaled values are floats, NaN for what is not a number."""
         out = dict(x)
         for name, (shift, scale) in self._affine.items():
             if name in out:
-                with suppress(Exception):  # a bad value stays the bad value it was
-                    out[name] = (out[name] - shift) / scale
+                out[name] = (number(out[name]) - shift) / scale
         return out
 
     def transform_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """A new frame, scaled as by `transform_one`."""
+        """A new frame, scaled value by value as `transform_one` does."""
         out = X.copy()
-        for name, (shift, scale) in self._affine.items():
-            if name not in out.columns:
-                continue
-            if getattr(out[name].dtype, "kind", "O") in "iuf":
-                out[name] = (out[name] - shift) / scale
-            else:
-                out[name] = [self.transform_one({name: v})[name] for v in out[name]]
+        with np.errstate(all="ignore"):  # a warning would tell of the records
+            for name, (shift, scale) in self._affine.items():
+                if name in out.columns:
+                    out[name] = (column(X, name) - shift) / scale
         return out
 
     @classmethod

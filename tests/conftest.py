@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_dppca.batch import Batch, Reading
 from stream_dppca.noise import Noise
+from stream_dppca.statistics import Form, Rows
 
 FloatArray = NDArray[np.float64]
 
@@ -28,9 +31,7 @@ class FrozenNoise(Noise):
     def direction(self, dimension: int, columns: int) -> FloatArray:
         return np.random.default_rng(0).standard_normal((dimension, columns))
 
-    def gaussian_each(
-        self, count: int, *, sensitivity: float, mu: float
-    ) -> Callable[[float], float]:
+    def gaussian_each(self, count: int, *, sensitivity: float, mu: float) -> Callable[[int], float]:
         """One question for each number, so that each is among those asked."""
         how = {"sensitivity": sensitivity, "mu": mu}
         return lambda number: float(self.gaussian(np.array([float(number)]), **how)[0])
@@ -38,14 +39,25 @@ class FrozenNoise(Noise):
     def order(self, n: int) -> NDArray[np.intp]:
         return np.arange(n)
 
-    def _discrete_gaussian(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        self.asked.append(values.astype(float))
+    def _rounded_gaussian(self, values: FloatArray, sd: float) -> FloatArray:
+        self.asked.append(values)
         draws = np.random.default_rng(len(values)).standard_normal(len(values))
-        return values + np.rint(self.scale * 2.0**28 * draws).astype(np.int64)
+        return np.rint(values + self.scale * sd * draws)
 
     def _discrete_laplace(self, values: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
         self.asked.append(values.astype(float))
         return values
+
+
+def batch_of(X: FloatArray, max_norm: float = 1e18, **reading: Any) -> Batch:
+    """A batch in memory, as `SlotBuffer` makes it."""
+    return Batch(X, Reading(max_norm, **reading))
+
+
+def clipped_mean(rows: Rows, form: Form, radius: float) -> tuple[FloatArray, float]:
+    """The query that the adaptive method releases at this radius, and its sensitivity."""
+    total = rows.ranged(form).clipped_sum(radius)
+    return form.mean(total, radius, len(rows)), form.sensitivity(radius, len(rows))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ NOISE, LEAVE_SECONDS = "STREAM_DPPCA_NOISE", "STREAM_DPPCA_LEAVE_SECONDS"
 _SIGNALS: Final = {CRASH_AT: signal.SIGKILL, STOP_AT: signal.SIGSTOP}
 #: The methods of `SeededNoise` that draw, and what they do in silence.
 SILENT: Final[dict[str, Callable[..., Any]]] = {
-    "_discrete_gaussian": lambda self, values: values,
+    "_rounded_gaussian": lambda self, values, sd: values.round(),
     "_discrete_laplace": lambda self, values, scale: values,
 }
 

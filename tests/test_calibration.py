@@ -127,3 +127,24 @@ def test_threshold_and_noise_share_delta(epsilon: float, delta: float) -> None:
 def test_a_budget_that_is_none(epsilon: float, delta: float, named: str) -> None:
     with pytest.raises(ParameterError, match=f"`{named}` must lie between"):
         gaussian_mu(epsilon, delta)
+
+
+@pytest.mark.parametrize("epsilon, delta, threshold", [(0.001, 0.5, 0.45), (0.001, 0.5, 0.26)])
+def test_a_threshold_that_leaves_nothing_is_refused(
+    epsilon: float, delta: float, threshold: float
+) -> None:
+    """Epsilon + ln(1 - threshold) is below 0, and no mu brings delta as low as what is left."""
+    with pytest.raises(ParameterError, match="`delta_threshold` leaves nothing"):
+        mu_with_threshold(epsilon, delta, threshold)
+
+
+@given(st.floats(1e-3, 3.0), st.floats(1e-6, 0.5), st.floats(0.01, 0.99))
+@settings(max_examples=200, deadline=None)
+def test_mu_with_a_threshold_keeps_the_total(epsilon: float, delta: float, share: float) -> None:
+    threshold = delta * share
+    try:
+        mu = mu_with_threshold(epsilon, delta, threshold)
+    except ParameterError:
+        return
+    total = threshold + gaussian_delta(epsilon + math.log1p(-threshold), mu)
+    assert mu > 0 and total <= delta

@@ -15,6 +15,7 @@ from river import checks, compose
 
 from stream_dppca import DPPCA, InverseTime, PublicScaler
 from stream_dppca.errors import BatchSizeError, ParameterError, StateError
+from stream_dppca.noise import OpenDPNoise, SecureNoise
 from tests.conftest import sine, spiked
 
 FEATURES = tuple("abcde")
@@ -308,9 +309,26 @@ def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: A
         DPPCA.from_state(state, **{name: value})
 
 
+def test_the_sampler_may_change() -> None:
+    m = model(sampler="opendp")
+    m.learn_array(np.random.default_rng(0).standard_normal((m.batch_size, len(m.features))))
+    assert m.last_release is not None and m.privacy.private
+    assert type(m._noise) is OpenDPNoise and type(m.clone()._noise) is OpenDPNoise
+    state = m.state()
+    assert type(DPPCA.from_state(state)._noise) is OpenDPNoise
+    changed = DPPCA.from_state(state, sampler="exact")
+    assert type(changed._noise) is SecureNoise and changed.state()["method"] == state["method"]
+    del state["config"]["sampler"]  # as states were before there was a choice
+    assert type(DPPCA.from_state(state)._noise) is SecureNoise
+    with pytest.raises(ParameterError, match="`sampler` must be one of exact, opendp"):
+        model(sampler="laplace")
+
+
 @pytest.mark.parametrize(
     "broken",
-    [None, [], {}, {"version": 2}, {"version": 1}, {"version": 1, "config": {}},
+    [None, [], {}, {"version": 3}, {"version": 2}, {"version": 1}, {"version": 1, "config": {}},
+     {**model().state(), "version": 3}, {**model().state(), "unit": "subject"},
+     {**model().state(), "centre": [0.0]}, {**model().state(), "config": None},
      {**model().state(), "method": {}}, {**model().state(), "method": {"W": [[1.0]]}},
      {**model().state(), "n_batches": None}],
 )  # fmt: skip

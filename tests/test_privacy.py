@@ -28,14 +28,18 @@ from numpy.typing import NDArray
 
 from stream_dppca import DPPCA
 from stream_dppca.adaptive import scout
-from stream_dppca.adaptive.queries import GradientQuery, MomentQuery
+from stream_dppca.adaptive.queries import Gradients, SecondMoments
 from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts, radius
+from stream_dppca.batch import Batch, Reading
 from stream_dppca.calibration import gaussian_delta
 from stream_dppca.errors import StateError
+from stream_dppca.method import checked_basis
 from stream_dppca.noise import Noise
+from stream_dppca.oja import orthonormal
+from stream_dppca.paper.dppca import halves
 from stream_dppca.paper.mean import MeanBudget, private_mean
-from stream_dppca.slots import Batch, SlotBuffer
-from tests.conftest import FrozenNoise
+from stream_dppca.slots import SlotBuffer
+from tests.conftest import FrozenNoise, batch_of, clipped_mean
 
 FEATURES = tuple("abcd")
 D = len(FEATURES)
@@ -212,26 +216,27 @@ def test_a_bad_record_moves_no_other(bad: list[int], value: Any) -> None:
         warnings.simplefilter("ignore")
         rows = []
         for records in (good, spoiled):
-            buffer = SlotBuffer(FEATURES, 100, 1e18)
+            buffer = SlotBuffer(FEATURES, 100, Reading(1e18))
             batches = [b for b in map(buffer.put_dict, records) if b is not None]
             assert len(batches) == 1 and buffer.fill == 0
-            rows.append(batches[0])
-    assert rows[1].null.nonzero()[0].tolist() == sorted(set(bad))
-    keep = ~rows[1].null
-    assert (rows[0].X[keep] == rows[1].X[keep]).all()
-    assert not rows[1].X[rows[1].null].any()
+            rows.append(batches[0].matrix())
+    (X, _), (Y, null) = rows
+    assert null.nonzero()[0].tolist() == sorted(set(bad))
+    assert (X[~null] == Y[~null]).all()
+    assert not Y[null].any()
 
     if not isinstance(value, complex):  # see test_one_complex_number_in_a_frame
         frame = pd.DataFrame({f: [r.get(f) for r in spoiled] for f in FEATURES}, dtype=object)
-        (batch,) = SlotBuffer(FEATURES, 100, 1e18).put_frame(frame)
-        assert (batch.null == rows[1].null).all() and (batch.X == rows[1].X).all()
+        (batch,) = SlotBuffer(FEATURES, 100, Reading(1e18)).put_frame(frame)
+        Z, nulls = batch.matrix()
+        assert (nulls == null).all() and (Z == Y).all()
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=12), st.data())
 @FEW
 def test_batches_end_where_they_end(blocks: list[int], data: st.DataObject) -> None:
     """Boundaries are counts of arrivals, whatever arrives and in whatever blocks."""
-    buffer, arrived, full = SlotBuffer(FEATURES, 64, 1e18), 0, 0
+    buffer, arrived, full = SlotBuffer(FEATURES, 64, Reading(1e18)), 0, 0
     for block in blocks:
         X = np.ones((block, D))
         X[data.draw(st.integers(0, block - 1))] = data.draw(st.sampled_from((np.nan, 1e200, 1.0)))
@@ -310,7 +315,7 @@ def neighbours(draw: st.DrawFn) -> tuple[Batch, Batch]:
     X = np.array(draw(st.lists(rows, min_size=n, max_size=n)))
     Y = X.copy()
     Y[draw(st.integers(0, n - 1))] = draw(st.one_of(rows, st.just([np.nan] * d)))
-    return Batch.of(X, 1e18), Batch.of(Y, 1e18)
+    return batch_of(X), batch_of(Y)
 
 
 def exact_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
@@ -320,7 +325,7 @@ def exact_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 @given(neighbours(), st.integers(FIRST + 1, LAST))
 @settings(max_examples=300, deadline=None)
 def test_moments_move_within_their_sensitivity(pair: tuple[Batch, Batch], j: int) -> None:
-    (a, bound), (b, _) = (MomentQuery.of(batch).clipped_mean(radius(j)) for batch in pair)
+    (a, bound), (b, _) = (clipped_mean(batch, SecondMoments(), radius(j)) for batch in pair)
     assert exact_distance(a, b) <= bound
 
 
@@ -331,12 +336,12 @@ def test_gradients_move_within_their_sensitivity(
 ) -> None:
     """Any k, centred and not, terms on either side of the clip."""
     rng = np.random.default_rng(seed)
-    d = pair[0].X.shape[1]
+    d = pair[0].matrix()[0].shape[1]
     k = int(rng.integers(1, d + 1))
     W = np.linalg.qr(rng.standard_normal((d, k)))[0]
     S = rng.standard_normal((k, k)) * 10.0**centre * (centre > -5)
     L = (S + S.T) / 2
-    (a, bound), (b, _) = (GradientQuery.of(x, W, L).clipped_mean(radius(j)) for x in pair)
+    (a, bound), (b, _) = (clipped_mean(x, Gradients(W, L), radius(j)) for x in pair)
     assert exact_distance(a, b) <= bound
 
 
@@ -381,7 +386,7 @@ def test_data_at_the_floor_of_float64_is_skipped() -> None:
 
 def test_one_complex_number_in_a_frame() -> None:
     """pandas makes the whole column complex; only the record that is may turn null."""
-    rows = SlotBuffer(("a",), 2, 1e18).frame_to_rows(pd.DataFrame({"a": [1.0, 1j]}))
+    rows = SlotBuffer(("a",), 2, Reading(1e18)).frame_to_rows(pd.DataFrame({"a": [1.0, 1j]}))
     assert rows[0, 0] == 1.0 and np.isnan(rows[1, 0])
 
 
@@ -402,8 +407,9 @@ def test_no_array_raises_a_warning() -> None:
 
 
 def test_no_repr_shows_records() -> None:
-    batch = Batch.of(np.full((2, 3), SECRET), 1e18)
-    assert "84147" not in repr(batch) + repr(MomentQuery.of(batch))
+    batch = batch_of(np.full((2, 3), SECRET))
+    shown = [batch, batch.ranged(SecondMoments()), *batch._blocks(), *halves(*batch.matrix())]
+    assert "84147" not in "".join(map(repr, shown))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -416,12 +422,12 @@ def test_the_child_of_a_fork_forgets(form: str) -> None:
         warnings.simplefilter("ignore")  # a fork of a process with threads
         child = os.fork()
     if child == 0:
-        found = f"{m.n_seen} {len(m._method.correlated._past)} {len(m._method.whitener._past)}"
+        found = f"{m.n_seen} {len(m._method.correlated._sums)} {len(m._method.whitener._expected)}"
         os.write(write, found.encode())
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 100).decode() == f"{m.batch_size} 0 0"
-    assert m.n_seen == m.batch_size + 10 and len(m._method.correlated._past) == 1
+    assert m.n_seen == m.batch_size + 10 and len(m._method.correlated._sums) == 2
 
 
 @pytest.mark.parametrize("form", ["moment", "gradient", "scout"])
@@ -441,6 +447,39 @@ def test_a_state_with_another_basis_is_refused(form: str, scale: float) -> None:
                 DPPCA.from_state(broken)
     with pytest.raises(StateError), kept:
         DPPCA.from_state(state | {"n_batches": -3})
+
+
+def tampered(W: NDArray[np.float64]) -> NDArray[np.float64]:
+    return W * (1 + 4e-10)  # W^T W is off the identity by less than 1e-9
+
+
+def test_what_a_basis_that_is_slightly_off_would_do() -> None:
+    """Far from the centre by its length, at the centre by the formula: a term 50 times too long."""
+    w, L = tampered(np.eye(4)[:, :1]), np.array([[1e6]])
+    X = np.zeros((100, 4))
+    X[7, 0] = math.sqrt(1e6 * (1 + 2.7e-5))
+    one, bound = clipped_mean(batch_of(X), Gradients(w, L), 0.3)
+    nothing, _ = clipped_mean(batch_of(np.where(X, np.nan, 0.0)), Gradients(w, L), 0.3)
+    assert np.linalg.norm(one - nothing) > 40 * bound
+
+
+@pytest.mark.parametrize("form", ["moment", "gradient", "scout", "paper"])
+def test_a_basis_that_is_slightly_off_is_refused(form: str) -> None:
+    state = model(form).state()
+    for name in {"W", "V"} & set(state["method"]):
+        broken = copy.deepcopy(state)
+        broken["method"][name] = tampered(np.array(state["method"][name])).tolist()
+        with pytest.raises(StateError), in_form(form):
+            DPPCA.from_state(broken)
+
+
+@pytest.mark.parametrize("d, k", [(1, 1), (3, 2), (5, 5), (40, 39), (60, 60), (300, 4)])
+def test_an_honest_basis_is_taken_as_it_is(d: int, k: int) -> None:
+    rng = np.random.default_rng(d)
+    for _ in range(10):
+        U, _, Vt = np.linalg.svd(rng.standard_normal((d, k)), full_matrices=False)
+        for W in (orthonormal(U * np.logspace(0, -9, k)), U @ Vt, orthonormal(U @ Vt[:, ::-1])):
+            assert np.array_equal(checked_basis(W.tolist(), like=W), W)
 
 
 def test_the_statement_is_that_of_the_mechanism() -> None:

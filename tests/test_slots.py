@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_dppca.slots import Batch, SlotBuffer
+from stream_dppca.batch import Batch, Reading
+from stream_dppca.slots import SlotBuffer
+from tests.conftest import batch_of
 
 FEATURES = ("a", "b")
 BAD_VALUES = [
@@ -30,7 +32,17 @@ GOOD_VALUES = [
 
 
 def buffer(size: int = 4, max_norm: float = 1e18) -> SlotBuffer:
-    return SlotBuffer(FEATURES, size, max_norm)
+    return SlotBuffer(FEATURES, size, Reading(max_norm))
+
+
+def rows_of(batch: Batch | None) -> np.ndarray:
+    assert batch is not None
+    return batch.matrix()[0]
+
+
+def nulls_of(batch: Batch | None) -> np.ndarray:
+    assert batch is not None
+    return batch.matrix()[1]
 
 
 @pytest.mark.parametrize("value", BAD_VALUES, ids=lambda v: type(v).__name__)
@@ -42,36 +54,34 @@ def test_a_bad_value_is_a_null_in_its_slot(value: Any, feature: str) -> None:
     assert slots.put_dict({**good, feature: value}) is None
     assert slots.put_dict(good) is None
     batch = slots.put_dict(good)
-    assert batch is not None
-    assert batch.null.tolist() == [False, True, False, False]
-    assert batch.X.tolist() == [[1, 2], [0, 0], [1, 2], [1, 2]]
+    assert nulls_of(batch).tolist() == [False, True, False, False]
+    assert rows_of(batch).tolist() == [[1, 2], [0, 0], [1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize("value", GOOD_VALUES, ids=lambda v: type(v).__name__)
 def test_a_number_is_a_number(value: Any) -> None:
     slots = buffer(size=1)
     batch = slots.put_dict({"a": value, "b": 1, "unknown": "ignored"})
-    assert batch is not None
-    assert not batch.null.any()
-    assert batch.X[0, 0] == float(value)
+    assert not nulls_of(batch).any()
+    assert rows_of(batch)[0, 0] == float(value)
 
 
 @pytest.mark.parametrize("record", [{}, {"a": 1.0}, None, 3, "ab", [1.0, 2.0]], ids=repr)
 def test_a_record_that_is_none(record: Any) -> None:
     batch = buffer(size=1).put_dict(record)
-    assert batch is not None and batch.null.all()
+    assert nulls_of(batch).all()
 
 
 def test_one_feature() -> None:
-    batch = SlotBuffer(("a",), 1, 1e18).put_dict({"a": 3})
-    assert batch is not None and batch.X.tolist() == [[3.0]]
+    batch = SlotBuffer(("a",), 1, Reading(1e18)).put_dict({"a": 3})
+    assert rows_of(batch).tolist() == [[3.0]]
 
 
 def test_the_cap_is_on_the_norm() -> None:
     slots = buffer(size=2, max_norm=5.0)
     slots.put_dict({"a": 3.0, "b": 4.0})
     batch = slots.put_dict({"a": 3.1, "b": 4.0})
-    assert batch is not None and batch.null.tolist() == [False, True]
+    assert nulls_of(batch).tolist() == [False, True]
 
 
 values = st.one_of(
@@ -91,19 +101,19 @@ def test_dicts_and_frames_fill_the_same_slots(
 ) -> None:
     """Object columns, cut anywhere: the batches are bit-equal and no slot is lost or shifted."""
     by_dict, by_frame = buffer(size), buffer(size)
-    # A batch is a view of the buffer, so it is copied before the next record overwrites it.
-    left = [copy.deepcopy(by_dict.put_dict(dict(zip(FEATURES, r, strict=True)))) for r in records]
-    expected = [b for b in left if b is not None]
-    found: list[Batch] = []
+    # A batch is a view of the buffer, so it is read before the next record overwrites it.
+    expected, found = [], []
+    for r in records:
+        if (batch := by_dict.put_dict(dict(zip(FEATURES, r, strict=True)))) is not None:
+            expected.append(batch.matrix())
     edges = [0, *sorted(min(c, len(records)) for c in cuts), len(records)]
     for start, stop in itertools.pairwise(edges):
         frame = pd.DataFrame(records[start:stop], columns=list(FEATURES), dtype=object)
-        found += [copy.deepcopy(b) for b in by_frame.put_frame(frame)]
+        found += [b.matrix() for b in by_frame.put_frame(frame)]
     assert by_dict.fill == by_frame.fill == len(records) % size
     assert len(found) == len(expected) == len(records) // size
     for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(one.null, other.null)
-        assert np.array_equal(one.X, other.X)
+        assert np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -114,7 +124,7 @@ def test_arrays_cut_anywhere(dtype: type, chunk: int) -> None:
     X[17] = np.inf
     slots = buffer(size=8)
     batches = [
-        b.X.copy()
+        rows_of(b)
         for start in range(0, 40, chunk)
         for b in slots.put_rows(X[start : start + chunk])
     ]
@@ -143,7 +153,7 @@ def test_frames_of_every_dtype() -> None:
             "complex": [1j, 2 + 0j],
         }
     )
-    slots = SlotBuffer([*frame.columns, "missing"], 2, 1e18)
+    slots = SlotBuffer([*frame.columns, "missing"], 2, Reading(1e18))
     rows = pd.DataFrame(slots.frame_to_rows(frame), columns=slots.features)
     nan = math.nan
     for name, expected in {
@@ -160,15 +170,17 @@ def test_odd_frames() -> None:
     assert list(slots.put_frame(pd.DataFrame(columns=["a", "b"]))) == []
     twice = pd.DataFrame([[1.0, 2.0, 3.0]] * 2, columns=["a", "b", "a"])
     (batch,) = slots.put_frame(twice)
-    assert batch.null.all()
+    assert nulls_of(batch).all()
 
 
 def test_pairs() -> None:
     X = np.array([[1.0, 0], [3.0, 0], [np.nan, 0], [5.0, 0], [7.0, 1], [7.0, 1]])
-    pairs = Batch.of(X, 1e18).pairs()
-    assert pairs.null.tolist() == [False, True, False]
-    assert pairs.X == pytest.approx(np.array([[math.sqrt(2), 0], [0, 0], [0, 0]]))
-    assert pairs.sq_norm == pytest.approx([2.0, 0.0, 0.0])
+    pairs = batch_of(X, pairs=True)
+    assert len(pairs) == 3
+    assert nulls_of(pairs).tolist() == [False, True, False]
+    assert rows_of(pairs) == pytest.approx(np.array([[math.sqrt(2), 0], [0, 0], [0, 0]]))
+    (block,) = pairs._blocks()
+    assert block.sq_norm == pytest.approx([2.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import IO, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_dppca.slots import number
+from stream_dppca.values import number
 
 from ..errors import ConfigurationError
 from ..model.codecs import make_codec

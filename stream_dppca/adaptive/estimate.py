@@ -36,15 +36,19 @@ class RunningEstimate:
     ----------
     size
         How many numbers with noise of variance 1 a view of theta amounts to.
+    memory
+        "auto" to forget on alarm, "all" to forget nothing, or a number of batches.
     """
 
-    def __init__(self, size: float) -> None:
+    def __init__(self, size: float, memory: float | str = "auto") -> None:
         self.size = size
+        self.memory = memory
         self.total: FloatArray = np.zeros(())  # sum f u
         self.weight = 0.0  # sum f^2
         # Mean and variance of the innovation's energy over what is expected, and their weight.
         self.energy = (1.0, 0.04, 4)
         self.cusum = 0.0
+        self.dropped = False  # by the newest release
 
     @property
     def theta(self) -> FloatArray:
@@ -62,11 +66,14 @@ class RunningEstimate:
 
     def add(self, white: White, whitener: Whitener, view: View = np.asarray) -> bool:
         """Take a release in. Returns True if it set off the alarm."""
-        excess = self._excess(white, view) if self.weight > 0 else None
+        watch = self.memory == "auto" and self.weight > 0
+        excess = self._excess(white, view) if watch else None
         if excess is not None:
             white = self._forget(excess, white, whitener)
-        self.total = self.total * MEMORY + white.f * white.u
-        self.weight = self.weight * MEMORY + white.f**2
+        keep = MEMORY if isinstance(self.memory, str) else 1 - 1 / self.memory
+        self.total = self.total * keep + white.f * white.u
+        self.weight = self.weight * keep + white.f**2
+        self.dropped = excess is not None
         return excess is not None
 
     def _excess(self, white: White, view: View) -> float | None:

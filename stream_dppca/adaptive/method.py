@@ -20,30 +20,24 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import FloatArray
 from ..calibration import gaussian_mu
-from ..errors import BatchSizeError, ParameterError
+from ..errors import BatchSizeError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import orthonormal
-from ..slots import Batch
-from .correlated import CorrelatedRelease, Released
+from ..statistics import Form, Rows
+from .correlated import DECAYS, CorrelatedRelease, Released
 from .estimate import RunningEstimate
-from .queries import GradientQuery, MomentQuery, unpack
+from .queries import Gradients, SecondMoments, unpack
 from .radius import FIRST, LAST, count_of_counts, noisy_radius, radius
 from .whitening import Whitener
 
 __all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "range_share", "smallest_batch"]
 
-FloatArray = NDArray[np.float64]
-
-#: In how many releases a batch takes part.
-BANDWIDTH = 32
-#: Coordinates that one record may reach; the proof of the grid is for this many.
-MOST_COORDINATES = 2**24
 #: Weights of a batch in later releases fall as (1 + age)^-power.
-MOMENT_POWER, GRADIENT_POWER = 0.55, 0.65
+MOMENT_POWER, GRADIENT_POWER = 0.57, 0.65
 
 
 def range_share(rows: int, mu: float) -> float:
@@ -94,26 +88,27 @@ class AdaptiveMethod(ABC):
         share = range_share(rows, self.mu)
         self.mu_range = self.mu * math.sqrt(share)
         self.mu_mean = self.mu * math.sqrt(1 - share)
-        self.correlated = CorrelatedRelease(mu=self.mu_mean, bandwidth=BANDWIDTH)
-        self.whitener = Whitener(sampling=sampling, bandwidth=BANDWIDTH)
+        self.correlated = CorrelatedRelease(mu=self.mu_mean, decays=DECAYS)
+        self.whitener = Whitener(sampling=sampling, decays=DECAYS)
         self.estimate = RunningEstimate(size)
 
+    def remember(self, memory: float | str) -> None:
+        """Forget the past on alarm ("auto"), never ("all"), or after a number of batches."""
+        self.estimate.memory = memory
+
     def check_batch(self, rows: int, slots_per_row: int) -> None:
-        d, k = self.W.shape
-        if d * k * BANDWIDTH > MOST_COORDINATES:
-            most = MOST_COORDINATES // BANDWIDTH
-            raise ParameterError("features", f"times components must be at most {most}", d * k)
         smallest = smallest_batch(self.mu)
         if rows < smallest:
             why = "with fewer records the range cannot be found within the noise"
             raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
 
-    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
-        query = self._query(batch)
+        form = self._form()
+        answers = rows.ranged(form)
         # 1. Range.
         j = noisy_radius(
-            query.sq_distance,
+            lambda j: answers.beyond(radius(j)),
             beyond=(1 - self.quantile) * self.rows,
             mu=self.mu_range,
             noise=noise,
@@ -122,11 +117,14 @@ class AdaptiveMethod(ABC):
             return Outcome.skip("no spread: almost all records seem to be zero, or nulls")
         rho = radius(j)
         # 2. Mean.
-        mean, sensitivity = query.clipped_mean(rho)
+        mean = form.mean(answers.clipped_sum(rho), rho, self.rows)
+        sensitivity = form.sensitivity(rho, self.rows)
         released = self.correlated.release(
             mean, sensitivity=sensitivity, power=self._power(), noise=noise
         )
         # 3. Step. From here on, post-processing.
+        if released.first:
+            self.whitener.forget()
         unit = self.mu_mean / sensitivity
         weight_before = self.estimate.weight
         spread = self._learn(released, sensitivity, unit)
@@ -136,10 +134,11 @@ class AdaptiveMethod(ABC):
             range=rho,
             step=min(max(gained / self.estimate.weight, 0.0), 1.0),
             sigma=1 / unit,
+            drift=self.estimate.dropped,
         )
 
     @abstractmethod
-    def _query(self, batch: Batch) -> GradientQuery | MomentQuery: ...
+    def _form(self) -> Form: ...
 
     @abstractmethod
     def _power(self) -> float: ...
@@ -179,8 +178,8 @@ class MomentMethod(AdaptiveMethod):
         )
         self.power = MOMENT_POWER
 
-    def _query(self, batch: Batch) -> MomentQuery:
-        return MomentQuery.of(batch)
+    def _form(self) -> SecondMoments:
+        return SecondMoments()
 
     def _power(self) -> float:
         return self.power
@@ -190,7 +189,7 @@ class MomentMethod(AdaptiveMethod):
         return (d * (d + 1) // 2,)
 
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
-        white = self.whitener(released.row, released.y, np.zeros(()), unit)
+        white = self.whitener(released.weights, released.y, gain=unit)
         self.estimate.add(white, self.whitener, view=lambda v: unpack(v) @ self.W)
         k = self.W.shape[1]
         values, vectors = np.linalg.eigh(unpack(self.estimate.theta))
@@ -244,8 +243,8 @@ class GradientMethod(AdaptiveMethod):
         self.first_sensitivity = 2 * 1.5 * math.sqrt(trace * bulk) / self.rows
         self.estimate.begin(self.V * (values - bulk), weight)
 
-    def _query(self, batch: Batch) -> GradientQuery:
-        return GradientQuery.of(batch, self.V, self.L)
+    def _form(self) -> Gradients:
+        return Gradients(self.V, self.L)
 
     def _power(self) -> float:
         # The surer V is, the more later releases are about the same thing.
@@ -262,12 +261,14 @@ class GradientMethod(AdaptiveMethod):
             if self.estimate.weight == 0.0:  # V is random, so V^T A V is the mean eigenvalue
                 self.bulk = max(0.0, float(np.trace(rayleigh)) / k)
         # Add back what was subtracted as centre, less what would be there without any signal.
-        factor = GradientQuery.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)
+        factor = Gradients.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)
         bulk = self.bulk * min(1.0, sensitivity / self.first_sensitivity)
         offset = self.V @ (factor * self.L - bulk * np.eye(k)) * unit
         self.L = self.L + (rayleigh + rayleigh.T) / 2
 
-        white = self.whitener(released.row, released.y[:d], offset, self.gain * unit)
+        white = self.whitener(
+            released.weights, released.y[:d], offset=offset, gain=self.gain * unit
+        )
         if self.estimate.add(white, self.whitener):
             self.gain = math.sqrt(k / d)
         cosine = math.sqrt(max(1 - 1 / self.estimate.signal, 0.0))

@@ -1,9 +1,10 @@
-"""The two batch queries: means of clipped gradients, means of clipped second moments.
+"""The two forms of the adaptive method: clipped gradients and clipped second moments.
 
-Both are sums of one bounded term a record, in float64. A sum of n terms of norm at most M, added up
-in whatever order, is off by at most about n^2 u M with u = 2^-53; the bounds below are generous,
-are paid on both neighbours, and are part of the sensitivity that is returned. The clip factor comes
-from an *over*-estimate of each distance, so a term never exceeds its bound by rounding.
+Each is a sum of one bounded term per unit, in float64. In whatever order terms and partial sums
+are added, a term goes through at most n + 8 roundings, so a sum of n terms of norm at most M is off
+by at most about n (n + 8) u M with u = 2^-53. Twice that is paid, on both neighbours, and is part
+of the sensitivity. The clip factor comes from an *over*-estimate of each length, so a term never
+exceeds its bound by rounding.
 """
 
 from __future__ import annotations
@@ -12,106 +13,126 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..slots import Batch
+from ..arrays import ROUNDOFF, FloatArray
+from ..statistics import Block
 
-__all__ = ["GradientQuery", "MomentQuery", "pack", "unpack"]
-
-FloatArray = NDArray[np.float64]
-
-_U = 2.0**-53  # unit roundoff of float64
-_CHUNK = 1024  # rows scaled at a time: the temporary stays in the cache
+__all__ = ["Gradients", "SecondMoments", "length_slack", "pack", "unpack"]
 
 #: How loudly the mean clip factor is measured; it costs sqrt(1 + SIDE^2/4) - 1 = 0.3 % more noise.
 SIDE = 0.15
+#: Below all squared lengths that the grid of radii can tell from zero.
+_TINY = 1e-300
 
 
-@dataclass(frozen=True, repr=False)  # it holds records
-class GradientQuery:
-    """Mean of clipped, centred gradients s_i (x_i (x_i^T W) - W L) over a batch, and of the s_i.
+def length_slack(d: int, k: int) -> float:
+    """Rounding of the squared length of a gradient, relative to (|x| |p| + |L|)^2.
+
+    With u = 2^-53 and p the computed W^T x: |x|^2 |p|^2 is off by (d + k + 2) u of itself. p
+    differs from W^T x by d sqrt(k) u |x|, so 2 p^T L p is off by d sqrt(k) u / 2 of the square
+    above, and by 3 k u more when it is added up. Together this is below 4 (d + k + 8) sqrt(k) u.
+    The other half is for W^T W, which may differ from the identity by as much in norm
+    (`method.checked_basis`): |W L|^2 then differs from |L|^2 by that times |L|^2.
+    """
+    return 8 * (d + k + 8) * math.sqrt(k) * ROUNDOFF
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Clipped, centred gradients s_i (x_i (x_i^T W) - W L), and the s_i.
 
     The clip factors s_i = min(1, rho/r_i) ride along as a (d+1)th row, times `SIDE` rho: what part
     of the centre has been subtracted must be known to add it back.
 
-    Adjacency: one record is replaced, or turns null.
+    Adjacency: one unit is replaced, or turns null.
     Sensitivity: each term lies in a ball of radius rho and each s_i in [0, 1], so the sum moves by
-        at most sqrt((2 rho)^2 + (SIDE rho)^2), plus rounding; the mean by that over the slots. W
+        at most sqrt((2 rho)^2 + (SIDE rho)^2), plus rounding; the mean by that over the units. W
         and L come from earlier releases, rho from a noisy search.
-    Cost: two passes over X. No B x d temporary: the distance of a gradient to the centre is
-        r_i^2 = |x_i|^2 |p_i|^2 - 2 p_i^T L p_i + |L|^2 with p_i = W^T x_i.
+    Cost: two passes over the rows. No temporary of their size: the distance of a gradient to the
+        centre is r_i^2 = |x_i|^2 |p_i|^2 - 2 p_i^T L p_i + |L|^2 with p_i = W^T x_i.
     """
 
-    batch: Batch
     W: FloatArray  #: d x k, orthonormal columns
     L: FloatArray  #: k x k, symmetric: the centre is W L
-    P: FloatArray  #: X W, as computed: the gradients are x_i p_i^T with exactly this p_i
-    sq_distance: FloatArray  #: over-estimates of r_i^2, zero for nulls
 
-    @classmethod
-    def of(cls, batch: Batch, W: FloatArray, L: FloatArray) -> GradientQuery:
-        P = batch.X @ W
+    def measure(self, block: Block) -> FloatArray:
+        """r_i^2 from above, then p_i as computed: gradients are x_i p_i^T with exactly this p_i."""
+        P = block.X @ self.W
         norm_p = np.einsum("ij,ij->i", P, P)
-        norm_l = float(np.linalg.norm(L))
-        sq = batch.sq_norm * norm_p
-        # Rounding of |x|^2, of p against x^T W, and of W^T W against I, relative to the square of
-        # the largest the distance can be.
-        slack = 8 * (sum(W.shape) + 8) * math.sqrt(W.shape[1]) * _U * (np.sqrt(sq) + norm_l) ** 2
+        norm_l = float(np.linalg.norm(self.L))
+        sq = block.sq_norm * norm_p
+        slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
         if norm_l > 0:
-            sq = sq - 2 * np.einsum("ij,ij->i", P @ L, P) + norm_l**2
-        sq = np.maximum(sq, 0.0) + slack
-        sq[batch.null] = 0.0
-        return cls(batch, W, L, P, sq)
+            sq = sq - 2 * np.einsum("ij,ij->i", P @ self.L, P) + norm_l**2
+        measured = np.empty((len(P), 1 + P.shape[1]))
+        measured[:, 0] = np.maximum(sq, 0.0) + slack
+        measured[:, 1:] = P
+        return measured
 
-    def clipped_mean(self, rho: float) -> tuple[FloatArray, float]:
-        """The (d+1) x k mean and its sensitivity."""
-        n, (d, k) = len(self.batch), self.W.shape
-        s = np.minimum(1.0, rho / np.sqrt(np.maximum(self.sq_distance, 1e-300)))
-        s[self.batch.null] = 0.0
+    def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
+        """(d+1) x k: the sum of s_i x_i p_i^T, and that of the s_i at the start of the last row."""
+        d, k = self.W.shape
+        s = _clip_factors(block, measured[:, 0], radius)
         total = np.zeros((d + 1, k))
-        total[:d] = self.batch.X.T @ (self.P * s[:, None]) - (self.W @ self.L) * s.sum()
-        total[d, 0] = SIDE * rho * s.sum()
-        rounding = 2 * n * (n + 8) * _U * (2 * rho + 2 * float(np.linalg.norm(self.L)))
-        return total / n, (math.hypot(2 * rho, SIDE * rho) + 2 * rounding) / n
+        total[:d] = block.weighed(s).T @ measured[:, 1:]
+        total[d, 0] = s.sum()
+        return total
+
+    def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
+        """(d+1) x k: the mean gradient, and the mean factor times `SIDE` rho."""
+        mean = total.copy()
+        mean[:-1] -= (self.W @ self.L) * total[-1, 0]
+        mean[-1] *= SIDE * radius
+        return mean / units
+
+    def sensitivity(self, radius: float, units: int) -> float:
+        largest = 2 * radius + 2 * float(np.linalg.norm(self.L))
+        rounding = 2 * units * (units + 8) * ROUNDOFF * largest
+        return (math.hypot(2 * radius, SIDE * radius) + 2 * rounding) / units
 
     @staticmethod
-    def mean_factor(side: float, sensitivity: float, slots: int) -> float:
+    def mean_factor(side: float, sensitivity: float, units: int) -> float:
         """The mean of the s_i from the noisy entry that rides along, kept in [0, 1]."""
-        rho = sensitivity * slots / math.hypot(2, SIDE)
+        rho = sensitivity * units / math.hypot(2, SIDE)
         return min(max(side / (SIDE * rho), 0.0), 1.0)
 
 
-@dataclass(frozen=True, repr=False)  # it holds records
-class MomentQuery:
-    """Mean of clipped second moments x_i x_i^T over a batch, as a vector of d(d+1)/2 numbers.
+@dataclass(frozen=True)
+class SecondMoments:
+    """Clipped second moments x_i x_i^T, as a vector of d (d + 1)/2 numbers.
 
     Off-diagonal entries are multiplied by sqrt 2, so that lengths are Frobenius norms and the
     same noise in every coordinate is isotropic on symmetric matrices.
 
-    Adjacency: one record is replaced, or turns null.
+    Adjacency: one unit is replaced, or turns null.
     Sensitivity: x_i is clipped to |x_i|^2 <= rho. |y y^T - z z^T|_F^2 = |y|^4 + |z|^4 - 2 (y.z)^2
         is at most 2 rho^2, so the sum moves by at most sqrt 2 rho, plus rounding; the mean by that
-        over the slots.
+        over the units.
     """
 
-    batch: Batch
-    sq_distance: FloatArray  #: over-estimates of (|x_i|^2)^2, zero for nulls
+    def measure(self, block: Block) -> FloatArray:
+        """(|x_i|^2)^2 from above: d roundings of |x_i|^2, a few of y_i, and several times that."""
+        slack = 8 * (block.X.shape[1] + 8) * ROUNDOFF
+        return np.asarray(((block.sq_norm * (1 + slack)) ** 2)[:, np.newaxis])
 
-    @classmethod
-    def of(cls, batch: Batch) -> MomentQuery:
-        d = batch.X.shape[1]
-        return cls(batch, (batch.sq_norm * (1 + 8 * (d + 8) * _U)) ** 2)
+    def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
+        """The symmetric matrix: y^T y for the rows y_i = sqrt(s_i) x_i."""
+        rows = block.weighed(np.sqrt(_clip_factors(block, measured[:, 0], radius)))
+        return np.asarray(rows.T @ rows)
 
-    def clipped_mean(self, rho: float) -> tuple[FloatArray, float]:
-        """The vector and its sensitivity."""
-        X, n = self.batch.X, len(self.batch)
-        factor = np.minimum(1.0, rho / np.sqrt(np.maximum(self.sq_distance, 1e-300)))
-        total = np.zeros((X.shape[1], X.shape[1]))
-        for start in range(0, n, _CHUNK):
-            rows = X[start : start + _CHUNK]
-            total += (rows * factor[start : start + _CHUNK, None]).T @ rows
-        rounding = 2 * n * (n + 8) * _U * rho
-        return pack(total) / n, (math.sqrt(2) * rho + 2 * rounding) / n
+    def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
+        return pack(total) / units
+
+    def sensitivity(self, radius: float, units: int) -> float:
+        rounding = 2 * units * (units + 8) * ROUNDOFF * radius
+        return (math.sqrt(2) * radius + 2 * rounding) / units
+
+
+def _clip_factors(block: Block, sq_length: FloatArray, radius: float) -> FloatArray:
+    """s_i = min(1, radius/length), zero for nulls."""
+    factors = np.minimum(1.0, radius / np.sqrt(np.maximum(sq_length, _TINY)))
+    factors[block.null] = 0.0
+    return factors
 
 
 def pack(S: FloatArray) -> FloatArray:

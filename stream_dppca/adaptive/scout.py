@@ -18,19 +18,17 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import FloatArray
 from ..calibration import gaussian_mu
 from ..method import Outcome
 from ..noise import Noise
-from ..slots import Batch
-from .correlated import CorrelatedRelease
-from .method import BANDWIDTH, MOMENT_POWER, AdaptiveMethod, GradientMethod, MomentMethod
+from ..statistics import Rows
+from .correlated import weights
+from .method import MOMENT_POWER, AdaptiveMethod, GradientMethod, MomentMethod
 from .queries import unpack
 
 __all__ = ["ScoutMethod", "adaptive_method", "form_for", "scout_noise"]
-
-FloatArray = NDArray[np.float64]
 
 #: Up to this many features the second moment is released.
 MOMENT_FEATURES = 64
@@ -69,6 +67,7 @@ class ScoutMethod:
 
     def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
         self._how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
+        self._memory: float | str = "auto"
         self._become("moment" if W.shape[1] > SCOUT_COMPONENTS else "scout", W)
 
     def _become(self, name: str, W: FloatArray) -> None:
@@ -81,6 +80,12 @@ class ScoutMethod:
         else:
             self.form = moment = MomentMethod(W=W, **self._how)
             moment.power = SCOUT_POWER if name == "scout" else MOMENT_POWER
+        self.form.remember(self._memory)
+
+    def remember(self, memory: float | str) -> None:
+        """As for `AdaptiveMethod`, whatever form is chosen."""
+        self._memory = memory
+        self.form.remember(memory)
 
     @property
     def W(self) -> FloatArray:
@@ -93,10 +98,10 @@ class ScoutMethod:
     def check_batch(self, rows: int, slots_per_row: int) -> None:
         self.form.check_batch(rows, slots_per_row)
 
-    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
         start = self.W
-        outcome = self.form.step(batch, t, noise)
+        outcome = self.form.step(rows, t, noise)
         if self.name == "scout" and isinstance(self.form, MomentMethod) and not outcome.skipped:
             self._decide(self.form, start)
         return outcome
@@ -126,6 +131,7 @@ class ScoutMethod:
                 weight=2 * scout.estimate.weight,  # off the diagonal the variance is 1/2
             )
         gradient.W = scout.W  # what was released, wherever gradients start
+        gradient.remember(self._memory)
         self.name, self.form = "gradient", gradient
 
     def state(self) -> dict[str, Any]:
@@ -144,7 +150,7 @@ def scout_noise(*, d: int, epsilon: float, delta: float, rows: int, ratio: float
     ratio
         The total variance, in the same units.
     """
-    own = float(CorrelatedRelease(mu=1.0, bandwidth=BANDWIDTH).column(SCOUT_POWER)[0])
+    own = weights(SCOUT_POWER).own
     return 2 * ratio * math.sqrt(d) / (rows * gaussian_mu(epsilon, delta) * own)
 
 
@@ -162,9 +168,17 @@ def form_for(*, d: int, epsilon: float, delta: float, rows: int) -> str:
 
 
 def adaptive_method(
-    *, W: FloatArray, epsilon: float, delta: float, rows: int
+    *, W: FloatArray, epsilon: float, delta: float, rows: int, memory: float | str = "auto"
 ) -> AdaptiveMethod | ScoutMethod:
     """The form that suits the number of features and the noise, public numbers both."""
+    method = _adaptive_method(W, epsilon, delta, rows)
+    method.remember(memory)
+    return method
+
+
+def _adaptive_method(
+    W: FloatArray, epsilon: float, delta: float, rows: int
+) -> AdaptiveMethod | ScoutMethod:
     how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
     form = form_for(d=W.shape[0], **how)
     if form == "scout":

@@ -4,20 +4,21 @@ The releases y = C q + xi of `correlated` have noise of two kinds: the privacy n
 the sampling noise of the queries, white before C and coloured after. Together their covariance is
 I + nu C C^T. Divided by its Cholesky factor, the releases become u_t = f_t theta + white noise, and
 theta is best estimated by sum f_t u_t / sum f_t^2, whatever the mix of the two.
+
+The past enters a release through running sums only, so a Kalman filter of their size does that
+division, in constant time per release: `u` is its innovation over its sd.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..secrecy import forget_in_child
-from .correlated import combine
+from .correlated import DECAYS, Weights
 
 __all__ = ["White", "Whitener"]
 
@@ -33,16 +34,6 @@ class White:
     fresh: float  #: the part of f that comes from this batch alone
 
 
-@dataclass
-class _Past:
-    row: list[float]  # of C
-    factor: list[float]  # of the Cholesky factor, newest first
-    offset: FloatArray
-    gain: float
-    u: FloatArray
-    f: float
-
-
 class Whitener:
     """Whitens releases one at a time.
 
@@ -51,63 +42,87 @@ class Whitener:
     sampling
         nu: sampling variance of a query over its privacy noise, a public guess. A wrong one costs
         accuracy, nothing else.
-    bandwidth
-        That of C.
+    decays
+        Those of C.
     """
 
-    def __init__(self, *, sampling: float, bandwidth: int) -> None:
+    def __init__(self, *, sampling: float, decays: tuple[float, ...] = DECAYS) -> None:
         self.sampling = sampling
-        self.bandwidth = bandwidth
+        self.decays = decays
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as `CorrelatedRelease` does whenever it is copied."""
         forget_in_child(self)
-        self._past: deque[_Past] = deque(maxlen=self.bandwidth - 1)  # newest first
+        n = len(self.decays)
+        # What the running sums are expected to be from the releases so far, less what offsets add
+        # to them; the same for the part of f; and their covariance.
+        self._expected: list[FloatArray] = []
+        self._gains = [0.0] * n
+        self._newest_gains = [0.0] * n  # what the newest release alone contributed to them
+        self._covariance = [[0.0] * n for _ in range(n)]
 
-    def __getstate__(self) -> tuple[float, int]:
-        return self.sampling, self.bandwidth
+    def __getstate__(self) -> tuple[float, tuple[float, ...]]:
+        return self.sampling, self.decays
 
-    def __setstate__(self, state: tuple[float, int]) -> None:
-        self.sampling, self.bandwidth = state
+    def __setstate__(self, state: tuple[float, tuple[float, ...]]) -> None:
+        self.sampling, self.decays = state
         self.forget()
 
-    def __call__(self, row: FloatArray, y: FloatArray, offset: FloatArray, gain: float) -> White:
-        """Whiten release y = C q + xi, where q + offset has mean gain * theta."""
-        past = list(self._past)
-        factor = self._cholesky_row(row, past)
-        u = y + combine(row, [offset, *(p.offset for p in past)])
-        u = (u - combine(factor[1:], (p.u for p in past))) / factor[0]
-        f = float(row @ np.array([gain, *(p.gain for p in past)]))
-        f = (f - float(factor[1:] @ np.array([p.f for p in past]))) / float(factor[0])
-        self._past.appendleft(_Past(row.tolist(), factor.tolist(), offset, gain, u, f))
-        return White(u, f, fresh=float(row[0] * gain / factor[0]))
+    def __call__(
+        self, weights: Weights, y: FloatArray, *, gain: float, offset: FloatArray | None = None
+    ) -> White:
+        """Whiten release y = C q + xi, where q + offset has mean gain * theta.
+
+        Without an offset there must never have been one since the filter was new.
+        """
+        own, later, nu = weights.own, weights.later, self.sampling
+        ahead = [sum(row) for row in self._covariance]
+        variance = 1 + nu * own**2 + sum(ahead)
+        correction = [
+            (decay * a + nu * w * own) / variance
+            for decay, a, w in zip(self.decays, ahead, later, strict=True)
+        ]
+        self._covariance = [
+            [
+                di * dj * p + nu * wi * wj - variance * ci * cj
+                for dj, p, wj, cj in zip(self.decays, row, later, correction, strict=True)
+            ]
+            for di, row, wi, ci in zip(
+                self.decays, self._covariance, later, correction, strict=True
+            )
+        ]
+        # The releases, and in the same way the factors of theta in them.
+        innovation = y.copy() if offset is None else y + own * offset
+        for part in self._expected:
+            innovation -= part
+        moved = [c * innovation for c in correction]
+        if offset is not None:
+            for part, w in zip(moved, later, strict=True):
+                part -= w * offset
+        for part, before, decay in zip(
+            moved, self._expected, self.decays, strict=bool(self._expected)
+        ):
+            before *= decay
+            part += before
+        self._expected = moved
+
+        f = own * gain - sum(self._gains)
+        self._gains = [
+            decay * g - w * gain + c * f
+            for decay, g, w, c in zip(self.decays, self._gains, later, correction, strict=True)
+        ]
+        self._newest_gains = [(c * own - w) * gain for w, c in zip(later, correction, strict=True)]
+        sd = math.sqrt(variance)
+        innovation /= sd
+        return White(innovation, f / sd, fresh=own * gain / sd)
 
     def rebase(self, theta: FloatArray, newest: White) -> White:
         """Explain what came before the newest release by theta, and regress on it no longer."""
-        for p in list(self._past)[1:]:
-            p.offset = p.offset - p.gain * theta
-            p.u = p.u - p.f * theta
-            p.gain = p.f = 0.0
+        for part, all_, new in zip(
+            self._expected, self._gains, self._newest_gains, strict=bool(self._expected)
+        ):
+            part -= (all_ - new) * theta
+        self._gains = list(self._newest_gains)
         u = newest.u - (newest.f - newest.fresh) * theta
-        if self._past:
-            self._past[0].u, self._past[0].f = u, newest.fresh
         return White(u, newest.fresh, newest.fresh)
-
-    def _cholesky_row(self, row: FloatArray, past: list[_Past]) -> FloatArray:
-        """The newest row of the factor of I + nu C C^T; entry j is for j releases ago."""
-        # Lists: these are some hundred sums of a few numbers, where arrays are slow.
-        new, factor = row.tolist(), [0.0] * len(row)
-        for j in range(len(past), 0, -1):
-            then = past[j - 1]
-            covariance = self.sampling * _dot(new[j:], then.row)
-            covariance -= _dot(factor[j + 1 :], then.factor[1:])
-            factor[j] = covariance / then.factor[0]
-        ahead = self.sampling * _dot(new, new) - _dot(factor[1:], factor[1:])
-        factor[0] = math.sqrt(1 + ahead)
-        return np.array(factor)
-
-
-def _dot(a: list[float], b: list[float]) -> float:
-    """Up to the end of the shorter one."""
-    return float(sum(map(operator.mul, a, b)))

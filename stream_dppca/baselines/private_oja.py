@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from ..noise import GRID_MAX, GRID_SD, Noise
 from ..oja import Schedule
 from ._common import (
     Fit,
-    FloatArray,
     clean,
     clip_rows,
     computed_sensitivity,
@@ -27,9 +25,6 @@ from ._common import (
 from .shuffling import shuffled_gaussian_mu
 
 __all__ = ["clip_threshold", "private_oja"]
-
-#: Steps for which noise is drawn at once: a call of the exact sampler costs 10 ms.
-_CHUNK = 256
 
 
 def private_oja(
@@ -97,24 +92,20 @@ def private_oja(
     etas = step_sizes(steps, n)
     noise = noise_source(seed)
     sensitivity = computed_sensitivity(2.0 * clip, terms=1, largest=clip)
-    sigma = noise.gaussian_sd(_CHUNK * d, sensitivity=sensitivity, mu=mu)
-    unit = sigma / GRID_SD
 
     w = start(noise, d)[:, 0]
-    draws = _grid_noise(noise, d, sensitivity=sensitivity, mu=mu)
-    for record, eta, draw in zip(noise.order(n), etas, draws, strict=False):
+    for record, eta in zip(noise.order(n), etas, strict=True):
         x = rows[record]
         gradient = clip_rows(x * (x @ w), clip)
-        # As Noise.gaussian does: round to the grid, add integers, scale back.
-        grid = np.rint(np.clip(gradient / unit, -GRID_MAX, GRID_MAX)).astype(np.int64)
-        w = normalised(w + eta * ((grid + draw) * unit), w)
+        noisy = noise.gaussian(gradient, sensitivity=sensitivity, mu=mu)
+        w = normalised(w + eta * noisy, w)
     return Fit(
         components=orient(w[np.newaxis]),
         n_used=n,
         epsilon=epsilon,
         delta=delta,
         private=noise.private,
-        sigma=sigma,
+        sigma=noise.gaussian_sd(d, sensitivity=sensitivity, mu=mu),
     )
 
 
@@ -140,14 +131,3 @@ def clip_threshold(
     whole("d", d)
     tail = math.pow(math.log(n * d / zeta), a)
     return C * lambda1 * math.sqrt(d) * (K * gamma * tail + 1.0)
-
-
-def _grid_noise(
-    noise: Noise, dimension: int, *, sensitivity: float, mu: float
-) -> Iterator[NDArray[np.int64]]:
-    """Integer noise for one gradient after the other, without end, drawn `_CHUNK` at a time."""
-    zeros: FloatArray = np.zeros((_CHUNK, dimension))
-    unit = noise.gaussian_sd(zeros.size, sensitivity=sensitivity, mu=mu) / GRID_SD
-    while True:
-        noisy = noise.gaussian(zeros, sensitivity=sensitivity, mu=mu)
-        yield from np.rint(noisy / unit).astype(np.int64)

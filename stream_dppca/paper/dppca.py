@@ -11,19 +11,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import BatchSizeError
+from ..arrays import BoolArray, FloatArray
+from ..batch import Batch
+from ..errors import BatchSizeError, DPPCAError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import Schedule, oja_step
-from ..slots import Batch
+from ..statistics import Rows
 from .eigenvalue import private_top_eigenvalue, subset_count
 from .mean import MeanBudget, private_mean
 
 __all__ = ["PaperMethod"]
 
-FloatArray = NDArray[np.float64]
+
+@dataclass(frozen=True, repr=False)  # it holds records
+class Half:
+    """Rows of one half of a batch, those of nulls zero."""
+
+    X: FloatArray
+    null: BoolArray
+
+
+def halves(X: FloatArray, null: BoolArray) -> tuple[Half, Half]:
+    """The first floor(n/2) rows and the rest."""
+    n1 = len(X) // 2
+    first, second = slice(0, n1), slice(n1, None)
+    return Half(X[first], null[first]), Half(X[second], null[second])
 
 
 @dataclass
@@ -63,9 +77,11 @@ class PaperMethod:
                 "with fewer records no bin of Algorithms 4 and 5 can pass its threshold",
             )
 
-    def step(self, batch: Batch, t: int, noise: Noise) -> Outcome:
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Lines 3 to 5 for batch number t = 1, 2, ..."""
-        first, second = batch.halves()
+        if not isinstance(rows, Batch):  # eigenvalues of subsets are not sums over records
+            raise DPPCAError('method="paper" needs the records of a batch in this process')
+        first, second = halves(*rows.matrix())
         # Line 3: private top eigenvalue estimation on the first half.
         eigenvalue = private_top_eigenvalue(
             self._gradients(first),
@@ -104,7 +120,7 @@ class PaperMethod:
     def load(self, state: dict[str, Any]) -> None:
         self.W = checked_basis(state["W"], like=self.W)
 
-    def _gradients(self, half: Batch) -> FloatArray:
+    def _gradients(self, half: Half) -> FloatArray:
         """g_i = A_i w = x_i (x_i . w), a row each; with k columns, k of them side by side."""
         P = half.X @ self.W
-        return (half.X[:, :, None] * P[:, None, :]).reshape(len(half), -1)
+        return (half.X[:, :, None] * P[:, None, :]).reshape(len(half.X), -1)

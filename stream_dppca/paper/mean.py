@@ -57,12 +57,15 @@ class MeanBudget:
             delta_threshold=delta / 2,
         )
 
-    def threshold(self, dimension: int) -> float:
-        """Noisy counts above this are released: for the sd of the noise that is drawn."""
-        sigma = Noise.gaussian_sd(
+    def threshold(self, dimension: int, noise: Noise | type[Noise] = Noise) -> float:
+        """Noisy counts above this are released: for the sd of the noise that is drawn.
+
+        Counts are compared after they were rounded to the grid, so two of its units are added.
+        """
+        sigma = noise.gaussian_sd(
             2 * dimension, sensitivity=math.sqrt(2 * dimension), mu=self.mu_histogram
         )
-        return gaussian_threshold(sigma, self.delta_threshold, dimension)
+        return gaussian_threshold(sigma, self.delta_threshold, dimension) + sigma * 2.0**-27
 
 
 @dataclass(frozen=True)
@@ -136,9 +139,9 @@ def _fullest_bins(G: FloatArray, tau: float, budget: MeanBudget, noise: Noise) -
     coordinate, bin_ = starts // n, ordered.ravel()[starts]
 
     # How many bins are occupied is not public. At most 2 d counts differ between neighbours, the
-    # others are rounded alike, so rounding is paid for 2 d.
+    # others are rounded alike, so where rounding costs anything it is paid for 2 d.
     noisy = noise.gaussian(counts, sensitivity=math.sqrt(2 * d), mu=budget.mu_histogram, size=2 * d)
-    released = noisy > budget.threshold(d)
+    released = noisy > budget.threshold(d, noise)
     coordinate, bin_, noisy = coordinate[released], bin_[released], noisy[released]
     # By coordinate, then fullest first, then lowest bin; take the first of each coordinate.
     order = np.lexsort((bin_, -noisy, coordinate))

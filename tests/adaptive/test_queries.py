@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_dppca.adaptive.queries import SIDE, GradientQuery, MomentQuery, pack, unpack
-from stream_dppca.slots import Batch
+from stream_dppca.adaptive.queries import SIDE, Gradients, SecondMoments, pack, unpack
+from tests.conftest import batch_of, clipped_mean
 
 FAR = [0.0, 1e-300, 1e-9, 1.0, 30.0, 1e6, 4e17, math.nan, 1e300]
 
@@ -50,7 +50,7 @@ def test_gradient_sensitivity(
     i = int(rng.integers(n))
     rho = 2.0**log_rho
     (one, s1), (two, s2) = (
-        GradientQuery.of(Batch.of(replaced(rng, X, i, length), 1e18), W, L).clipped_mean(rho)
+        clipped_mean(batch_of(replaced(rng, X, i, length)), Gradients(W, L), rho)
         for length in lengths
     )
     assert s1 == s2  # the sensitivity itself is public
@@ -66,9 +66,7 @@ def test_the_gradient_bound_is_reached() -> None:
     X[4] = [1e-3, 1e6, 0]
     Y = X.copy()
     Y[4] = [1e-3, -1e6, 0]
-    (one, s), (two, _) = (
-        GradientQuery.of(Batch.of(Z, 1e18), W, L).clipped_mean(2.0) for Z in (X, Y)
-    )
+    (one, s), (two, _) = (clipped_mean(batch_of(Z), Gradients(W, L), 2.0) for Z in (X, Y))
     assert np.linalg.norm(one[:3] - two[:3]) == pytest.approx(2 * 2.0 / 10, rel=1e-6)
     assert s == pytest.approx(math.hypot(4.0, SIDE * 2.0) / 10, rel=1e-9)
 
@@ -79,21 +77,22 @@ def test_the_gradient_is_what_it_says(k: int) -> None:
     n, d, rho = 200, 6, 1.3
     X, W, L = rng.standard_normal((n, d)), orthonormal(rng, d, k), centre(rng, k, 0.5)
     X[7] = np.nan
-    query = GradientQuery.of(Batch.of(X, 1e18), W, L)
+    batch, form = batch_of(X), Gradients(W, L)
+    sq_length = batch.ranged(form)._sq_length
     expected, factors = np.zeros((d, k)), 0.0
     for i, x in enumerate(X):
         if i == 7:
-            assert query.sq_distance[i] == 0.0
+            assert sq_length[i] == 0.0
             continue
         off = np.outer(x, x @ W) - W @ L
         r = np.linalg.norm(off)
-        assert query.sq_distance[i] >= r**2
-        assert query.sq_distance[i] == pytest.approx(r**2, rel=1e-9)
+        assert sq_length[i] >= r**2
+        assert sq_length[i] == pytest.approx(r**2, rel=1e-9)
         expected += off * min(1.0, rho / r)
         factors += min(1.0, rho / r)
-    mean, sensitivity = query.clipped_mean(rho)
+    mean, sensitivity = clipped_mean(batch, form, rho)
     assert mean[:d] == pytest.approx(expected / n, abs=1e-9)
-    assert query.mean_factor(mean[d, 0], sensitivity, n) == pytest.approx(factors / n, rel=1e-6)
+    assert form.mean_factor(mean[d, 0], sensitivity, n) == pytest.approx(factors / n, rel=1e-6)
 
 
 def test_distances_survive_cancellation() -> None:
@@ -101,12 +100,12 @@ def test_distances_survive_cancellation() -> None:
     rng = np.random.default_rng(2)
     W = orthonormal(rng, 50, 1)
     X = np.outer(rng.choice([-1.0, 1.0], 500), W[:, 0]) + 1e-7 * rng.standard_normal((500, 50))
-    query = GradientQuery.of(Batch.of(X, 1e18), W, np.ones((1, 1)))
+    sq_length = batch_of(X).ranged(Gradients(W, np.ones((1, 1))))._sq_length
     exact = np.array(
         [float(sum((x * (x @ W[:, 0]) - W[:, 0]).astype(np.longdouble) ** 2)) for x in X]
     )
-    assert (query.sq_distance >= exact).all()
-    assert np.sqrt(query.sq_distance).max() < 1e-5
+    assert (sq_length >= exact).all()
+    assert np.sqrt(sq_length).max() < 1e-5
 
 
 @given(
@@ -124,7 +123,7 @@ def test_moment_sensitivity(
     X = rng.standard_normal((n, d)) * 10.0 ** rng.integers(-2, 3)
     i, rho = int(rng.integers(n)), 2.0**log_rho
     (one, s1), (two, s2) = (
-        MomentQuery.of(Batch.of(replaced(rng, X, i, length), 1e18)).clipped_mean(rho)
+        clipped_mean(batch_of(replaced(rng, X, i, length)), SecondMoments(), rho)
         for length in lengths
     )
     assert s1 == s2
@@ -135,7 +134,7 @@ def test_the_moment_bound_is_reached() -> None:
     X = np.zeros((10, 2))
     Y = X.copy()
     X[3], Y[3] = [1e6, 0], [0, 1e6]
-    (one, s), (two, _) = (MomentQuery.of(Batch.of(Z, 1e18)).clipped_mean(4.0) for Z in (X, Y))
+    (one, s), (two, _) = (clipped_mean(batch_of(Z), SecondMoments(), 4.0) for Z in (X, Y))
     assert np.linalg.norm(one - two) == pytest.approx(math.sqrt(2) * 4.0 / 10, rel=1e-9)
     assert s == pytest.approx(math.sqrt(2) * 4.0 / 10, rel=1e-9)
 
@@ -147,7 +146,7 @@ def test_the_moment_is_what_it_says() -> None:
     clean = np.where(np.isfinite(X), X, 0.0)
     norm = np.linalg.norm(clean, axis=1, keepdims=True)
     clipped = clean * np.minimum(1.0, math.sqrt(3.0) / np.maximum(norm, 1e-9))
-    mean, _ = MomentQuery.of(Batch.of(X, 1e18)).clipped_mean(3.0)
+    mean, _ = clipped_mean(batch_of(X), SecondMoments(), 3.0)
     assert unpack(mean) == pytest.approx(clipped.T @ clipped / 3000, abs=1e-9)
 
 

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 from consumers.kafka.config import MAX_RECORD_BYTES
 from stream_dppca import DPPCA
 from stream_dppca.adaptive.method import (
-    BANDWIDTH,
     MOMENT_POWER,
-    MOST_COORDINATES,
     GradientMethod,
     MomentMethod,
 )
@@ -66,10 +64,6 @@ def test_the_form_follows_from_public_numbers(d: int, rows: int, form: str) -> N
     assert form_for(d=d, epsilon=1.0, delta=1e-6, rows=rows) == form
 
 
-def test_a_record_reaches_no_more_coordinates_than_the_grid_is_proven_for() -> None:
-    assert SCOUT_FEATURES * (SCOUT_FEATURES + 1) // 2 * BANDWIDTH <= MOST_COORDINATES
-
-
 # The decision
 
 
@@ -89,7 +83,7 @@ def test_one_component_and_gradients_go_on_from_it() -> None:
     assert chosen.gain > 0.9
     assert chosen.estimate.weight > 0
     # A new C: nothing of the scouting batch is in it.
-    assert not chosen.correlated._past and not chosen.whitener._past
+    assert not chosen.correlated._sums and not chosen.whitener._expected
     first, bulk = pca.components[0], chosen.bulk
     pca.learn_array(draw(7 * ROWS))
     assert chosen.bulk == bulk  # that is for random starts to learn
@@ -112,7 +106,7 @@ def test_a_close_second_component_and_moments_stay() -> None:
     pca.learn_array(draw())
     stayed = method(pca).form
     assert method(pca).name == "moment" and isinstance(stayed, MomentMethod)
-    assert stayed.power == MOMENT_POWER and len(stayed.correlated._past) == 1
+    assert stayed.power == MOMENT_POWER and stayed.correlated._sums
     pca.learn_array(draw(7 * ROWS))
     assert method(pca).form is stayed
     assert missed(pca, Q) < 0.12  # gradients from the start: 0.19
@@ -231,7 +225,7 @@ def test_a_state_goes_on_where_it_was(case: str) -> None:
     assert all(twin.state() == state for twin in twins)
     X = draw(2 * ROWS)
     for twin in twins:
-        assert not method(twin).form.correlated._past
+        assert not method(twin).form.correlated._sums
         twin.learn_array(X)
     assert twins[0].state() == twins[1].state() == twins[2].state()
     assert twins[0].n_batches == pca.n_batches + 2

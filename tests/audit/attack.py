@@ -34,7 +34,7 @@ from scipy import stats
 from stream_dppca import DPPCA
 from stream_dppca.adaptive import method as adaptive
 from stream_dppca.adaptive import scout
-from stream_dppca.adaptive.correlated import CorrelatedRelease
+from stream_dppca.adaptive.correlated import CorrelatedRelease, Weights
 from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts
 from stream_dppca.noise import SeededNoise
 from stream_dppca.paper import histogram as algorithm4
@@ -48,7 +48,9 @@ FloatArray = NDArray[np.float64]
 ALPHA = 1e-6
 EPSILON, DELTA, BATCH = 2.0, 0.02, 2048  # loud: what is wrong shows in a few thousand batches
 COUNTS = count_of_counts(FIRST, LAST)  # of the search for the range, a public number
-BANDWIDTH = 4  # of the correlated noise; the production value is used by `column_length` alone
+#: Of the running sums: faster than in production, so that a batch is in `AGES` releases only.
+DECAYS = (0.5, 0.7)
+AGES = 6
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def rate_floor(hits: int, trials: int) -> float:
 def mu_lb(scores: FloatArray, coins: NDArray[np.bool_]) -> float:
     """Lower bound on mu from scores that are higher where the coin is 1."""
     held_out = len(scores) // 8  # chooses the threshold and is not counted
-    threshold = np.median(scores[:held_out])
+    # Between the quartiles: a median of two values that noise does not blur is one of them.
+    threshold = np.quantile(scores[:held_out], [0.25, 0.75]).mean()
     return mu_lb_of_guesses(scores[held_out:] > threshold, coins[held_out:])
 
 
@@ -351,7 +354,7 @@ def paper_halves() -> list[Statistic]:
 class AdaptiveRun:
     """A stream with two coins a batch: a record of the mean, a record of the range counts."""
 
-    rows: list[FloatArray] = field(default_factory=list)  # of C
+    columns: list[FloatArray] = field(default_factory=list)  # of C, `AGES` of their entries
     y: list[FloatArray] = field(default_factory=list)
     mean_coin: list[bool] = field(default_factory=list)
     direction: list[int] = field(default_factory=list)  # coordinate of y that the canary moves
@@ -415,7 +418,7 @@ FORMS: dict[str, Any] = {"moment": Moments(), "gradient": Gradients()}
 
 
 @contextmanager
-def form_of(form: str, bandwidth: int = BANDWIDTH) -> Iterator[list[Any]]:
+def form_of(form: str, decays: tuple[float, ...] = DECAYS) -> Iterator[list[Any]]:
     """The estimator takes this form, and every `Released` goes into the list."""
     released: list[Any] = []
     production: Callable[..., Any] = CorrelatedRelease.release
@@ -426,14 +429,14 @@ def form_of(form: str, bandwidth: int = BANDWIDTH) -> Iterator[list[Any]]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(CorrelatedRelease, "release", release))
-        stack.enter_context(patch.object(adaptive, "BANDWIDTH", bandwidth))
+        stack.enter_context(patch.object(adaptive, "DECAYS", decays))
         stack.enter_context(patch.object(scout, "form_for", lambda **public: form))
         yield released
 
 
-def run_adaptive(form: str, n: int, seed: int = 12, bandwidth: int = BANDWIDTH) -> AdaptiveRun:
+def run_adaptive(form: str, n: int, seed: int = 12) -> AdaptiveRun:
     canary, run, rng = FORMS[form], AdaptiveRun(), np.random.default_rng(seed)
-    with form_of(form, bandwidth) as released:
+    with form_of(form) as released:
         pca = spied(seed, canary.d, n_components=canary.k)
         base = canary.base()
         base[1 : BATCH * 35 // 100] = np.nan  # nulls, so that dividing by valid records shows
@@ -444,7 +447,7 @@ def run_adaptive(form: str, n: int, seed: int = 12, bandwidth: int = BANDWIDTH) 
             base[-1], direction = canary.mean_canary(t, mean_coin)
             pca.learn_array(base)
             calls = pca._noise.last.gaussians
-            run.rows.append(released[-1].row)
+            run.columns.append(column_of(released[-1].weights, DECAYS, AGES))
             run.y.append(np.ravel(released[-1].y))
             run.mean_coin.append(bool(mean_coin))
             run.direction.append(direction)
@@ -456,24 +459,22 @@ def run_adaptive(form: str, n: int, seed: int = 12, bandwidth: int = BANDWIDTH) 
 
 
 def mean_canary(run: AdaptiveRun) -> list[Statistic]:
-    """A canary in batch s seen through releases s ... s+h-1, with the best linear score.
+    """A canary in batch s seen through `AGES` releases, with the best linear score.
 
-    Within a band the canaries move different coordinates, so scores are independent.
+    Within so many batches the canaries move different coordinates, so scores are independent.
     """
-    columns = columns_of(run)
     score = [
         sum(c * run.y[s + age][run.direction[s]] for age, c in enumerate(column))
-        for s, column in enumerate(columns)
+        for s, column in enumerate(run.columns[: 1 - AGES])
     ]
     coins = np.array(run.mean_coin[: len(score)])
     return [Statistic("mean", mu_lb(np.array(score), coins), budgets()[1])]
 
 
-def columns_of(run: AdaptiveRun) -> list[FloatArray]:
-    """The columns of C, from its rows as used."""
-    h = max(len(row) for row in run.rows)
-    last = len(run.rows) - h + 1
-    return [np.array([run.rows[s + age][age] for age in range(h)]) for s in range(last)]
+def column_of(weights: Weights, decays: tuple[float, ...], ages: int) -> FloatArray:
+    """What a batch weighs in its own release and in the next ones."""
+    tails = np.array(decays) ** np.arange(ages - 1)[:, np.newaxis]
+    return np.r_[weights.own, tails @ weights.later]
 
 
 def range_canary(run: AdaptiveRun) -> list[Statistic]:
@@ -525,11 +526,23 @@ def independence(noise: FloatArray) -> list[Statistic]:
 
 
 def column_length(form: str) -> list[Statistic]:
-    """What a batch weighs in all releases together, at the bandwidth of production."""
-    run = run_adaptive(form, 70, bandwidth=adaptive.BANDWIDTH)
-    assert len(run.rows[-1]) == adaptive.BANDWIDTH
-    squares = max(float(c @ c) for c in columns_of(run))
-    return [Statistic("column", squares, 1 + 1e-9)]
+    """What a batch weighs in all releases together, with the running sums of production.
+
+    As it acts: one query among zeros, and what it adds to each release, without noise.
+    """
+    with form_of(form, adaptive.DECAYS) as released:
+        pca = spied(1, FORMS[form].d, n_components=FORMS[form].k)
+        correlated, power = pca._method.correlated, pca._method._power()
+        for t in range(600):
+            query = np.full(1, 1e6 * (t == 0))
+            correlated.release(query, sensitivity=1.0, power=power, noise=Mute(1))
+    column = np.array([r.y[0] for r in released]) / (1e6 * correlated.mu)
+    return [Statistic("column", float(column @ column), 1 + 1e-9)]
+
+
+class Mute(SeededNoise):
+    def _rounded_gaussian(self, values: FloatArray, sd: float) -> FloatArray:
+        return np.rint(values)
 
 
 def copies(form: str) -> list[Statistic]:
@@ -596,7 +609,7 @@ def run_scout(n: int, seed: int = 13) -> ScoutRun:
     upper = [tuple(ij) for ij in np.transpose(np.triu_indices(canary.d)).tolist()]
     pairs = [(i, j) for i, j in upper if 1 < i < j]
     size = (canary.d + 1) * canary.k
-    with form_of("scout", bandwidth=2) as released:
+    with form_of("scout", decays=(0.3,)) as released:
         for t in range(n):
             pca = spied(seed * n + t, canary.d, n_components=canary.k)
             base = canary.base()  # both components stand out, nothing else does
@@ -620,14 +633,12 @@ def run_scout(n: int, seed: int = 13) -> ScoutRun:
             run.scout_coin.append(scout_coin)
             run.scout.append(float(seen[0].y[upper.index((i, j))]))
             run.next_coin.append(next_coin)
-            column = [seen[1].row[0], seen[2].row[1]]
+            column = column_of(seen[1].weights, (0.3,), 2)
             run.next.append(
                 sum(c * r.y.flat[direction] for c, r in zip(column, seen[1:], strict=True))
             )
-            run.columns += [
-                sum(float(r.row[age]) ** 2 for age, r in enumerate(seen[s:]) if age < len(r.row))
-                for s in (0, 1)
-            ]
+            columns = [column_of(r.weights, (0.3,), 60) for r in seen]
+            run.columns += [float(c @ c) for c in columns]
             run.noise += [calls[-1].noise[:size] for calls in asked]
     return run
 

@@ -37,8 +37,8 @@ class Still(Noise):
     def order(self, n):
         return np.arange(n)
 
-    def _discrete_gaussian(self, values):
-        return values
+    def _rounded_gaussian(self, values, sd):
+        return np.rint(values)
 
     def _discrete_laplace(self, values, scale):
         return values

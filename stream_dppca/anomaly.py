@@ -1,0 +1,47 @@
+"""Anomaly scores by the distance to the private subspace, through river's own interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from river import base
+
+from .estimator import DPPCA
+
+__all__ = ["SubspaceDistance"]
+
+
+class SubspaceDistance(base.AnomalyDetector):
+    """Scores a record by its distance to the subspace that a `DPPCA` has learned.
+
+    The distance is in standard deviations, with centre, scales and clamp applied. It is a function
+    of the record that is scored and of releases, so it is as private as these for the records
+    that were learned; the record that is scored is not protected from whoever sees its score.
+
+    Parameters
+    ----------
+    pca
+        The estimator. `learn_one` hands records to it.
+
+    Examples
+    --------
+    >>> from stream_dppca import DPPCA, SubspaceDistance
+    >>> pca = DPPCA(features=("a", "b"), epsilon=1.0, delta=1e-6, batch_size=1000)
+    >>> SubspaceDistance(pca).score_one({"a": 1.0, "b": 2.0})  # nothing is known yet
+    0.0
+    """
+
+    def __init__(self, pca: DPPCA) -> None:
+        self.pca = pca
+
+    def learn_one(self, x: dict[Any, Any]) -> None:
+        """Take one record."""
+        self.pca.learn_one(x)
+
+    def score_one(self, x: dict[Any, Any]) -> float:
+        """The higher, the stranger; 0 as long as nothing has been learned."""
+        return self.pca.score_one(x)
+
+    @classmethod
+    def _unit_test_params(cls) -> Any:
+        yield {"pca": DPPCA(**next(DPPCA._unit_test_params()))}

@@ -1,0 +1,36 @@
+"""Types of arrays, the unit roundoff, and memory whose alignment is public."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ROUNDOFF", "BoolArray", "FloatArray", "IntArray", "aligned"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+#: Unit roundoff of float64.
+ROUNDOFF = 2.0**-53
+
+_CACHE_LINE = 64  # bytes
+
+
+def aligned(*shape: int) -> FloatArray:
+    """Memory for an array of this shape, beginning at a cache line.
+
+    Last digits of a matrix product may depend on where in a cache line its operands begin. An
+    allocator decides that from everything that it was asked for before, sizes of records included.
+
+    Examples
+    --------
+    >>> aligned(3, 5).shape, aligned(3, 5).ctypes.data % 64
+    ((3, 5), 0)
+    """
+    size = math.prod(shape) * 8
+    memory = np.empty(size + _CACHE_LINE, dtype=np.uint8)
+    first = -memory.ctypes.data % _CACHE_LINE
+    return memory[first : first + size].view(np.float64).reshape(shape)

@@ -1,0 +1,166 @@
+"""From released moments of (z, b) to components: all of it post-processing.
+
+The moment of y = (z, b) holds the share of valid records w, the mean m and the second moment of z
+at once: with M its blocks, w = M_bb/b^2, m = M_zb/(b w), C = M_zz/w - m m^T. All three are linear
+in what is released or follow from it afterwards, so batches whose means differ add up to the total
+covariance, and nulls and clip weights divide out.
+
+Every batch has the same weight. Least squares would give early batches more, because the noise of
+their releases cancels better; on a stream whose batches differ that turns the component.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..adaptive.queries import unpack
+from ..arrays import BoolArray, FloatArray
+
+__all__ = ["Components", "RunningMoments", "components", "noise_of_sums"]
+
+#: A variance is not taken to be below so many sds of its noise.
+_FLOOR_SDS = 3.0
+#: A feature whose spread is unknown is left out unless its variance is so many sds above zero.
+_SEEN_SDS = 4.0
+
+
+class RunningMoments:
+    """The mean of the released moments of all batches so far, with or without forgetting.
+
+    Parameters
+    ----------
+    size
+        Of y: features and one.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.total = np.zeros(size * (size + 1) // 2)  # packed, weighed
+        self.weight = 0.0  # batches
+        self.noise = 0.0  # variance of the noise in one coordinate of the total
+
+    @property
+    def matrix(self) -> FloatArray:
+        return unpack(self.total / max(self.weight, 1e-300))
+
+    @property
+    def sd(self) -> float:
+        """Noise sd in one coordinate of the mean."""
+        return math.sqrt(self.noise) / max(self.weight, 1e-300)
+
+    def add(self, moment: FloatArray, noise: float, keep: float) -> None:
+        """Add a batch's packed moment; `noise` is what it adds to the variance of the sum."""
+        self.total = keep * self.total + moment
+        self.weight = keep * self.weight + 1.0
+        self.noise = keep**2 * self.noise + noise
+
+    def rescale(self, factor: FloatArray) -> None:
+        """Turn z_j into factor_j z_j, as if it had been measured like that."""
+        full = np.append(factor, 1.0)
+        self.total = self.total * _packed_product(full)
+
+    def copy(self) -> RunningMoments:
+        other = RunningMoments(self.size)
+        other.total, other.weight, other.noise = self.total.copy(), self.weight, self.noise
+        return other
+
+    def state(self) -> dict[str, Any]:
+        return {"total": self.total.tolist(), "weight": self.weight, "noise": self.noise}
+
+    def load(self, state: dict[str, Any]) -> None:
+        total = np.array(state["total"], dtype=np.float64)
+        weight, noise = float(state["weight"]), float(state["noise"])
+        if total.shape != self.total.shape or not np.isfinite(total).all():
+            raise ValueError("not moments of this method")
+        if not (0 <= weight < math.inf and 0 <= noise < math.inf):
+            raise ValueError("not moments of this method")
+        self.total, self.weight, self.noise = total, weight, noise
+
+
+def _packed_product(factor: FloatArray) -> FloatArray:
+    """factor_i factor_j, in the order of `pack`."""
+    i, j = np.triu_indices(len(factor))
+    return np.asarray(factor[i] * factor[j])
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """What the running moments say."""
+
+    mean: FloatArray  #: m
+    spread: FloatArray  #: r, positive; infinite for features without spread: their loading is 0
+    W: FloatArray  #: d x k, orthonormal columns, largest variance first
+    values: FloatArray  #: variance along each, of (z - m)/r
+    total: float  #: the sum of all variances
+    sd: float  #: noise sd of a variance
+    valid: float  #: w
+
+    def ratio_sd(self) -> FloatArray:
+        """Noise sd of the shares of the variance: of what is along, and of the total."""
+        share = self.values / self.total
+        return np.asarray(self.sd / self.total * np.sqrt(1 + share**2 * len(self.mean)))
+
+
+def components(
+    moments: RunningMoments,
+    *,
+    constant: float,
+    k: int,
+    known: BoolArray,
+    known_center: bool,
+    spread: FloatArray | None,
+) -> Components:
+    """Read off mean, spread and components.
+
+    Parameters
+    ----------
+    known
+        Features whose spread has been seen.
+    known_center
+        If true, the mean is 0 and second moments are what is wanted.
+    spread
+        r where the scales are given; None to take the released standard deviations.
+    """
+    M, d = moments.matrix, moments.size - 1
+    w = min(max(M[d, d] / constant**2, 0.05), 1.0)
+    sd = moments.sd / w
+    m = np.zeros(d) if known_center else M[:d, d] / (constant * w)
+    C = M[:d, :d] / w - np.outer(m, m)
+    variance = np.diag(C)
+    learned = np.sqrt(np.maximum(variance, max(_FLOOR_SDS * sd, 1e-12)))
+    seen = known | (variance > _SEEN_SDS * sd)
+    r = np.where(seen, learned if spread is None else spread, np.inf)
+    which = np.flatnonzero(seen)
+    values, vectors = np.linalg.eigh((C / np.outer(r, r))[np.ix_(which, which)])
+    # Features without spread fill up if there are fewer with spread than components.
+    W = np.eye(d)[:, np.r_[which, np.flatnonzero(~seen)][:k]]
+    found = min(k, len(which))
+    W[:, :found] = 0.0
+    W[which, :found] = vectors[:, : -found - 1 : -1]
+    along = np.zeros(k)
+    along[:found] = values[: -found - 1 : -1]
+    total = float(np.sum(variance[seen] / r[seen] ** 2))
+    typical = float(np.median(1 / r[seen] ** 2)) if seen.any() else 1.0
+    return Components(m, r, W, along, max(total, 1e-300), sd * typical, w)
+
+
+@lru_cache(maxsize=16)
+def noise_of_sums(
+    own: float, later: tuple[float, ...], decays: tuple[float, ...], batches: int = 1024
+) -> tuple[float, ...]:
+    """What each batch adds to the noise variance of a sum of `alone` of `CorrelatedRelease`.
+
+    They are C^-1 xi for a Toeplitz matrix C with these weights, so the sum of n of them is xi
+    times the running sums of the series 1/C, and the nth batch adds the square of the nth.
+    """
+    inverse, sums = [], np.zeros(len(decays))
+    for t in range(batches):
+        alone = (float(t == 0) - float(sums.sum())) / own
+        inverse.append(alone)
+        sums = np.array(decays) * sums + np.array(later) * alone
+    return tuple((np.cumsum(inverse) ** 2).tolist())

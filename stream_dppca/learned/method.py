@@ -1,0 +1,365 @@
+"""The default method on telemetry as it comes: nothing about the data is known beforehand.
+
+1. **Warm-up** (`warmup`): centre, scales and a clip radius from the first batches, which learn
+   nothing else. One radius for all batches: a radius of its own would weigh each batch by
+   1/radius^2, and quiet batches would win.
+2. **Every batch after it**: z = clamp((x - c)/s), one release of the moments of (z, b) with noise
+   that cancels over batches (`adaptive.correlated`). `covariance` reads mean, spread and components
+   off the sum of the releases.
+3. **Scales** that turn out too small are widened for later batches, by what was released. Features
+   whose spread has not been seen are looked at again, with a small share of every batch's budget.
+
+In the words of the paper: range, mean, step. The range is found once, in the warm-up.
+
+Privacy of a batch after the warm-up: two questions about the same records.
+
+Adjacency: one record is replaced, or turns null.
+Sensitivity: `AugmentedMoments` sqrt 2 rho / B; `OctaveCounts` sqrt(2 d') for the d' features that
+    are looked at.
+Noise: mu_look^2 + mu_mean^2 = mu^2, in every batch, whether or not anything is looked at. Moments
+    go through `CorrelatedRelease`: their queries are in units of their noise, so a change of
+    scales between batches changes nothing about past queries.
+Delta: none beyond that of mu.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from ..adaptive.correlated import CorrelatedRelease, Released
+from ..adaptive.queries import unpack
+from ..arrays import BoolArray, FloatArray, IntArray
+from ..calibration import gaussian_mu
+from ..errors import BatchSizeError, ParameterError
+from ..method import Outcome, checked_basis
+from ..noise import Noise
+from ..oja import orthonormal
+from ..projector import Projector
+from ..statistics import Rows
+from .covariance import Components, RunningMoments, components, noise_of_sums
+from .drift import RECENT, DriftAlarm
+from .histograms import spread
+from .standard import CLAMP, Standard
+from .statistics import AugmentedMoments, OctaveCounts
+from .warmup import WarmUp, warm_up_batches
+
+__all__ = [
+    "WARMING_UP",
+    "LearnedMethod",
+    "Memory",
+    "constant",
+    "radius_quantile",
+    "smallest_learned_batch",
+]
+
+#: Reason of a release during the warm-up.
+WARMING_UP = "warming up"
+#: "auto", "all", or a number of batches.
+Memory = str | float
+
+#: How fast a batch fades from later releases. With equal weights for all batches, this power has
+#: the least noise after 8 to 50 of them.
+POWER = 0.8
+#: Second moments of more features than this take too long.
+MOST_FEATURES = 1023
+#: Share of mu^2 with which scales that are not known are looked for in every batch.
+LOOK = 0.06
+#: More than `histograms.SURE`: looks are repeated.
+_LOOK_SURE = 5.5
+#: A scale is widened if the second moment of z in one batch is above this ...
+WIDEN_ABOVE = 2.25
+#: ... by more than so many sds of its noise.
+_WIDEN_SDS = 3.0
+#: A warm-up of more batches than this is refused.
+MOST_WARM_UP = 64
+
+
+def constant(d: int) -> float:
+    """b of y = (z, b): b^2 = d/12 costs 8 % of accuracy and measures means well enough."""
+    return math.sqrt(d / 12)
+
+
+def radius_quantile(*, d: int, mu: float, units: int) -> float:
+    """Share of the records that the clip radius leaves as they are.
+
+    Many features make lengths alike, so that a high quantile costs little; with few features it
+    is lower the more the noise matters. Fitted to the real data of docs/accuracy.md.
+    """
+    sampling = 0.5 * units * mu**2 / d**1.5
+    few = 1 - min(0.15, 1.2 / d)
+    return float(few + max(0.97 - few, 0.0) * sampling / (sampling + 5))
+
+
+def smallest_learned_batch(*, d: int, mu: float, known_center: bool) -> int:
+    """Units with which the warm-up takes `MOST_WARM_UP` batches."""
+    units = 2
+    while warm_up_batches(d=d, mu=mu, units=units, known_center=known_center) > MOST_WARM_UP:
+        units = math.ceil(units * 1.02) + 1
+    return units
+
+
+class LearnedMethod:
+    """Learns centre, scales and components.
+
+    Parameters
+    ----------
+    W
+        d x k, where to start. It is never shown.
+    epsilon, delta
+        The guarantee of every batch.
+    units
+        Units per batch.
+    known_center
+        If true, records are centred at 0.
+    scales
+        Public scales, in units of which the components are wanted; None to learn them.
+    memory
+        As for `DPPCA`.
+    """
+
+    def __init__(
+        self,
+        *,
+        W: FloatArray,
+        epsilon: float,
+        delta: float,
+        units: int,
+        known_center: bool,
+        scales: FloatArray | None,
+        memory: Memory,
+    ) -> None:
+        d = W.shape[0]
+        self.W = W
+        self.units = units
+        self.known_center = known_center
+        self.scales = scales
+        self.memory = memory
+        self.mu = gaussian_mu(epsilon, delta)
+        self.mu_look = self.mu * math.sqrt(LOOK)
+        self.mu_mean = self.mu * math.sqrt(1 - LOOK)
+        self.warm_up = WarmUp(
+            d=d,
+            mu=self.mu,
+            units=units,
+            quantile=radius_quantile(d=d, mu=self.mu, units=units),
+            known_center=known_center,
+        )
+        self.standard: Standard = self.warm_up.standard
+        self.correlated = CorrelatedRelease(mu=self.mu_mean)
+        self._released = 0  # batches before this one in the present C
+        self.moments = RunningMoments(d + 1)
+        self.recent = RunningMoments(d + 1)
+        self.alarm = DriftAlarm()
+        self.looks = np.zeros((d, 129))
+        self.looked = np.zeros(d)  # batches
+        self.components: Components | None = None
+
+    def check_batch(self, rows: int, slots_per_row: int) -> None:
+        d = self.W.shape[0]
+        if d > MOST_FEATURES:
+            rule = f'must be at most {MOST_FEATURES} with center="mean" or scales="learn"'
+            raise ParameterError("features", rule, d)
+        smallest = smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center)
+        if rows < smallest:
+            why = f"with fewer records the warm-up takes more than {MOST_WARM_UP} batches"
+            raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
+
+    @property
+    def warming_up(self) -> bool:
+        return not self.warm_up.done
+
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
+        """Learn from one batch."""
+        if self.warming_up:
+            self.warm_up.step(rows, noise)
+            self.standard = self.warm_up.standard
+            return Outcome.skip(WARMING_UP)
+        query = self._query()
+        sensitivity = query.sensitivity(self.units)
+        released = self.correlated.release(
+            query.mean(rows.total(query), self.units),
+            sensitivity=sensitivity,
+            power=POWER,
+            noise=noise,
+        )
+        look = self._look(rows, noise)
+        # From here on, post-processing.
+        unit = self.mu_mean / sensitivity
+        dropped = self._learn(released, unit)
+        if look is not None:
+            self._find_scales(*look)
+        found = self._read()
+        return Outcome(
+            spread=found.values,
+            range=math.sqrt(query.radius),
+            step=1 / self.moments.weight,
+            sigma=1 / unit,
+            ratio=found.values / found.total,
+            ratio_sd=found.ratio_sd(),
+            drift=dropped,
+        )
+
+    def _query(self) -> AugmentedMoments:
+        b, radius = constant(self.W.shape[0]), self.warm_up.radius
+        if radius is None:
+            raise RuntimeError("the warm-up is not over")
+        return AugmentedMoments(**self.standard.parameters(), constant=b, radius=radius + b * b)
+
+    # Private: a look at features whose spread is not known.
+
+    def _look(self, rows: Rows, noise: Noise) -> tuple[FloatArray, float, IntArray] | None:
+        """Noisy counts of their distances from the centre, the sd of the noise, and which."""
+        which = np.flatnonzero(~self.standard.known)
+        if not which.size:
+            return None
+        center = tuple(self.standard.center[which].tolist())
+        octaves = OctaveCounts(tuple(which.tolist()), center, signs=False)
+        counts = noise.gaussian(
+            rows.total(octaves), sensitivity=octaves.sensitivity, mu=self.mu_look
+        )
+        return counts, octaves.sensitivity / self.mu_look, which.astype(np.int64)
+
+    # Post-processing.
+
+    def _learn(self, released: Released, unit: float) -> bool:
+        """Add a batch's own moments. Returns True if the past was dropped."""
+        column = released.weights
+        adds = noise_of_sums(column.own, column.later, self.correlated.decays)
+        self._released = 0 if released.first else self._released + 1
+        noise = adds[min(self._released, len(adds) - 1)] / unit**2
+        alone = released.alone / unit
+        own = 1 / (column.own * unit)  # noise sd of this batch alone, about
+        dropped = self.memory == "auto" and self.moments.weight >= 2 and self._changed(alone, own)
+        if dropped:
+            self.moments = self.recent.copy()
+        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
+        self.moments.add(alone, noise, keep)
+        self.recent.add(alone, own**2, RECENT)
+        self._widen(alone, own)
+        return dropped
+
+    def _components(self, moments: RunningMoments) -> Components:
+        given = None if self.scales is None else self.scales / self.standard.scale
+        return components(
+            moments,
+            constant=constant(self.W.shape[0]),
+            k=self.W.shape[1],
+            known=self.standard.known,
+            known_center=self.known_center,
+            spread=given,
+        )
+
+    def _changed(self, alone: FloatArray, sd: float) -> bool:
+        past, recent = self._components(self.moments), self._components(self.recent)
+        M, b = unpack(alone), constant(self.W.shape[0])
+        Z = M[:-1, :-1] / past.valid
+        if not self.known_center:  # around the mean of all batches
+            own = M[:-1, -1] / (b * past.valid)
+            Z = Z - np.outer(own, past.mean) - np.outer(past.mean, own)
+            Z = Z + np.outer(past.mean, past.mean)
+        C = Z / np.outer(past.spread, past.spread)
+        return self.alarm(C, past.W, recent.W, sd / past.valid)
+
+    def _widen(self, alone: FloatArray, sd: float) -> None:
+        """Widen scales where this batch's second moment is too large for the clamp."""
+        M, b = unpack(alone), constant(self.W.shape[0])
+        share = float(np.clip(self.moments.matrix[-1, -1] / b**2, 0.05, 1.0))
+        square = np.diag(M)[:-1] / share
+        too_small = self.standard.known & (square > WIDEN_ABOVE + _WIDEN_SDS * sd / share)
+        factor = np.where(too_small, np.sqrt(np.clip(square, 1.0, CLAMP**2)), 1.0)
+        self._rescale(factor, self.standard.known)
+
+    def _find_scales(self, counts: FloatArray, sd: float, which: IntArray) -> None:
+        """Add up the looks, and take the scales that show."""
+        self.looks[which] += counts
+        self.looked[which] += 1
+        b, M = constant(self.W.shape[0]), self.moments.matrix
+        share = float(np.clip(M[-1, -1] / b**2, 0.05, 1.0))
+        factor, known = np.ones(len(self.looked)), self.standard.known.copy()
+        for j in which.tolist():
+            times = self.looked[j]
+            found = spread(
+                self.looks[j],
+                sd * math.sqrt(times),
+                times * self.units * share,
+                float(self.standard.resolution[j]),
+                sure=_LOOK_SURE,
+            )
+            if found is None or found < self.standard.scale[j]:
+                continue
+            known[j] = True
+            factor[j] = found / self.standard.scale[j]
+            # Up to now z was 0 or at its clamp. Its second moment becomes 1, as the scale says.
+            before = max(M[j, j] / share, 4 * self.moments.sd / share, 0.05)
+            only = np.ones(len(self.looked))
+            only[j] = factor[j] / math.sqrt(before)  # undone by `_rescale`
+            for moments in (self.moments, self.recent):
+                moments.rescale(only)
+        self._rescale(factor, known)
+
+    def _rescale(self, factor: FloatArray, known: BoolArray) -> None:
+        """Multiply scales by factors; what was learned in the old ones is converted."""
+        if (factor == 1.0).all():
+            return
+        self.standard = self.standard.with_scale(self.standard.scale * factor, known)
+        for moments in (self.moments, self.recent):
+            moments.rescale(1 / factor)
+
+    def _read(self) -> Components:
+        found = self._components(self.moments)
+        self.W = orthonormal(found.W, like=self.W)
+        self.components = found
+        return found
+
+    def projector(self, features: tuple[Hashable, ...]) -> Projector | None:
+        """What scores raw records, None before anything has been learned."""
+        found = self.components
+        if found is None:
+            return None
+        return Projector(
+            features,
+            self.W,
+            self.standard.center,
+            self.standard.scale,
+            self.standard.clamp,
+            found.mean,
+            np.where(np.isfinite(found.spread), found.spread, 0.0),
+        )
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "W": self.W.tolist(),
+            "warm_up": self.warm_up.state(),
+            "standard": self.standard.state(),
+            "moments": self.moments.state(),
+            "recent": self.recent.state(),
+            "alarm": self.alarm.state(),
+            "looks": {
+                str(j): [float(self.looked[j]), self.looks[j].tolist()]
+                for j in np.flatnonzero(~self.standard.known & (self.looked > 0)).tolist()
+            },
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        d = self.W.shape[0]
+        self.W = checked_basis(state["W"], like=self.W)
+        self.warm_up.load(state["warm_up"])
+        self.standard = Standard.load(state["standard"], d)
+        self.moments.load(state["moments"])
+        self.recent.load(state["recent"])
+        self.alarm.load(state["alarm"])
+        for name, (times, counts) in state["looks"].items():
+            look = np.array(counts, dtype=np.float64)
+            if look.shape != (129,) or not np.isfinite(look).all() or not times >= 0:
+                raise ValueError("not a state of this method")
+            self.looks[int(name)], self.looked[int(name)] = look, float(times)
+        self.correlated.forget()
+        self._released = 0
+        if self.moments.weight > 0:
+            self.components = self._components(self.moments)

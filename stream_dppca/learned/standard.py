@@ -1,0 +1,79 @@
+"""Centre, scales and clamps: z = clamp((x - c)/s). All of it is released."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..arrays import BoolArray, FloatArray
+
+__all__ = ["CLAMP", "FLOOR", "UNKNOWN_CLAMP", "Standard"]
+
+#: Standardised values are cut off here. On the real data of docs/accuracy.md, cutting at 5 sd turns
+#: the first component by .05 or less.
+CLAMP = 5.0
+#: A feature whose spread is not known yet only tells whether it is off its centre, at this value.
+UNKNOWN_CLAMP = 3.0
+#: Smallest scale: with |x| up to 1e18, (x - c)/s stays far from overflow.
+FLOOR = 2.0**-64
+
+
+@dataclass(frozen=True, eq=False)
+class Standard:
+    """How a record is standardised before anything is asked about it.
+
+    A feature whose spread is not known has a scale as small as its centre could be resolved.
+    Standardised it is then 0 at the centre and `UNKNOWN_CLAMP` elsewhere.
+    """
+
+    center: FloatArray
+    scale: FloatArray
+    resolution: FloatArray  #: values this close to the centre cannot be told from it
+    known: BoolArray  #: features whose spread has been seen
+
+    @property
+    def clamp(self) -> FloatArray:
+        return np.where(self.known, CLAMP, UNKNOWN_CLAMP)
+
+    def parameters(self) -> dict[str, tuple[float, ...]]:
+        """For the statistics."""
+        return {
+            "center": tuple(self.center.tolist()),
+            "scale": tuple(self.scale.tolist()),
+            "clamp": tuple(self.clamp.tolist()),
+        }
+
+    def with_scale(self, scale: FloatArray, known: BoolArray) -> Standard:
+        return replace(self, scale=np.maximum(scale, FLOOR), known=known)
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        """Standardised rows; a value that is not finite counts as the centre."""
+        with np.errstate(all="ignore"):
+            Z = (rows - self.center) / self.scale
+        Z = np.where(np.isfinite(rows), Z, 0.0)
+        return np.clip(Z, -self.clamp, self.clamp)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "center": self.center.tolist(),
+            "scale": self.scale.tolist(),
+            "resolution": self.resolution.tolist(),
+            "known": self.known.tolist(),
+        }
+
+    @classmethod
+    def load(cls, state: dict[str, Any], d: int) -> Standard:
+        """From what `state` returned, or a ValueError."""
+        center, scale, resolution = (
+            np.array(state[name], dtype=np.float64) for name in ("center", "scale", "resolution")
+        )
+        known = np.array(state["known"], dtype=np.bool_)
+        if not all(a.shape == (d,) for a in (center, scale, resolution, known)):
+            raise ValueError("not a standard for these features")
+        if not (np.isfinite(center).all() and np.isfinite(scale).all() and (scale >= FLOOR).all()):
+            raise ValueError("not a standard")
+        if not (np.isfinite(resolution).all() and (resolution >= 0).all()):
+            raise ValueError("not a standard")
+        return cls(center, scale, resolution, known)

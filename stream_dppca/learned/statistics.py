@@ -1,0 +1,220 @@
+"""Bounded statistics of records as they come: counts, clipped moments, second moments.
+
+**Private**: every class here states how far one unit moves its sum. A null adds nothing; a single
+value that is not finite (`missing="center"`) is in no count, and counts as the centre in moments.
+All parameters are public numbers or earlier releases. Distances and clip factors are computed row
+by row, so no unit changes the digits of another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..adaptive.queries import pack
+from ..arrays import ROUNDOFF, BoolArray, FloatArray, IntArray
+from ..statistics import Block
+
+__all__ = [
+    "OCTAVES",
+    "AugmentedMoments",
+    "GridCounts",
+    "LengthCounts",
+    "MomentsInBall",
+    "OctaveCounts",
+    "octave_edges",
+    "standardised",
+]
+
+#: Bins of `OctaveCounts`: zero in the middle, 128 octaves on either side.
+OCTAVES = 257
+_ZERO = OCTAVES // 2
+#: Octaves from 2^-64 to 2^64; beyond them the last bin.
+_LOWEST = -64
+
+
+@dataclass(frozen=True, eq=False)
+class OctaveCounts:
+    """Number of units in each octave of each feature: how often 2^(e-1) <= |x - centre| < 2^e.
+
+    With signs there are `OCTAVES` bins per feature, zero in the middle; without them the bins
+    begin with zero.
+
+    Adjacency: one unit is replaced, or turns null.
+    Sensitivity: a unit is in at most one bin of each feature, so one count of each feature falls
+        by 1 and another rises by 1: sqrt(2 d) for d features. Counts are exact.
+    """
+
+    columns: tuple[int, ...]
+    center: tuple[float, ...]
+    signs: bool = True
+
+    def __call__(self, block: Block) -> FloatArray:
+        values = block.X[:, list(self.columns)] - np.array(self.center)
+        exponent = np.clip(np.frexp(np.abs(values))[1], _LOWEST + 1, -_LOWEST)
+        steps = np.where(np.abs(values) < 2.0**_LOWEST, 0, exponent - _LOWEST)
+        outside = _in_no_bin(block, values)
+        if not self.signs:
+            return _counts(steps.astype(np.int64), OCTAVES - _ZERO, outside)
+        bins = np.where(values < 0, -steps, steps) + _ZERO
+        return _counts(bins.astype(np.int64), OCTAVES, outside)
+
+    @property
+    def sensitivity(self) -> float:
+        return math.sqrt(2 * len(self.columns))
+
+
+def octave_edges(low: int, high: int) -> tuple[float, float]:
+    """The stretch of values that the bins `low` to `high` of `OctaveCounts` cover.
+
+    Examples
+    --------
+    >>> octave_edges(_ZERO + 65, _ZERO + 66)  # 2^0 to 2^2
+    (1.0, 4.0)
+    >>> octave_edges(_ZERO - 66, _ZERO + 66)
+    (-4.0, 4.0)
+    """
+
+    def magnitude(step: int) -> float:  # upper edge of the bin `step` away from zero
+        return 2.0 ** (step + _LOWEST)
+
+    below, above = low - _ZERO, high - _ZERO
+    first = magnitude(below - 1) if below > 0 else -magnitude(-below)
+    last = magnitude(above) if above >= 0 else -magnitude(-above - 1)
+    return first, last
+
+
+@dataclass(frozen=True, eq=False)
+class GridCounts:
+    """Number of units in each cell of a grid, feature by feature; values outside are in the ends.
+
+    Adjacency: one unit is replaced, or turns null.
+    Sensitivity: as for `OctaveCounts`, sqrt(2 d).
+    """
+
+    columns: tuple[int, ...]
+    low: tuple[float, ...]
+    width: tuple[float, ...]  #: of a cell
+    cells: int
+
+    def __call__(self, block: Block) -> FloatArray:
+        values = block.X[:, list(self.columns)]
+        cells = np.floor((values - np.array(self.low)) / np.array(self.width))
+        outside = _in_no_bin(block, values)
+        cells = np.where(outside, 0.0, np.clip(cells, 0, self.cells - 1))
+        return _counts(cells.astype(np.int64), self.cells, outside)
+
+    @property
+    def sensitivity(self) -> float:
+        return math.sqrt(2 * len(self.columns))
+
+
+@dataclass(frozen=True, eq=False)
+class LengthCounts:
+    """Number of units by squared length of the standardised record: one bin per unit.
+
+    Adjacency: one unit is replaced, or turns null.
+    Sensitivity: one count falls and one rises by 1: sqrt 2.
+    """
+
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    clamp: tuple[float, ...]
+    edges: tuple[float, ...]  #: of the bins; longer units are in a last bin
+
+    def __call__(self, block: Block) -> FloatArray:
+        Z = standardised(block, self.center, self.scale, self.clamp)
+        bins = np.searchsorted(np.array(self.edges), np.einsum("ij,ij->i", Z, Z))
+        counts = _counts(bins[:, np.newaxis], len(self.edges) + 1, block.null[:, np.newaxis])
+        return np.asarray(counts[0])
+
+    @property
+    def sensitivity(self) -> float:
+        return math.sqrt(2)
+
+
+@dataclass(frozen=True, eq=False)
+class MomentsInBall:
+    """Sum of (z, (z^2 - 1)/2, 1) over units, each vector clipped to a ball: means and variances.
+
+    Adjacency: one unit is replaced, or turns null.
+    Sensitivity: every term lies in a ball of radius R around 0, so the sum moves by at most 2 R,
+        plus the rounding of the sum (see `adaptive.queries`) on both neighbours. The clip factor
+        comes from an over-estimate of the length.
+    """
+
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    clamp: tuple[float, ...]
+    radius: float
+
+    def __call__(self, block: Block) -> FloatArray:
+        Z = standardised(block, self.center, self.scale, self.clamp)
+        terms = np.concatenate([Z, (Z * Z - 1) / 2, np.ones((len(Z), 1))], axis=1)
+        slack = 1 + (terms.shape[1] + 8) * ROUNDOFF
+        length = np.sqrt(np.einsum("ij,ij->i", terms, terms)) * slack
+        factor = np.where(block.null, 0.0, np.minimum(1.0, self.radius / length))
+        return np.asarray(np.einsum("i,ij->j", factor, terms))
+
+    def sensitivity(self, units: int) -> float:
+        rounding = 2 * units * (units + 8) * ROUNDOFF * self.radius
+        return 2 * self.radius + 2 * rounding
+
+
+@dataclass(frozen=True, eq=False)
+class AugmentedMoments:
+    """Sum of y y^T over units, y = (z, b) clipped to |y|^2 <= rho: mean and covariance in one.
+
+    Adjacency: one unit is replaced, or turns null.
+    Sensitivity: |y y^T - y' y'^T|_F^2 = |y|^4 + |y'|^4 - 2 (y.y')^2 is at most 2 rho^2, so the mean
+        moves by at most sqrt 2 rho over the units, plus the rounding of the sum on both
+        neighbours. The clip factor comes from an over-estimate of |y|^2.
+    """
+
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    clamp: tuple[float, ...]
+    constant: float  #: b
+    radius: float  #: rho
+
+    def __call__(self, block: Block) -> FloatArray:
+        Z = standardised(block, self.center, self.scale, self.clamp)
+        rows = np.concatenate([Z, np.full((len(Z), 1), self.constant)], axis=1)
+        slack = 1 + 8 * (rows.shape[1] + 8) * ROUNDOFF
+        sq = np.einsum("ij,ij->i", rows, rows) * slack
+        factor = np.where(block.null, 0.0, np.sqrt(np.minimum(1.0, self.radius / sq)))
+        rows *= factor[:, np.newaxis]
+        return np.asarray(rows.T @ rows)
+
+    def mean(self, total: FloatArray, units: int) -> FloatArray:
+        """The query: the packed matrix over the units."""
+        return pack(total) / units
+
+    def sensitivity(self, units: int) -> float:
+        rounding = 2 * units * (units + 8) * ROUNDOFF * self.radius
+        return (math.sqrt(2) * self.radius + 2 * rounding) / units
+
+
+def standardised(
+    block: Block, center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]
+) -> FloatArray:
+    """clamp((x - c)/s), in memory of its own; zero for nulls and for values that are not finite."""
+    edge = np.array(clamp)
+    Z = (block.X - np.array(center)) / np.array(scale)
+    Z[~np.isfinite(Z)] = 0.0
+    Z[block.null] = 0.0
+    return np.asarray(np.clip(Z, -edge, edge, out=Z))
+
+
+def _in_no_bin(block: Block, values: FloatArray) -> BoolArray:
+    return np.asarray(block.null[:, np.newaxis] | ~np.isfinite(values))
+
+
+def _counts(bins: IntArray, size: int, outside: BoolArray) -> FloatArray:
+    """Histogram of every column, a row each; what is `outside` is in no bin."""
+    d = bins.shape[1]
+    flat = np.where(outside, d * size, bins + np.arange(d) * size)
+    counts = np.bincount(flat.ravel(), minlength=d * size + 1)[: d * size]
+    return counts.reshape(d, size).astype(np.float64)

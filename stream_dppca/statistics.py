@@ -1,0 +1,123 @@
+"""Questions that a mechanism may ask about a batch, without seeing its records.
+
+A mechanism never holds the records of a batch. It holds `Rows`, and asks them for two things:
+
+- `total`: the sum over the units of a bounded function with public parameters (a `Statistic`);
+- `ranged`: for functions that have a length (a `Form`), how many units lie beyond a radius, and the
+  sum of all terms clipped to a radius. The radius of the sum depends on the released counts, so
+  the questions come one after the other.
+
+Statistics and forms are frozen dataclasses of public parameters, defined in modules, so that they
+can be pickled. Their functions are pure and turn a `Block` of rows into a partial sum; partial sums
+are added. A batch in memory (`batch.Batch`) and a batch spread over other machines run the same
+code on their blocks.
+
+Sensitivities belong to the statistic, not to the rows: they follow from how a term is bounded.
+
+A *unit* is a record, or a pair of records of which each is in one pair only: replacing one record
+replaces one unit.
+
+What an implementation of `Rows` must guarantee:
+
+- **Each unit is counted once**, in one block. Which units are in a block, and where, follows from
+  public numbers (slots, batch size, number of features).
+- **Nulls.** Whether a unit is a null depends on that unit alone. A null adds zero to every sum, is
+  beyond no radius, and keeps its place: `len` counts places, never valid units.
+- **The same bits.** The distance of a unit does not depend on any other unit, not even in its last
+  digit. Matrix products may round a row by its position in a block and by the shape and alignment
+  of the block, so these are public too; where they cannot be, use arithmetic row by row (`einsum`,
+  `vecdot`).
+- **Partial sums are as secret as records.** They are added in whatever order; the sensitivities
+  include the rounding of any order.
+- **The same work** with and without nulls, as far as it can be measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from .arrays import BoolArray, FloatArray
+
+__all__ = ["Block", "Form", "Ranged", "Rows", "Statistic"]
+
+
+@dataclass(frozen=True, repr=False)  # it holds records
+class Block:
+    """Rows of some units, one row per unit. Rows of nulls hold anything: NaN, infinity, 1e300."""
+
+    X: FloatArray  #: read only: it may be the caller's memory
+    sq_norm: FloatArray  #: squared norms of the rows as computed, zero for nulls
+    null: BoolArray
+    scratch: FloatArray  #: of the shape of X, to be overwritten
+
+    def weighed(self, weights: FloatArray) -> FloatArray:
+        """The rows times one weight each, with zeros for nulls, in the scratch memory.
+
+        Nulls must not enter a product of matrices: zero times NaN is NaN. Every row is written
+        whether or not there are nulls, so a null costs no copy and takes no longer.
+        """
+        rows = np.multiply(self.X, weights[:, np.newaxis], out=self.scratch)
+        rows[self.null] = 0.0
+        return rows
+
+
+class Statistic(Protocol):
+    """A bounded function of a unit, summed over units."""
+
+    def __call__(self, block: Block) -> FloatArray:
+        """The sum over the units of a block. Its shape depends on public parameters only."""
+        ...
+
+
+class Form(Protocol):
+    """A function of a unit that has a length, summed over units after clipping."""
+
+    def measure(self, block: Block) -> FloatArray:
+        """A row of numbers per unit, of which the first over-estimates its squared length.
+
+        The others are what `clipped_sum` needs again. Rows of nulls are ignored.
+        """
+        ...
+
+    def clipped_sum(self, block: Block, measured: FloatArray, radius: float) -> FloatArray:
+        """The sum over the units of a block; `measured` is zero for nulls."""
+        ...
+
+    def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
+        """The query that is released, from the sum of all `clipped_sum`."""
+        ...
+
+    def sensitivity(self, radius: float, units: int) -> float:
+        """How far one unit moves that query as computed, rounding included."""
+        ...
+
+
+class Ranged(Protocol):
+    """Answers about one form over one batch."""
+
+    def beyond(self, radius: float) -> int:
+        """Number of units longer than `radius`. One unit changes it by at most 1."""
+        ...
+
+    def clipped_sum(self, radius: float) -> FloatArray:
+        """Sum over all units of terms clipped to `radius`."""
+        ...
+
+
+class Rows(Protocol):
+    """One batch, seen only through sums over its units. The module says what it guarantees."""
+
+    def __len__(self) -> int:
+        """Places for units: a public number, by which sums are divided."""
+        ...
+
+    def total(self, statistic: Statistic) -> FloatArray:
+        """Sum of a statistic over all units."""
+        ...
+
+    def ranged(self, form: Form) -> Ranged:
+        """Counts and clipped sums of a form."""
+        ...

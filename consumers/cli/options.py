@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from ..settings import Part
@@ -129,10 +130,12 @@ def _add_setting(group: argparse._ArgumentGroup, name: str, *, shown: bool) -> N
 
 
 def _choices(kind: Any) -> str:
-    """Return the values that a setting may have, if they are a few words."""
+    """Return the words that a setting may be, and whether it may be something else."""
     if kind is bool:
         return "{true,false}"
-    for part in (kind, *get_args(kind)):  # of a Literal, or of `Literal[...] | None`
-        if get_origin(part) is Literal:
-            return "{" + ",".join(get_args(part)) + "}"
-    return "…"
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    if not words:
+        return "…"
+    other = any(get_origin(part) is not Literal and part is not NoneType for part in parts)
+    return "{" + ",".join([*words, "…"] if other else words) + "}"

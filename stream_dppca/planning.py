@@ -16,6 +16,8 @@ from .adaptive.method import range_share, smallest_batch
 from .adaptive.scout import MARGIN, SCOUT_COMPONENTS, form_for, scout_noise
 from .calibration import gaussian_mu
 from .errors import BatchSizeError, ParameterError
+from .learned.method import smallest_learned_batch
+from .learned.warmup import warm_up_batches
 
 __all__ = ["Plan", "plan"]
 
@@ -46,6 +48,8 @@ class Plan(BaseModel):
     #: Records until the component is useful (sine below 0.3); None if that is not in sight.
     useful_after_records: int | None
     useful_after_seconds: float | None
+    #: Batches in which centre and scales are learned, and nothing else.
+    warm_up_batches: int = 0
 
     def __str__(self) -> str:
         lines = [
@@ -57,6 +61,9 @@ class Plan(BaseModel):
             "expected sin(angle), by a guess of the spectrum (trace_ratio, gap): "
             + ", ".join(f"{sine:.2g} after {records}" for records, sine in self.expected_error),
         ]
+        if self.warm_up_batches:
+            records = self.warm_up_batches * self.batch_size
+            lines.insert(2, f"warm-up: {self.warm_up_batches} batch(es), {records} records")
         if self.useful_after_records is None:
             lines.append("no useful component in sight: use larger batches or more budget")
         else:
@@ -79,6 +86,7 @@ def plan(
     trace_ratio: float | None = None,
     gap: float = 0.9,
     range_ratio: float | None = None,
+    scales: object = None,
 ) -> Plan:
     """What to expect of `DPPCA` with its default method.
 
@@ -86,7 +94,7 @@ def plan(
     ----------
     d
         Number of features.
-    epsilon, delta, batch_size, n_components, center
+    epsilon, delta, batch_size, n_components, center, scales
         As for `DPPCA`. Without a batch size, the recommended one is taken.
     rate
         Records a second, for the time to a first useful component.
@@ -117,8 +125,8 @@ def plan(
         raise ParameterError("d", "must be a positive integer", d)
     if not 1 <= n_components <= d:
         raise ParameterError("n_components", f"must lie between 1 and d = {d}", n_components)
-    if center not in ("none", "pairs"):
-        raise ParameterError("center", "must be one of none, pairs", center)
+    if center not in ("mean", "none", "pairs"):
+        raise ParameterError("center", "must be one of mean, none, pairs", center)
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise ParameterError("rate", "must be finite and positive", rate)
     if not 0 < gap <= 1:
@@ -132,15 +140,19 @@ def plan(
         raise ParameterError("range_ratio", "must be finite and positive", range_ratio)
 
     guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
-    minimum = smallest_batch(mu)
+    minimum, learns = smallest_batch(mu), center == "mean" or scales == "learn"
+    known_center = center != "mean"
+    if learns:
+        minimum = max(minimum, smallest_learned_batch(d=d, mu=mu, known_center=known_center))
     recommended = next(
         (rows for rows in _round_numbers(minimum) if guess.sine(rows, SOON) <= GOOD), 10**9
     )
     rows = recommended if batch_size is None else batch_size // rows_of
     if rows < minimum:
         raise BatchSizeError(rows * rows_of, minimum * rows_of, "the range drowns in noise")
+    warm_up = warm_up_batches(d=d, mu=mu, units=rows, known_center=known_center) if learns else 0
     useful = next((t for t in range(1, 1001) if guess.sine(rows, t) <= USEFUL), None)
-    records = None if useful is None else useful * rows * rows_of
+    records = None if useful is None else (warm_up + useful) * rows * rows_of
     spread = ratio * math.sqrt(2) if guess.form(rows) == "moment" else 2 * reach
     return Plan(
         dimension=d,
@@ -151,9 +163,12 @@ def plan(
         minimum_batch_size=minimum * rows_of,
         recommended_batch_size=recommended * rows_of,
         noise_per_step=spread / (rows * mu * math.sqrt(1 - range_share(rows, mu))),
-        expected_error=tuple((2**i * rows * rows_of, guess.sine(rows, 2**i)) for i in range(7)),
+        expected_error=tuple(
+            ((warm_up + 2**i) * rows * rows_of, guess.sine(rows, 2**i)) for i in range(7)
+        ),
         useful_after_records=records,
         useful_after_seconds=None if records is None or rate is None else records / rate,
+        warm_up_batches=warm_up,
     )
 
 

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator
 from ..protocols import Message
 from .releases import Component, PublishedRelease, parse_release
 
-__all__ = ["current_release", "describe", "status_in_words"]
+__all__ = ["current_release", "describe", "meaning", "status_in_words"]
 
 WIDTH = 24
+#: Features in the sentence that says what a component means.
+MOST_NAMED = 4
 
 
 def current_release(
@@ -64,12 +66,46 @@ def describe(release: PublishedRelease, top: int = 0) -> str:
         if p.private
         else "NOT PRIVATE: made with a seed",
     ]
-    if words := status_in_words(release):
-        lines.append(words)
+    lines += [words for words in (status_in_words(release), meaning(release)) if words]
     for j, component in enumerate(release.components):
         lines += ["", f"component {j}{_facts(component)}"]
         lines += _table(release, component, top)
     return "\n".join(lines)
+
+
+def meaning(release: PublishedRelease) -> str:
+    """Return what the main component says, in one sentence; empty if nothing is known yet."""
+    if not release.learned:
+        return ""
+    component = release.components[0]
+    raw, loadings = _raw(release, component), component.loadings
+    largest = max(loadings.values(), key=abs)
+    names = sorted(loadings, key=lambda name: -abs(loadings[name]))
+    names = [name for name in names if abs(loadings[name]) > 0.5 * abs(largest)][:MOST_NAMED]
+
+    def listed(sign: int) -> str:
+        return ", ".join(
+            f"{name} (±{_rounded(abs(raw[name][0]))} around {_rounded(raw[name][1])})"
+            if raw
+            else name
+            for name in names
+            if loadings[name] * largest * sign > 0
+        )
+
+    ratio = component.explained_variance_ratio
+    share = "" if ratio is None else f", {100 * ratio:.0f} % of all variation"
+    against = f"; when they rise, {listed(-1)} fall" if listed(-1) else ""
+    return f"What varies most{share}: {listed(1)} rise and fall together{against}."
+
+
+def _rounded(value: float) -> str:
+    """Return a number with three digits that count.
+
+    >>> [_rounded(x) for x in (0.01234, 45.67, 81234567.0, 1.5e20)]
+    ['0.0123', '45.7', '81,200,000', '1.5e+20']
+    """
+    value = float(f"{value:.3g}")
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:g}"
 
 
 def _facts(component: Component) -> str:

@@ -8,11 +8,16 @@ What a release says about raw records, feature by feature and for shard i, is
 
     mean       a_i = c + s m
     deviation  S_i = s r
-    covariance S_i R_i S_i,  R_i = W V W^T + rest (I - W W^T)
+    covariance S_i R_i S_i,  R_i = W V W^T + P E P,  P = I - W W^T
 
-with V the `spread` along the components W. `rest` is the variance that is left, by the explained
-ratio, spread evenly over all other directions: nothing more is known of it. Without a ratio it is
-0. With p_i the share of the slots that shard i has seen, the records of all shards together have
+with V the `spread` along the components W. P E P is a guess of the rest, which no release tells: E
+is diagonal, and such that every feature has variance 1 in R_i, as learned deviations say. Where
+that would make a direction stronger than the components, the rest is more even. With given scales
+the features do not have variance 1, and only the total is known, from the explained ratio: E is a
+multiple of I. Without a ratio it is 0. Whatever the rest, R_i has the components that shard i has
+released.
+
+With p_i the share of the slots that shard i has seen, the records of all shards together have
 
     a = sum p_i a_i,   C = sum p_i (S_i R_i S_i + (a_i - a)(a_i - a)^T),
 
@@ -24,8 +29,8 @@ they are noisy.
 
 The merged release follows the same formula as any other, with scale D and deviation 1. What any
 shard took as it is, from its lowest to its highest bound, is not clamped: centre and clamp are the
-middle and half the width of that interval, and the mean is (a - centre)/D. So the scores of a merged
-release of one shard are the scores of that shard.
+middle and half the width of that interval, and the mean is (a - centre)/D. So the scores of a
+merged release of one shard are the scores of that shard.
 
 Shards that have not learned anything yet count for nothing.
 """
@@ -148,18 +153,27 @@ class _Shard:
         )
 
     def rest(self) -> float:
-        """The variance in each other direction; NaN if it is not known."""
+        """The variance in each other direction on average; NaN if it is not known."""
         seen, k = int((self.deviation > 0).sum()), self.W.shape[1]
         with np.errstate(all="ignore"):
             total = self.spread[0] / self.ratio[0]
         left = max(float(total - self.spread.sum()), 0.0)
         return left / max(seen - k, 1) if np.isfinite(total) else float("nan")
 
-    def correlation(self, spread: FloatArray, rest: float) -> FloatArray:
-        """R: the covariance of standardised records."""
-        seen = np.diag((self.deviation > 0).astype(float))
-        within = (self.W * np.maximum(spread, 0.0)) @ self.W.T
-        return np.asarray(within + rest * (seen - self.W @ self.W.T))
+    def correlation(self, spread: FloatArray, rest: float, *, unit: bool) -> FloatArray:
+        """R: the covariance of standardised records, features of variance 1 if `unit`."""
+        spread = np.maximum(spread, 0.0)
+        within = (self.W * spread) @ self.W.T
+        P = np.diag((self.deviation > 0).astype(float)) - self.W @ self.W.T
+        even = rest * P
+        if not unit or rest <= 0:
+            return np.asarray(within + even)
+        rough = (P * _diagonal(P, np.maximum(1 - np.diag(within), 0.0))) @ P
+        strongest, weakest = float(np.linalg.eigvalsh(rough)[-1]), float(spread.min())
+        share = 1.0
+        if strongest > weakest:  # then a mixture has at most the strength of the components
+            share = max(weakest - rest, 0.0) / (strongest - min(rest, weakest))
+        return np.asarray(within + share * rough + (1 - share) * even)
 
 
 def _combined(shards: Sequence[_Shard], features: tuple[str, ...]) -> dict[str, Any]:
@@ -168,7 +182,7 @@ def _combined(shards: Sequence[_Shard], features: tuple[str, ...]) -> dict[str, 
     p /= p.sum()
     a = sum(p_i * shard.mean for p_i, shard in zip(p, shards, strict=True))
     varies = np.any([shard.deviation > 0 for shard in shards], axis=0)
-    D = _scaling(shards, p, a)
+    D, given = _scaling(shards, p, a)
     # A shard whose last batch was skipped has no spread: it counts as the others do on average.
     usual = _average([shard.spread for shard in shards], 1.0)
     usual_rest = float(_average([np.array([shard.rest()]) for shard in shards], 0.0)[0])
@@ -176,7 +190,8 @@ def _combined(shards: Sequence[_Shard], features: tuple[str, ...]) -> dict[str, 
     for p_i, shard in zip(p, shards, strict=True):
         rest = shard.rest()
         spread = np.where(np.isnan(shard.spread), usual, shard.spread)
-        R = shard.correlation(spread, usual_rest if np.isnan(rest) else rest)
+        rest = usual_rest if np.isnan(rest) else rest
+        R = shard.correlation(spread, rest, unit=not given)
         S, apart = shard.deviation / D, np.where(varies, (shard.mean - a) / D, 0.0)
         M += p_i * (S[:, np.newaxis] * R * S + np.outer(apart, apart))
     values, vectors = np.linalg.eigh(M)
@@ -215,8 +230,22 @@ def _combined(shards: Sequence[_Shard], features: tuple[str, ...]) -> dict[str, 
     }
 
 
-def _scaling(shards: Sequence[_Shard], p: FloatArray, a: FloatArray) -> FloatArray:
-    """D: the deviation that all shards agree on, or else the pooled one; never 0."""
+def _diagonal(P: FloatArray, wanted: FloatArray) -> FloatArray:
+    """E, not negative, so that the diagonal of P E P is about what is wanted: (P * P) E = wanted.
+
+    By multiplicative corrections, which keep signs and converge quickly where there is a solution.
+    """
+    square = P * P
+    E = wanted.copy()
+    for _ in range(50):
+        found = square @ E
+        E = E * np.where(found > 0, wanted / np.where(found > 0, found, 1.0), 0.0)
+    return np.asarray(E)
+
+
+def _scaling(shards: Sequence[_Shard], p: FloatArray, a: FloatArray) -> tuple[FloatArray, bool]:
+    """D, never 0: the deviation that all shards agree on, or else the pooled one. And if they agree
+    on all of them, which means that the scales were given."""
     S = np.array([shard.deviation for shard in shards])
     means = np.array([shard.mean for shard in shards])
     pooled = np.sqrt(p @ (S**2 + (means - a) ** 2))
@@ -224,7 +253,7 @@ def _scaling(shards: Sequence[_Shard], p: FloatArray, a: FloatArray) -> FloatArr
     smallest = np.where(S > 0, S, np.inf).min(axis=0)
     given = (largest > 0) & np.isclose(smallest, largest, rtol=1e-9, atol=0.0)
     D = np.where(given, largest, pooled)
-    return np.where(D > 0, D, 1.0)
+    return np.where(D > 0, D, 1.0), bool(given[largest > 0].all())
 
 
 def _average(values: Sequence[FloatArray], default: float) -> FloatArray:

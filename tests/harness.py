@@ -73,6 +73,8 @@ class Model:
                 "features": ",".join(FEATURES),
                 "epsilon": 50,
                 "delta": 0.1,
+                "center": "none",
+                "scales": "none",
                 "batch_size": batch,
                 "rows_per_message": rows_per_message,
                 "shards": shards,

@@ -94,6 +94,8 @@ class ModelSettings(Part):
     def _read_scales(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Scales:
         if value in ("learn", "none"):
             return cast(Scales, value)
+        if value in ("", (), []):
+            return "none"
         try:
             if isinstance(value, str):
                 value = json.loads(value if value.lstrip()[:1] in ("[", "{") else f"[{value}]")

@@ -117,7 +117,8 @@ def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.Mo
     wanted, found = releases(memory_log(whole)), releases(memory_log(broken))
     assert found[-1] == wanted[-1] and wanted[-1].batch == 7
     assert not wanted[-1].privacy.private
-    assert len({r.components[0].loadings["cpu"] for r in wanted}) > 3  # it has learned
+    learned = [r for r in wanted if r.learned]
+    assert len({r.components[0].loadings["cpu"] for r in learned}) > 3
     assert {r.batch: r for r in found} == {r.batch: r for r in wanted}
 
 

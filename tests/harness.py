@@ -85,6 +85,7 @@ class Model:
                 "reader": os.environ.get("STREAM_DPPCA_READER", READERS[0]),
                 **settings,
             }.items()
+            if value is not None  # the default of the service
         }
         self.group = f"stream-dppca.{name}"
         self.state_topic, self.output_topic = f"{name}.dppca-state", f"{name}.components"

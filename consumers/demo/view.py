@@ -152,7 +152,10 @@ def _table(history: History, most: int) -> Table:
 
 def _sentence(release: PublishedRelease, width: int, lines: int) -> list[Text]:
     """Say what the component means, in this many lines."""
-    wrapped = textwrap.wrap(meaning(release), max(width, 20), max_lines=lines, placeholder=" …")
+    for most in (4, 3, 2, 1):
+        wrapped = textwrap.wrap(meaning(release, most), max(width, 20))
+        if len(wrapped) <= lines:
+            break
     return [Text(line, style="italic") for line in [*wrapped, *[""] * lines][:lines]]
 
 

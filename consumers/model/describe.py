@@ -11,8 +11,6 @@ from .releases import Component, PublishedRelease, parse_release
 __all__ = ["current_release", "describe", "meaning", "status_in_words"]
 
 WIDTH = 24
-#: Features in the sentence that says what a component means.
-MOST_NAMED = 4
 
 
 def current_release(
@@ -73,15 +71,18 @@ def describe(release: PublishedRelease, top: int = 0) -> str:
     return "\n".join(lines)
 
 
-def meaning(release: PublishedRelease) -> str:
-    """Return what the main component says, in one sentence; empty if nothing is known yet."""
+def meaning(release: PublishedRelease, most: int = 4) -> str:
+    """Return what the main component says, in one sentence; empty if nothing is known yet.
+
+    It names the features with the largest loadings, at most so many.
+    """
     if not release.learned:
         return ""
     component = release.components[0]
     raw, loadings = _raw(release, component), component.loadings
     largest = max(loadings.values(), key=abs)
     names = sorted(loadings, key=lambda name: -abs(loadings[name]))
-    names = [name for name in names if abs(loadings[name]) > 0.5 * abs(largest)][:MOST_NAMED]
+    names = [name for name in names if abs(loadings[name]) > 0.5 * abs(largest)][:most]
 
     def listed(sign: int) -> str:
         return ", ".join(

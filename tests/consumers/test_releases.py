@@ -170,7 +170,9 @@ def test_a_release_is_a_cloud_event() -> None:
     assert list(data["components"][0]["loadings"]) == list(NAMES)
 
 
-@pytest.mark.parametrize("junk", [b"", b"{}", b"[]", b'{"version":2}', b'{"version":1}', b"\xff", b"[" * 10**6])
+@pytest.mark.parametrize(
+    "junk", [b"", b"{}", b"[]", b'{"version":2}', b'{"version":1}', b"\xff", b"[" * 10**6]
+)
 def test_what_is_not_a_release(junk: bytes) -> None:
     with pytest.raises(ValueError):
         parse_release(junk)

@@ -49,8 +49,7 @@ def test_idle(servers: str, fresh_name: Fresh) -> None:
         assert instance.leave() == 0
         m.produce(BATCH // 2)
         instance = m.start(**PATIENT_LEAVING)
-        instance.wait_until(
-            "half a batch", lambda: instance.metric("dppca_slots_total") == BATCH // 2
-        )
+        waiting = f'dppca_lag_messages{{task="0"}} {BATCH // 2}.0'.encode()
+        instance.wait_until("half a batch", lambda: waiting in instance.get("/metrics")[1])
         assert instance.leave() == 0
         assert instance.saw("left") and not instance.saw("released")

@@ -140,7 +140,7 @@ def plan(
         raise ParameterError("range_ratio", "must be finite and positive", range_ratio)
 
     guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
-    minimum, learns = smallest_batch(mu), center == "mean" or scales == "learn"
+    minimum, learns = smallest_batch(mu), center == "mean" or isinstance(scales, str)
     known_center = center != "mean"
     if learns:
         minimum = max(minimum, smallest_learned_batch(d=d, mu=mu, known_center=known_center))

@@ -96,7 +96,7 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
     expected = plan(
         d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
         batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,
-        center=settings.center, scales=settings.scales,
+        center=settings.center, scales=None if settings.scales == "none" else settings.scales,
     )  # fmt: skip
     return str(expected)
 

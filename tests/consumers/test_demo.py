@@ -137,7 +137,8 @@ class Still:
 
 def release(batch: int, w: np.ndarray, task: Any = 0, **changes: Any) -> bytes:
     made = PublishedRelease(
-        status="learned", model="m", task=task, shards=1, batch=batch, n_seen=1000 * batch, features=FEATURES,
+        status="learned", model="m", task=task, shards=1, batch=batch, n_seen=1000 * batch,
+        features=FEATURES,
         components=[{"loadings": dict(zip(FEATURES, w.tolist(), strict=True)), "spread": 3.0}],  # type: ignore[arg-type]
         range=1.0, step=0.5, sigma=0.02, skipped=False, reason=None,
         privacy=PROMISE, center=dict.fromkeys(FEATURES, 50.0), scale=dict.fromkeys(FEATURES, 2.0),

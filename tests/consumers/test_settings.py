@@ -239,7 +239,7 @@ def test_scales_are_learned_or_numbers_in_order_or_by_name(text: Any, scales: An
 
 @pytest.mark.parametrize("text", ["x", "1,,2", "1,-2,3", "1,nan,2", "true,1,2", "{", '{"cpu": 0}'])
 def test_scales_that_cannot_be(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="^`scales`: must be learn, none, or positive"):
+    with pytest.raises(ConfigurationError, match=r"^`scales`: must be learn, none, or positive"):
         load_settings({**LEAST, "scales": text})
 
 
@@ -260,7 +260,7 @@ def test_memory(text: str, memory: Any) -> None:
     made = make_estimator(settings.estimator())
     assert (made.memory, made.sampler, made.missing) == (memory, "opendp", "null")
     for bad in ("1", "-3", "nan", "some", "true"):
-        with pytest.raises(ConfigurationError, match="^`memory`: must be auto, all, or a number"):
+        with pytest.raises(ConfigurationError, match=r"^`memory`: must be auto, all, or a number"):
             load_settings({**LEAST, "memory": bad})
 
 

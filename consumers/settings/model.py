@@ -94,7 +94,7 @@ class ModelSettings(Part):
     def _read_scales(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Scales:
         if value in ("learn", "none"):
             return cast(Scales, value)
-        if value in ("", (), []):
+        if value in (None, "", (), []):
             return "none"
         try:
             if isinstance(value, str):

@@ -70,8 +70,9 @@ class FinishedBatch:
     state: bytes  #: all that a successor needs to resume after this batch
     message: Message  #: the release, exactly as it is to be published
     positions: Positions  #: after this batch
-    skipped: bool = False  #: whether nothing was learned from it
-    reason: str | None = None  #: why not
+    status: str = "learned"  #: of the model after it, as in the release
+    reason: str | None = None  #: why nothing was learned from it
+    drift: bool = False  #: whether the stream has changed and the past was dropped
 
 
 @dataclass(frozen=True)

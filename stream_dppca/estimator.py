@@ -262,6 +262,14 @@ class DPPCA(base.MiniBatchTransformer):
         return self._n_batches
 
     @property
+    def warm_up_left(self) -> int:
+        """Batches that the warm-up still takes, as far as is known; 0 without one or after it."""
+        method = self._method
+        if not isinstance(method, LearnedMethod) or not method.warming_up:
+            return 0
+        return method.warm_up.batches_left
+
+    @property
     def n_seen(self) -> int:
         """Slots taken, the partial batch included."""
         return self._n_batches * self.batch_size + self._slots.fill
@@ -421,7 +429,7 @@ class DPPCA(base.MiniBatchTransformer):
                 raise StateError("n_batches", "must not be negative")
             if state["release"] is not None:
                 restored._release = Release.model_validate(state["release"])
-            restored._learned = _has_learned(state, restored._release)
+            restored._learned = _has_learned(state, restored.last_release)
         except StateError:
             raise
         except (KeyError, TypeError, ValueError) as error:

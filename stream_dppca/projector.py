@@ -72,6 +72,8 @@ class Projector:
             def field(name: str, default: float) -> FloatArray:
                 value = fields.get(name)
                 found = np.full(len(features), default)
+                if isinstance(value, Mapping):  # by name, as the service publishes it
+                    value = [value.get(str(name)) for name in features]
                 if value is not None:
                     numbers = [default if number is None else number for number in value]
                     found = np.array(numbers, dtype=np.float64)

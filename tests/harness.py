@@ -73,6 +73,8 @@ class Model:
                 "features": ",".join(FEATURES),
                 "epsilon": 50,
                 "delta": 0.1,
+                "center": "none",
+                "scales": "none",
                 "batch_size": batch,
                 "rows_per_message": rows_per_message,
                 "shards": shards,
@@ -83,6 +85,7 @@ class Model:
                 "reader": os.environ.get("STREAM_DPPCA_READER", READERS[0]),
                 **settings,
             }.items()
+            if value is not None  # the default of the service
         }
         self.group = f"stream-dppca.{name}"
         self.state_topic, self.output_topic = f"{name}.dppca-state", f"{name}.components"

@@ -77,6 +77,30 @@ def _serve(options: argparse.Namespace) -> int:
     os._exit(code)
 
 
+def _plan(options: argparse.Namespace) -> int:
+    from ..settings import PlanSettings
+
+    if options.count is not None:
+        options.flags["features"] = tuple(f"feature {i}" for i in range(options.count))
+    settings = load(options, PlanSettings)
+    sys.stdout.write(f"{_planned(settings, options.rate)}\n")
+    return 0
+
+
+def _planned(settings: ModelSettings, rate: float | None = None) -> str:
+    """Return what to expect; of the published algorithm there are no predictions."""
+    from stream_dppca import plan
+
+    if settings.method == "paper":
+        return "method=paper: no predictions; it needs very large batches"
+    expected = plan(
+        d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
+        batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,
+        center=settings.center, scales=None if settings.scales == "none" else settings.scales,
+    )  # fmt: skip
+    return str(expected)
+
+
 def _check_config(options: argparse.Namespace) -> int:
     from ..model.states import make_estimator
     from ..service.loop import task_config
@@ -91,6 +115,7 @@ def _check_config(options: argparse.Namespace) -> int:
             missing = ensure_topics(cluster, settings, create=False)
         if missing:
             sys.stdout.write(f"will be created: {', '.join(missing)}\n")
+    sys.stdout.write(f"{_planned(settings)}\n")
     sys.stdout.write("the settings are fine\n")
     return 0
 
@@ -187,6 +212,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
+    "plan": _plan,
     "check-config": _check_config,
     "show-config": _show_config,
     "topics": _topics,

@@ -32,7 +32,8 @@ A first model on an existing cluster:
 
   export DPPCA_BOOTSTRAP_SERVERS=kafka:9092 DPPCA_INPUT_TOPIC=telemetry
   export DPPCA_FEATURES=cpu,memory,disk.read DPPCA_EPSILON=1 DPPCA_DELTA=1e-6
-  export DPPCA_BATCH_SIZE=10000 DPPCA_CENTER=pairs   # pairs: the data has a mean
+  export DPPCA_BATCH_SIZE=10000
+  stream-dppca plan              # what to expect, before any data is touched
   stream-dppca check-config      # are the settings right, and do the topics exist?
   stream-dppca serve             # learn; a second process is a hot standby
   stream-dppca inspect           # the current component, labelled and sorted

@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from ..settings import Part
@@ -17,6 +18,7 @@ __all__ = ["COMMANDS", "load", "parse"]
 
 COMMANDS: Final = {
     "serve": "learn from a topic and publish the components",
+    "plan": "say what to expect of settings, before any data is touched",
     "check-config": "check the settings, and the topics unless --offline",
     "show-config": "print the settings, secrets masked",
     "topics": "create the output and state topics, or say what is missing",
@@ -56,7 +58,7 @@ def parse(command: str, arguments: Sequence[str]) -> argparse.Namespace:
         group = parser.add_argument_group(f"settings ({title.lower()})")
         for name in part:
             if command != "run" or name != "format":  # `run` has its own --format
-                _add_setting(group, name, shown=name in shown)
+                _add_setting(group, name, needed if name in shown else None)
     options = parser.parse_args(arguments)
     options.flags = {
         name: value
@@ -76,8 +78,10 @@ def load(options: argparse.Namespace, kind: type[SomePart], **defaults: Any) -> 
 
 
 def _needed(command: str) -> type[Part]:
-    from ..settings import ClusterSettings, FileSettings, Settings
+    from ..settings import ClusterSettings, FileSettings, PlanSettings, Settings
 
+    if command == "plan":
+        return PlanSettings
     if command in ("topics", "merge", "inspect"):
         return ClusterSettings
     return FileSettings if command == "run" else Settings
@@ -85,6 +89,11 @@ def _needed(command: str) -> type[Part]:
 
 def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
     """Add the options that only this command has."""
+    if command == "plan":
+        parser.add_argument(
+            "--count", type=int, metavar="N", help="number of features, instead of their names"
+        )
+        parser.add_argument("--rate", type=float, help="records per second that will come")
     if command == "check-config":
         parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
     if command == "inspect":
@@ -113,26 +122,29 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("--quiet", action="store_true", help="do not show a progress bar")
 
 
-def _add_setting(group: argparse._ArgumentGroup, name: str, *, shown: bool) -> None:
+def _add_setting(group: argparse._ArgumentGroup, name: str, kind: type[Part] | None) -> None:
+    """Add the flag of a setting; without a kind of settings that has it, it is not shown."""
     from ..settings import Settings
     from ..settings.table import default_text
 
-    field = Settings.model_fields[name]
+    field = (kind or Settings).model_fields[name]
     note = f" [{default}]" if (default := default_text(field)) else ""
     if field.is_required():
         note = " (required)"
     group.add_argument(
         "--" + name.replace("_", "-"), default=argparse.SUPPRESS,
         metavar=_choices(field.annotation),
-        help=f"{field.description}{note}".replace("%", "%%") if shown else argparse.SUPPRESS,
+        help=f"{field.description}{note}".replace("%", "%%") if kind else argparse.SUPPRESS,
     )  # fmt: skip
 
 
 def _choices(kind: Any) -> str:
-    """Return the values that a setting may have, if they are a few words."""
+    """Return the words that a setting may be, and whether it may be something else."""
     if kind is bool:
         return "{true,false}"
-    for part in (kind, *get_args(kind)):  # of a Literal, or of `Literal[...] | None`
-        if get_origin(part) is Literal:
-            return "{" + ",".join(get_args(part)) + "}"
-    return "…"
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    if not words:
+        return "…"
+    other = any(get_origin(part) is not Literal and part is not NoneType for part in parts)
+    return "{" + ",".join([*words, "…"] if other else words) + "}"

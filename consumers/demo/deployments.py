@@ -50,6 +50,7 @@ class DemoConfig:
     flags: Mapping[str, Any]  #: settings of the service
     rate: float  #: records per second
     partitions: int  #: of the input topic
+    change_after: int  #: records after which the fleet changes
 
     def settings(self) -> Settings:
         return load_settings(self.flags)
@@ -100,7 +101,7 @@ class ProcessDeployment:
                 sys.executable, "-m", "consumers.demo.generator", "--format", "packed",
                 "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
                 "--bootstrap-servers", broker.bootstrap_servers,
-                "--topic", settings.input_topic,
+                "--topic", settings.input_topic, "--change-after", str(config.change_after),
             ])  # fmt: skip
         except BaseException:
             self.close()
@@ -170,7 +171,7 @@ class ThreadDeployment:
         rows = settings.rows_per_message
 
         def generate() -> None:
-            records = messages("packed", rows)
+            records = messages("packed", rows, change_after=config.change_after)
             produce(generator.publish, records, rows=rows, rate=config.rate, stop=self._stop)
 
         def serve() -> None:

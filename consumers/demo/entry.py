@@ -8,6 +8,9 @@ A broker is found or started (`consumers.demo.broker`), `consumers.demo.generato
 a simulated fleet to it, and `stream-dppca serve` learns from them; each is a process of its own, as
 in production. The view reads only what everybody may read: the output topic and /metrics. The true
 direction, which no real stream tells, is known from the simulation.
+
+The settings are the defaults: nothing is said about means, units or scales. Half-way (`--change`)
+the fleet changes, and the view shows how the model notices and follows.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import ClusterError, ConfigurationError
+from ..model.describe import meaning, status_in_words
 from ..settings import PREFIX, ConnectionSettings
 from . import broker as brokers
 from .deployments import (
@@ -45,6 +49,8 @@ from .watch import watch
 
 __all__ = ["main"]
 
+#: Batches of each shard between two changes of the fleet, in a run without an end.
+CHANGE_BATCHES: Final = 60
 NO_RELEASE: Final = "no release appeared"
 #: Records per message without a broker: few messages, because their places are kept in memory.
 MEMORY_ROWS_PER_MESSAGE: Final = 500
@@ -58,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in before:
         signal.signal(number, _interrupt)
     _keep_connection_only()
-    history = History("0" if options.shards == 1 else "merged")
+    history = History("0" if options.shards == 1 else "merged", _change_after(options))
     deployment: Deployment | None = None
     failure = None
     try:
@@ -106,11 +112,29 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-broker", action="store_true", help="use an in-memory broker instead of Kafka"
     )
+    parser.add_argument(
+        "--change", type=int, metavar="N",
+        help="records after which the fleet changes, and changes back; without it, half-way, or "
+        f"every {CHANGE_BATCHES} batches",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
-    for name in ("rate", "batch_size", "epsilon", "shards"):
-        if not getattr(options, name) > 0:
+    for name in ("rate", "batch_size", "epsilon", "shards", "change"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')} must be positive")
     return options
+
+
+def _change_after(options: argparse.Namespace) -> int:
+    """Return the number of records after which the fleet changes."""
+    if options.change is not None:
+        return int(options.change)
+    half_way = [CHANGE_BATCHES * options.batch_size * options.shards]
+    if options.seconds is not None:
+        half_way.append(options.seconds * options.rate / 2)
+    if options.releases is not None:
+        half_way.append(options.releases * options.batch_size / 2)
+    return max(int(min(half_way)), 1)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -159,14 +183,14 @@ def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoCo
         "epsilon": options.epsilon,
         "delta": options.delta,
         "batch_size": options.batch_size,
-        "center": "pairs",
         "format": service_format("packed"),
         "rows_per_message": _largest_divisor(options.batch_size, most_rows),
         "shards": options.shards,
         "http_port": 0,
         "partition_refresh_s": 1,
     }
-    return DemoConfig(flags, options.rate, partitions=max(4, options.shards))
+    partitions = max(4, options.shards)
+    return DemoConfig(flags, options.rate, partitions, _change_after(options))
 
 
 def _largest_divisor(number: int, most: int) -> int:
@@ -200,17 +224,25 @@ def _summary(
     if release is None:
         say(f"[{BAD}]{NO_RELEASE}[/] ({history.status}; broker: {deployment.broker})")
     else:
-        if console.is_terminal:
-            say(bars(release, min(console.width, 100), len(FEATURES)))
+        if console.is_terminal and release.learned:
+            say(bars(release, history.truth(), min(console.width, 100), len(FEATURES)))
         say()
         say(
-            f"[bold]{history.releases} releases[/bold] from {release.n_seen:,} records, the first "
-            f"after {history.first_s or 0:.1f} s; broker: {deployment.broker}"
+            f"[bold]{history.releases} releases[/bold] from {release.n_seen:,} records; "
+            f"broker: {deployment.broker}"
         )
-        say(
-            f"sine of the angle to the truth: {history.sines[0]:.4f} at first, "
-            f"{history.sines[-1]:.4f} at last"
-        )
+        if history.first_s is None:
+            say(status_in_words(release))
+        else:
+            say(meaning(release))
+            say(
+                f"The first component came after {history.first_s:.1f} s, "
+                f"{history.angles[0]:.1f}° from the truth; the last one is "
+                f"{history.angles[-1]:.1f}° from the truth."
+            )
+        if history.drifts:
+            often = "once" if history.drifts == 1 else f"{history.drifts} times"
+            say(f"The model noticed {often} that the fleet had changed.")
         say(Text("promise: ").append_text(promise(release.privacy)))
         if "your cluster" in deployment.broker:
             names = (settings.input_topic, settings.output_topic, settings.state_topic)
@@ -223,7 +255,6 @@ def _summary(
         "epsilon": f"{settings.epsilon:g}",
         "delta": f"{settings.delta:g}",
         "batch_size": settings.batch_size,
-        "center": settings.center,
         "format": "json",
     }
     command = [_relative(word) for word in service_command()]

@@ -3,8 +3,8 @@
     python -m consumers.demo.generator --topic telemetry --rate 5000
 
 The machines are those of `consumers.demo.telemetry`, so the direction that the service should find
-is known. Values are divided by their public scales before they are sent. TLS and SASL are set as
-for the service (`DPPCA_SECURITY_PROTOCOL`, `DPPCA_SASL_*`, `DPPCA_SSL_*`).
+is known. Values are sent as a monitoring system sends them, in their own units. TLS and SASL are
+set as for the service (`DPPCA_SECURITY_PROTOCOL`, `DPPCA_SASL_*`, `DPPCA_SSL_*`).
 
 | format | a message is | the service reads it as |
 |---|---|---|
@@ -25,8 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Final, Literal, get_args
 
-import numpy as np
-
 from ..errors import ClusterError, ServiceError
 from ..events import set_up_logs
 from ..kafka.cluster import KafkaCluster
@@ -34,7 +32,7 @@ from ..kafka.configure import kafka_config
 from ..kafka.producer import MessageProducer
 from ..protocols import Cluster, Message, TopicInfo
 from ..settings import ClusterSettings, load_part
-from .telemetry import FEATURES, public_scaler, telemetry
+from .telemetry import FEATURES, telemetry
 
 __all__ = [
     "ROWS_PER_MESSAGE",
@@ -62,7 +60,6 @@ RETENTION: Final = {
     "retention.ms": str(3600 * 1000),
     "segment.bytes": str(32 << 20),
 }
-_SCALES: Final = np.array([(public_scaler().scales or {})[name] for name in FEATURES])
 
 
 def service_format(format: Format) -> Literal["json", "float32"]:
@@ -71,9 +68,14 @@ def service_format(format: Format) -> Literal["json", "float32"]:
 
 
 def messages(
-    format: Format, rows: int = ROWS_PER_MESSAGE, seed: int | None = None
+    format: Format,
+    rows: int = ROWS_PER_MESSAGE,
+    seed: int | None = None,
+    change_after: int | None = None,
 ) -> Iterator[list[Message]]:
     """Yield lists of messages without end, each list with `rows` records of one machine.
+
+    The fleet changes after `change_after` records; see `telemetry`.
 
     Examples
     --------
@@ -84,13 +86,13 @@ def messages(
     >>> len(others), sorted(json.loads(first.value)) == sorted(FEATURES)
     (63, True)
     """
-    for machine, block in zip(itertools.count(), telemetry(seed, rows), strict=False):
+    blocks = telemetry(seed, rows, change_after)
+    for machine, block in zip(itertools.count(), blocks, strict=False):
         key = f"machine-{machine % MACHINES:02d}".encode()
-        scaled = block / _SCALES
         if format == "packed":
-            yield [Message(key, scaled.astype("<f4").tobytes())]
+            yield [Message(key, block.astype("<f4").tobytes())]
         else:
-            numbers = scaled.round(5).tolist()
+            numbers = block.round(3).tolist()
             yield [
                 Message(key, json.dumps(dict(zip(FEATURES, row, strict=True))).encode())
                 for row in numbers
@@ -158,11 +160,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, help="duration; 0 only creates the topic; without it, until Ctrl-C"
     )
+    parser.add_argument(
+        "--change-after", type=int, metavar="N",
+        help="records after which the fleet changes; without it, never",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, help="seed of the simulation, for the same records")
     options = parser.parse_args(arguments)
-    for name in ("partitions", "rate", "rows"):
-        if not getattr(options, name) > 0:
-            parser.error(f"--{name} must be positive")
+    for name in ("partitions", "rate", "rows", "change_after"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name.replace('_', '-')} must be positive")
 
     set_up_logs(sys.stderr)
     stop = threading.Event()
@@ -181,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = options.rows
         if options.format == "json":  # one message per record: as even a flow as the rate allows
             rows = max(1, min(64, int(options.rate * TICK_SECONDS)))
-        flags = {"format": service_format(options.format), "center": "pairs"}
+        flags: dict[str, str] = {"format": service_format(options.format)}
         if options.format == "packed":
             flags["rows-per-message"] = str(rows)
         flags["features"] = ",".join(FEATURES)
@@ -191,8 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         with closing(MessageProducer(config, options.topic)) as producer:
             sent = produce(
-                producer.send, messages(options.format, rows, options.seed), rows=rows,
-                rate=options.rate, stop=stop, seconds=options.seconds, tell=_say,
+                producer.send, messages(options.format, rows, options.seed, options.change_after),
+                rows=rows, rate=options.rate, stop=stop, seconds=options.seconds, tell=_say,
             )  # fmt: skip
     except ServiceError as error:
         _say(f"{type(error).__name__}: {error}")

@@ -11,11 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.releases import PublishedRelease, parse_release
-from .telemetry import TRUE_DIRECTION
+from .telemetry import backup_is_stronger, true_direction
 
-__all__ = ["History", "direction", "noise_movement", "sine"]
+__all__ = ["History", "Seen", "angle", "direction", "noise_movement"]
 
 FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is remembered of a release that has a component."""
+
+    batch: int
+    angle: float  #: to the truth, in degrees
+    moved: float | None  #: since the release before, in degrees
+    noise: float | None  #: how far noise alone moves it, about
+    drift: bool
 
 
 @dataclass
@@ -23,20 +34,18 @@ class History:
     """What the output topic and the metrics have shown so far."""
 
     shown: str  #: the task whose component is shown: "0", or "merged" of several shards
+    change_after: int | None = None  #: records after which the fleet changes
     current: PublishedRelease | None = None
     releases: int = 0
     batches: dict[str, int] = field(default_factory=dict)  #: of each task
-    moved: float | None = None
-    noise: float | None = None
-    sines: list[float] = field(default_factory=list)
+    angles: list[float] = field(default_factory=list)
     seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=256))
-    rows: deque[tuple[int, float, float | None, float | None]] = field(
-        default_factory=lambda: deque(maxlen=64)
-    )
+    rows: deque[Seen] = field(default_factory=lambda: deque(maxlen=64))
+    drifts: int = 0  #: how often the past was dropped
     status: str = "starting"
     lag: int | None = None
     began: float = field(default_factory=time.monotonic)
-    first_s: float | None = None  #: seconds until the first release
+    first_s: float | None = None  #: seconds until the first component
 
     def add(self, value: bytes) -> bool:
         """Add a message of the output topic; True if it is a newer release of the shown task."""
@@ -50,19 +59,30 @@ class History:
         self.batches[task] = release.batch
         if task != self.shown:
             return False
+        before, self.current = self.current, release
         now = time.monotonic()
-        if self.first_s is None:
-            self.first_s = now - self.began
-        w = direction(release)
-        if self.current is not None:
-            self.moved = sine(w, direction(self.current))
-        self.noise = noise_movement(release)
-        self.current = release
         self.releases += 1
-        self.sines.append(sine(w, TRUE_DIRECTION))
         self.seen.append((now, release.n_seen))
-        self.rows.append((release.batch, self.sines[-1], self.moved, self.noise))
+        if release.learned:
+            if self.first_s is None:
+                self.first_s = now - self.began
+            w = direction(release)
+            moved = angle(w, direction(before)) if before is not None and before.learned else None
+            self.angles.append(angle(w, self.truth()))
+            self.drifts += release.drift
+            noise = noise_movement(release)
+            self.rows.append(Seen(release.batch, self.angles[-1], moved, noise, release.drift))
         return True
+
+    @property
+    def changed(self) -> bool:
+        """Whether the fleet had changed by the last record of the current release."""
+        last = 0 if self.current is None else self.current.n_seen - 1
+        return backup_is_stronger(last, self.change_after)
+
+    def truth(self) -> FloatArray:
+        """Return the direction that the current release should have."""
+        return true_direction(self.changed)
 
     def rates(self) -> tuple[float, float] | None:
         """Return records and releases per second, over the last five seconds or so."""
@@ -75,17 +95,18 @@ class History:
 
 def direction(release: PublishedRelease) -> FloatArray:
     """Return the main component. A direction has no sign: its weights sum to a positive number."""
-    w = np.array([release.components[0].loadings[name] for name in release.features])
+    w = np.array(release.array(release.components[0].loadings))
     return w if w.sum() >= 0 else -w
 
 
-def sine(w: FloatArray, v: FloatArray) -> float:
-    """Return the sine of the angle between two directions, accurate when it is small."""
-    return float(np.linalg.norm(w - v * (v @ w)))
+def angle(w: FloatArray, v: FloatArray) -> float:
+    """Return the angle between two directions in degrees, accurate when it is small."""
+    along = abs(float(v @ w))
+    return math.degrees(math.atan2(float(np.linalg.norm(w - v * (v @ w))), along))
 
 
 def noise_movement(release: PublishedRelease) -> float | None:
-    """Estimate how far the noise of this batch alone moves the component.
+    """Estimate how far the noise of this batch alone moves the component, in degrees.
 
     To first order in the noise: sigma in each coordinate of the second moment, across the
     component, over the spread along it, times the weight that the batch has.
@@ -94,4 +115,4 @@ def noise_movement(release: PublishedRelease) -> float | None:
     if not spread or release.sigma is None or release.step is None:
         return None
     across = math.sqrt((len(release.features) - 1) / 2)
-    return release.step * release.sigma * across / spread
+    return math.degrees(release.step * release.sigma * across / spread)

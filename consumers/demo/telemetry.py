@@ -1,58 +1,85 @@
 """A simulated fleet of machines, for demonstrations: telemetry whose main direction is known.
 
-One hidden load drives most features of a machine; a second, weaker one (a batch job that reads
-disks) drives others. Values are in the units of a monitoring system and far from centred.
+Values are as a monitoring system sends them: in their own units, around their own typical values.
+Two hidden causes drive the features of a machine: the traffic of its users, which follows the time
+of day, and a backup that reads and writes disks. At first traffic varies most. After a number of
+records the fleet changes: the backup becomes the stronger cause; after as many again it is as at
+first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stream_dppca import PublicScaler
-from stream_dppca.arrays import FloatArray
+__all__ = ["DAY", "FEATURES", "backup_is_stronger", "telemetry", "true_direction"]
 
-__all__ = ["FEATURES", "TRUE_DIRECTION", "public_scaler", "telemetry"]
+FloatArray = NDArray[np.float64]
 
-# name, typical value, public scale (what a typical swing is), weight of the load, of the batch job
+# name, typical value, typical swing, weight of the traffic, of the backup
 _TABLE: tuple[tuple[str, float, float, float, float], ...] = (
-    ("cpu_percent", 45.0, 20.0, 0.9, 0.1),
-    ("memory_percent", 60.0, 15.0, 0.5, 0.2),
-    ("requests_per_s", 900.0, 400.0, 1.0, 0.0),
-    ("latency_ms", 40.0, 15.0, 0.7, 0.1),
-    ("queue_length", 12.0, 8.0, 0.6, 0.0),
-    ("net_in_mbps", 300.0, 120.0, 0.8, 0.0),
-    ("net_out_mbps", 450.0, 200.0, 0.8, 0.1),
-    ("disk_read_mbps", 80.0, 60.0, 0.1, 0.7),
-    ("disk_write_mbps", 60.0, 40.0, 0.2, 0.6),
-    ("gc_pause_ms", 15.0, 6.0, 0.4, 0.1),
-    ("temperature_c", 55.0, 8.0, 0.5, 0.2),
-    ("fan_rpm", 4200.0, 900.0, 0.4, 0.2),
+    ("cpu_percent", 45.0, 12.0, 0.9, 0.2),
+    ("memory_percent", 60.0, 8.0, 0.5, 0.1),
+    ("requests_per_s", 900.0, 250.0, 1.0, 0.0),
+    ("latency_ms", 40.0, 9.0, 0.7, 0.2),
+    ("queue_length", 12.0, 3.5, 0.6, 0.0),
+    ("net_in_bytes_per_s", 3.0e7, 8.0e6, 0.8, 0.0),
+    ("net_out_bytes_per_s", 4.5e7, 1.2e7, 0.8, 0.4),
+    ("disk_read_bytes_per_s", 8.0e7, 2.0e7, 0.1, 1.0),
+    ("disk_write_bytes_per_s", 6.0e7, 1.5e7, 0.2, 0.9),
+    ("gc_pause_ms", 15.0, 4.0, 0.4, 0.0),
+    ("temperature_c", 55.0, 4.0, 0.5, 0.3),
+    ("fan_rpm", 4200.0, 500.0, 0.4, 0.3),
 )
-_MEAN, _SCALE, _LOAD, _JOB = np.array([row[1:] for row in _TABLE]).T
-_NOISE = 0.35
+_TYPICAL, _SWING, _TRAFFIC, _BACKUP = np.array([row[1:] for row in _TABLE]).T
+_NOISE: Final = 0.45
+#: Traffic at noon above the average, in standard deviations of traffic at any one time.
+_RHYTHM: Final = 0.7
+#: How strong the two causes are, at first and after the change.
+_STRENGTHS: Final = ((1.0, 0.5), (0.35, 1.4))
 
-FEATURES: tuple[str, ...] = tuple(row[0] for row in _TABLE)
+#: Records per simulated day: the clock is fast, so that days pass while one watches.
+DAY: Final = 20_000
+FEATURES: Final[tuple[str, ...]] = tuple(row[0] for row in _TABLE)
 
 
-def _true_direction() -> FloatArray:
-    covariance = np.outer(_LOAD, _LOAD) + np.outer(_JOB, _JOB) + _NOISE**2 * np.eye(len(_LOAD))
-    top = np.linalg.eigh(covariance)[1][:, -1]
+def backup_is_stronger(record: int, change_after: int | None) -> bool:
+    """Whether the fleet has changed by the time of this record, counted from 0."""
+    return change_after is not None and (record // change_after) % 2 == 1
+
+
+def true_direction(changed: bool) -> FloatArray:
+    """Return the main direction of the fleet, at first or after the change.
+
+    It is that of standardised features, in which every feature has variance 1: the top eigenvector
+    of their correlations.
+    """
+    traffic, backup = _STRENGTHS[changed]
+    T, B = traffic * _TRAFFIC, backup * _BACKUP
+    covariance = (1 + _RHYTHM**2 / 2) * np.outer(T, T) + np.outer(B, B)
+    covariance += _NOISE**2 * np.eye(len(_TABLE))
+    sd = np.sqrt(np.diag(covariance))
+    top = np.linalg.eigh(covariance / np.outer(sd, sd))[1][:, -1]
     return np.asarray(top * np.sign(top.sum()))
 
 
-#: The top eigenvector of the covariance, after `public_scaler`.
-TRUE_DIRECTION: FloatArray = _true_direction()
+def telemetry(
+    seed: int | None = None, chunk: int = 1000, change_after: int | None = None
+) -> Iterator[FloatArray]:
+    """Yield blocks of `chunk` records without end, columns in the order of `FEATURES`.
 
-
-def public_scaler() -> PublicScaler:
-    """Divides each feature by its public scale, known from its unit and not from the data."""
-    return PublicScaler(scales={name: scale for name, _, scale, *_ in _TABLE})
-
-
-def telemetry(seed: int | None = None, chunk: int = 1000) -> Iterator[FloatArray]:
-    """Endless blocks of `chunk` records, columns in the order of `FEATURES`.
+    Parameters
+    ----------
+    seed
+        Of the simulation, for the same records.
+    chunk
+        Records per block.
+    change_after
+        Records after which the fleet changes, and changes back; None if it never does.
 
     Examples
     --------
@@ -60,7 +87,16 @@ def telemetry(seed: int | None = None, chunk: int = 1000) -> Iterator[FloatArray
     (3, 12)
     """
     rng = np.random.default_rng(seed)
+    done = 0
     while True:
-        load, job = rng.standard_normal((2, chunk, 1))
+        at = np.arange(done, done + chunk)[:, np.newaxis]
+        changed = backup_is_stronger(done, change_after)
+        traffic, backup = rng.standard_normal((2, chunk, 1))
+        traffic = traffic + _RHYTHM * np.sin(2 * math.pi * at / DAY)
+        strengths = _STRENGTHS[changed]
+        # A backup that runs also moves what is typical.
+        backup = strengths[1] * backup + (1.0 if changed else 0.0)
         noise = _NOISE * rng.standard_normal((chunk, len(_TABLE)))
-        yield _MEAN + _SCALE * (load * _LOAD + job * _JOB + noise)
+        drive = strengths[0] * traffic * _TRAFFIC + backup * _BACKUP
+        yield _TYPICAL + _SWING * (drive + noise)
+        done += chunk

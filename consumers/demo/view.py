@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,12 +14,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from stream_dppca.release import PrivacyStatement
-
-from ..model.releases import PublishedRelease
+from ..model.describe import meaning, status_in_words
+from ..model.releases import Promise, PublishedRelease
 from .deployments import Deployment
-from .history import History, direction
-from .telemetry import FEATURES, TRUE_DIRECTION
+from .history import FloatArray, History, direction
+from .telemetry import FEATURES
 
 __all__ = ["BAD", "LABEL", "bars", "plain_line", "promise", "screen"]
 
@@ -26,12 +26,14 @@ POSITIVE, NEGATIVE, TRUTH, LABEL, GOOD, BAD = (
     "bright_cyan", "bright_magenta", "bold yellow", "dim", "bright_green", "bold bright_red",
 )  # fmt: skip
 LEVELS: Final = "▁▂▃▄▅▆▇█"
+WARM_UP: Final = """\
+ Nothing about the data is known: neither typical values nor units. The first records are used to
+ learn the centre and the scale of each feature, privately, and for nothing else."""
 
 
-def bars(release: PublishedRelease, width: int, most: int) -> Text:
+def bars(release: PublishedRelease, truth: FloatArray, width: int, most: int) -> Text:
     """Draw a signed bar for each feature, the largest first, with a mark where the truth is."""
     w = direction(release)
-    truth = TRUE_DIRECTION
     order = np.argsort(-np.abs(w))
     if len(order) > most:
         order = order[: most - 1]
@@ -80,7 +82,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(LEVELS[int((v - low) / span * 7.999)] if span else LEVELS[0] for v in shown)
 
 
-def promise(p: PrivacyStatement) -> Text:
+def promise(p: Promise) -> Text:
     """Return the privacy statement in one line."""
     if not p.private:
         return Text("NOT PRIVATE: the noise came from a seed", style=BAD)
@@ -92,16 +94,21 @@ def promise(p: PrivacyStatement) -> Text:
 def screen(history: History, deployment: Deployment, width: int, height: int) -> RenderableType:
     """Draw the whole view, for a terminal of this size."""
     inner = width - 4
-    if history.current is None:
+    release = history.current
+    if release is None:
         spinner = Spinner("dots", text=f" waiting for the first release · {history.status}")
-        body: list[RenderableType] = [Text(), spinner, Text(), _facts(history, deployment, inner)]
+        body: list[RenderableType] = [Text(), spinner, Text()]
+    elif not release.learned:
+        spinner = Spinner("dots", text=f" {status_in_words(release)}")
+        body = [_head(history), Text(), spinner, Text(WARM_UP), Text()]
     else:
-        spare = height - 2 - 2 - len(FEATURES) - 1 - 6  # border, head, bars, blank, facts
+        spare = height - 2 - 3 - len(FEATURES) - 1 - 6  # border, head, bars, blank, facts
         bars_at_most = len(FEATURES) + min(spare, 0)
-        body = [_head(history), Text(), bars(history.current, inner, max(bars_at_most, 2)), Text()]
+        shown = bars(release, history.truth(), inner, max(bars_at_most, 2))
+        body = [_head(history), *_sentence(release, inner, 2), shown, Text()]
         if spare >= 5:
             body += [_table(history, spare - 2), Text()]
-        body.append(_facts(history, deployment, inner))
+    body.append(_facts(history, deployment, inner))
     return Panel(
         Group(*body),
         title="[bold]stream-dppca[/bold] · the private main direction of a Kafka topic",
@@ -123,8 +130,8 @@ def _head(history: History) -> Table:
         if release.sources:
             parts = ", ".join(f"{s.task}: {s.batch:,}" for s in release.sources)
             left.append(f" · shards {parts}", style=LABEL)
-        if release.skipped:
-            left.append(" · skipped", style=BAD)
+        if release.learned and (words := status_in_words(release)):
+            left.append(f" · {words}", style=BAD if release.skipped else TRUTH)
     head.add_row(left, Text.assemble(("┃", TRUTH), (" the truth", LABEL)))
     return head
 
@@ -132,36 +139,45 @@ def _head(history: History) -> Table:
 def _table(history: History, most: int) -> Table:
     """Draw the last releases, the newest first."""
     table = Table(box=None, pad_edge=False, header_style=LABEL, padding=(0, 3, 0, 0))
-    for name in ("batch", "sine to the truth", "moved", "noise alone"):
+    for name in ("batch", "from the truth", "moved", "noise alone", ""):
         table.add_column(name, justify="right")
-    for k, (batch, error, moved, noise) in enumerate(reversed(history.rows)):
+    for k, row in enumerate(reversed(history.rows)):
         if k == most:
             break
-        cells = (f"{batch:,}", f"{error:.4f}", _number(moved), _number(noise))
-        table.add_row(*cells, style="" if k == 0 else LABEL)
+        numbers = (_degrees(row.angle), _degrees(row.moved), _degrees(row.noise))
+        note = "changed" if row.drift else ""
+        table.add_row(f"{row.batch:,}", *numbers, note, style="" if k == 0 else LABEL)
     return table
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _sentence(release: PublishedRelease, width: int, lines: int) -> list[Text]:
+    """Say what the component means, in this many lines."""
+    for most in (4, 3, 2, 1):
+        wrapped = textwrap.wrap(meaning(release, most), max(width, 20))
+        if len(wrapped) <= lines:
+            break
+    return [Text(line, style="italic") for line in [*wrapped, *[""] * lines][:lines]]
+
+
+def _degrees(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}°"
 
 
 def _facts(history: History, deployment: Deployment, width: int) -> Table:
     grid = Table.grid(expand=True)
     grid.add_column(style=LABEL, width=14)
     grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    if history.current is not None:
-        error = history.sines[-1]
-        style = GOOD if error < 0.1 else ""
-        spark = sparkline(history.sines, max(width - 34, 8))
-        grid.add_row(
-            "to the truth", Text.assemble("sine ", (f"{error:.4f}", f"bold {style}"), "  ",
-                                          (spark, GOOD)),
-        )  # fmt: skip
-        moved = Text.assemble((_number(history.moved), "bold"), " since the last release")
-        if history.noise is not None:
-            moved.append(f" · noise alone about {history.noise:.4f}")
+    if history.rows:
+        last = history.rows[-1]
+        style = GOOD if last.angle < 5 else ""
+        spark = sparkline(history.angles, max(width - 34, 8))
+        off = Text.assemble((_degrees(last.angle), f"bold {style}"), " off  ", (spark, GOOD))
+        grid.add_row("the truth", off)
+        moved = Text.assemble((_degrees(last.moved), "bold"), " since the last release")
+        if last.noise is not None:
+            moved.append(f" · noise alone about {_degrees(last.noise)}")
         grid.add_row("moved", moved)
+    if history.current is not None:
         grid.add_row("stream", Text(" · ".join(_stream(history))))
         grid.add_row("promise", promise(history.current.privacy))
     grid.add_row("broker", Text(deployment.broker))
@@ -184,15 +200,17 @@ def plain_line(history: History) -> str:
     release = history.current
     if release is None:
         return history.status
-    loadings = dict(zip(release.features, direction(release).tolist(), strict=True))
-    largest = sorted(loadings, key=lambda name: -abs(loadings[name]))[:3]
-    parts = [
-        f"release {release.batch}",
-        f"{release.n_seen} records",
-        f"sine {history.sines[-1]:.4f}",
-    ]
-    if history.moved is not None and history.noise is not None:
-        parts.append(f"moved {history.moved:.4f} (noise {history.noise:.4f})")
+    parts = [f"release {release.batch}", f"{release.n_seen} records"]
+    words = status_in_words(release)
+    if not release.learned:
+        return "  ".join([*parts, words])
+    last = history.rows[-1]
+    parts.append(f"{_degrees(last.angle)} from the truth")
+    if last.moved is not None and last.noise is not None:
+        parts.append(f"moved {_degrees(last.moved)} (noise {_degrees(last.noise)})")
     if history.lag is not None:
         parts.append(f"lag {history.lag}")
-    return "  ".join([*parts, " ".join(f"{name} {loadings[name]:+.3f}" for name in largest)])
+    loadings = dict(zip(release.features, direction(release).tolist(), strict=True))
+    largest = sorted(loadings, key=lambda name: -abs(loadings[name]))[:3]
+    parts.append(" ".join(f"{name} {loadings[name]:+.3f}" for name in largest))
+    return "  ".join([*parts, words] if words else parts)

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 __all__ = ["MAX_RECORD_BYTES", "KafkaConfig"]
 
-#: Largest message on the state and output topics, and the largest that is sent to them.
-MAX_RECORD_BYTES: Final = 8 << 20
+#: Largest message on the state and output topics, and the largest that is sent to them. A state
+#: grows with the square of the number of features: 2 MB with 300 of them, 24 MB with 1023.
+MAX_RECORD_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)

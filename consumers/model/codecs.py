@@ -1,10 +1,11 @@
 """Decodes messages into rows.
 
 Every message becomes the same number of rows of d numbers, `rows_per_message`, whatever is in it. A
-message that cannot be read (no value, too large, malformed, a feature missing or not a number) is
+message that cannot be read (no value, too large, malformed, a feature that is not a number) is
 **null rows**, all NaN; so are the rows that a message lacks, and rows beyond that number are
-ignored. How a message is read depends on that message alone, and nothing of it is ever raised,
-logged or counted.
+ignored. A feature that is missing or null in a JSON message is NaN by itself: the estimator decides
+what becomes of such a row (`missing`). How a message is read depends on that message alone, and
+nothing of it is ever raised, logged or counted.
 
 | format | a message is | rows in it |
 |---|---|---|
@@ -101,8 +102,10 @@ class _Json:
         width: int,
         max_bytes: int,
         parse: Callable[[bytes], Any],
-        values: Callable[[Any], Sequence[float]],
+        values: Callable[[Any], Sequence[float | None]],
+        parts: Callable[[Any], Sequence[float | None]] | None = None,
     ) -> None:
+        self._parts = parts or values  # for objects of which something is missing
         self._width, self._max_bytes = width, max_bytes
         self._parse, self._values = parse, values
         self._row = struct.Struct(f"={width}d")
@@ -121,16 +124,26 @@ class _Json:
                 else:
                     pack(memory, at, *numbers(parse(value)))  # type: ignore[arg-type]
             except Exception:  # whatever a message does wrong, it is a null
-                bad.append(i)
+                if not self._pack_partly(memory, at, value):
+                    bad.append(i)
             at += stride
         if bad:
             rows[bad] = np.nan
         return rows
 
+    def _pack_partly(self, memory: memoryview, at: int, value: bytes | None) -> bool:
+        """Write a row in which some features are null. False if the message is bad otherwise."""
+        try:
+            found = self._parts(self._parse(value))  # type: ignore[arg-type]
+            self._row.pack_into(memory, at, *(np.nan if x is None else x for x in found))
+        except Exception:
+            return False
+        return True
+
 
 class _JsonArrays(_Json):
     def __init__(self, width: int, max_bytes: int) -> None:
-        parse = msgspec.json.Decoder(list[float]).decode
+        parse = msgspec.json.Decoder(list[float | None]).decode
         super().__init__(width, max_bytes, parse, lambda array: array)
 
 
@@ -146,14 +159,24 @@ class _JsonObjects(_Json):
         parse = msgspec.json.Decoder(_struct(tree)).decode
         # Without nesting the fields are the features, in order, and ten times as fast to get.
         flat = not any("." in path for path in paths)
-        super().__init__(
-            len(features), max_bytes, parse, msgspec.structs.astuple if flat else _getter(paths)
-        )
+        values = msgspec.structs.astuple if flat else _getter(paths)
+        super().__init__(len(features), max_bytes, parse, values, _careful_getter(paths))
 
 
-def _getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float]]:
+def _getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float | None]]:
     get: Callable[[Any], Any] = operator.attrgetter(*paths)
     return get if len(paths) > 1 else lambda x: (get(x),)
+
+
+def _careful_getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float | None]]:
+    """As `_getter`; what is below a member that is missing is None."""
+
+    def follow(value: Any, path: str) -> Any:
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        return value
+
+    return lambda x: [follow(x, path) for path in paths]
 
 
 def _plant(tree: dict[str, Any], path: Sequence[str], feature: str) -> str:
@@ -177,7 +200,7 @@ def _plant(tree: dict[str, Any], path: Sequence[str], feature: str) -> str:
 def _struct(tree: dict[str, Any]) -> type[msgspec.Struct]:
     """A struct type whose field f0, f1, ... is the first, second, ... member of the tree."""
     fields = [
-        (f"f{i}", float if below is None else _struct(below))
+        (f"f{i}", (float if below is None else _struct(below)) | None, None)
         for i, below in enumerate(tree.values())
     ]
     names = {f"f{i}": member for i, member in enumerate(tree)}

@@ -1,13 +1,14 @@
-"""A release as text for people: labelled loadings, the largest first, and what is promised."""
+"""A release as text for people: what is known, labelled loadings, raw units, and the promise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 
 from ..protocols import Message
-from .releases import PublishedRelease, parse_release
+from .releases import Component, PublishedRelease, parse_release
 
-__all__ = ["current_release", "describe"]
+__all__ = ["current_release", "describe", "meaning", "status_in_words"]
 
 WIDTH = 24
 
@@ -37,6 +38,22 @@ def current_release(
     return newest.get(min(newest, default=""))
 
 
+def status_in_words(release: PublishedRelease) -> str:
+    """Return what is known so far, in words; empty if all is well.
+
+    The number of warm-up batches may grow: a warm-up without enough valid records begins anew.
+    """
+    if release.status == "warming_up" and release.task == "merged":
+        return f"warming up ({release.warm_up_left} more batches of each shard)"
+    if release.status == "warming_up":
+        return f"warming up (batch {release.batch} of {release.batch + release.warm_up_left})"
+    if release.status == "nothing_learned":
+        return f"nothing learned yet: {release.reason}"
+    if release.status == "skipped":
+        return f"nothing was learned from this batch: {release.reason}"
+    return "the stream has changed: what was learned before was dropped" if release.drift else ""
+
+
 def describe(release: PublishedRelease, top: int = 0) -> str:
     """Several lines, without colour."""
     p = release.privacy
@@ -47,14 +64,81 @@ def describe(release: PublishedRelease, top: int = 0) -> str:
         if p.private
         else "NOT PRIVATE: made with a seed",
     ]
-    if release.skipped:
-        lines.append(f"nothing was learned from this batch: {release.reason}")
+    lines += [words for words in (status_in_words(release), meaning(release)) if words]
     for j, component in enumerate(release.components):
-        spread = "" if component.spread is None else f", spread {component.spread:.4g}"
-        lines += ["", f"component {j}{spread}"]
-        loadings = sorted(component.loadings.items(), key=lambda item: -abs(item[1]))
-        name_width = max(len(name) for name in component.loadings)
-        for name, weight in loadings[: top or None]:
-            bar = "█" * round(abs(weight) * WIDTH)
-            lines.append(f"  {name:<{name_width}}  {weight:+.4f}  {bar}")
+        lines += ["", f"component {j}{_facts(component)}"]
+        lines += _table(release, component, top)
     return "\n".join(lines)
+
+
+def meaning(release: PublishedRelease, most: int = 4) -> str:
+    """Return what the main component says, in one sentence; empty if nothing is known yet.
+
+    It names the features with the largest loadings, at most so many.
+    """
+    if not release.learned:
+        return ""
+    component = release.components[0]
+    raw, loadings = _raw(release, component), component.loadings
+    largest = max(loadings.values(), key=abs)
+    names = sorted(loadings, key=lambda name: -abs(loadings[name]))
+    names = [name for name in names if abs(loadings[name]) > 0.5 * abs(largest)][:most]
+
+    def listed(sign: int) -> str:
+        return ", ".join(
+            f"{name} (±{_rounded(abs(raw[name][0]))} around {_rounded(raw[name][1])})"
+            if raw
+            else name
+            for name in names
+            if loadings[name] * largest * sign > 0
+        )
+
+    ratio = component.explained_variance_ratio
+    share = "" if ratio is None else f", {100 * ratio:.0f} % of all variation"
+    against = f"; when they rise, {listed(-1)} fall" if listed(-1) else ""
+    return f"What varies most{share}: {listed(1)} rise and fall together{against}."
+
+
+def _rounded(value: float) -> str:
+    """Return a number with three digits that count.
+
+    >>> [_rounded(x) for x in (0.01234, 45.67, 81234567.0, 1.5e20)]
+    ['0.0123', '45.7', '81,200,000', '1.5e+20']
+    """
+    value = float(f"{value:.3g}")
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:g}"
+
+
+def _facts(component: Component) -> str:
+    ratio, sd = component.explained_variance_ratio, component.explained_variance_ratio_sd
+    if ratio is not None:
+        about = "" if sd is None else f" ± {100 * sd:.1f} %"
+        return f", explains {100 * ratio:.1f} %{about} of the variance"
+    return "" if component.spread is None else f", spread {component.spread:.4g}"
+
+
+def _table(release: PublishedRelease, component: Component, top: int) -> Iterator[str]:
+    """Loadings, the largest first; beside them how the raw features move together, if known."""
+    raw = _raw(release, component)
+    names = sorted(component.loadings, key=lambda name: -abs(component.loadings[name]))
+    width = max(len(name) for name in names)
+    if raw:
+        yield f"  {'':<{width}}  loading  {'typical change':>14}  {'around':>10}"
+    for name in names[: top or None]:
+        weight = component.loadings[name]
+        change = f"  {raw[name][0]:>+z14.4g}  {raw[name][1]:>10.4g}" if raw else ""
+        bar = "█" * round(abs(weight) * WIDTH)
+        yield f"  {name:<{width}}  {weight:+z.4f}{change}  {bar}".rstrip()
+
+
+def _raw(release: PublishedRelease, component: Component) -> dict[str, tuple[float, float]]:
+    """By name: how far the raw feature moves when the score grows by one standard deviation, and
+    the mean that it moves around. Empty if that is not known."""
+    c, s, m, r = release.center, release.scale, release.mean, release.deviation
+    if c is None or s is None or m is None or r is None:
+        return {}
+    sd = math.sqrt(max(1.0 if component.spread is None else component.spread, 0.0))
+    return {
+        name: (s[name] * r[name] * weight * sd, c[name] + s[name] * m[name])
+        for name, weight in component.loadings.items()
+    }

@@ -107,6 +107,7 @@ class Learner:
         published = make_release(
             release, model=identity.model, task=identity.task, shards=identity.shards,
             features=[str(name) for name in estimator.features],
+            warm_up_left=estimator.warm_up_left,
         )  # fmt: skip
         message = release_message(published)
         state = StateRecord(
@@ -129,8 +130,9 @@ class Learner:
             state=encode_state(state),
             message=message,
             positions=dict(positions),
-            skipped=release.skipped,
+            status=release.status,
             reason=release.reason,
+            drift=release.drift,
         )
 
 

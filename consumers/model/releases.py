@@ -1,28 +1,37 @@
 """Releases as they go to the output topic: versioned JSON, its schema, CloudEvents headers.
 
 The bytes of a release are made once, stored with the state, and published as stored, so that a
-release published again is the same release. The schema is
-`consumers/model/schemas/release-v1.json`, written by `python -m consumers.model.releases`.
+release published again is the same release.
+
+Version 2 holds everything that it takes to score a raw record in somebody else's code. The schema
+is `consumers/model/schemas/release-v2.json`, written by `python -m consumers.model.releases`.
+
+- New fields may be added to version 2: **readers ignore fields that they do not know**, and the
+  schema allows them.
+- A field that is there keeps its name and its meaning. A change that a reader could misunderstand
+  gets a new version.
+- Releases of version 1 can still be read (`parse_release`). They have neither centre nor scales.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from stream_dppca import Release
-from stream_dppca.release import PrivacyStatement
+from stream_dppca.release import Status
 
 from ..protocols import Message
 
 __all__ = [
     "SCHEMA_FILE",
     "Component",
+    "Promise",
     "PublishedRelease",
     "Source",
     "key_of",
@@ -32,22 +41,33 @@ __all__ = [
     "schema",
 ]
 
-SCHEMA_FILE: Final = Path(__file__).parent / "schemas" / "release-v1.json"
-EVENT_TYPE: Final = "stream-dppca.release.v1"
+SCHEMA_FILE: Final = Path(__file__).parent / "schemas" / "release-v2.json"
+EVENT_TYPE: Final = "stream-dppca.release.v2"
+
+#: Numbers by the name of their feature.
+ByFeature = dict[str, float]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+        frozen=True, extra="ignore", hide_input_in_errors=True, allow_inf_nan=False
     )
 
 
 class Component(_Model):
     """A direction of unit length."""
 
-    loadings: dict[str, float] = Field(description="The weight of each feature.")
+    loadings: ByFeature = Field(
+        description="The weight of each feature, in units of its standard deviation."
+    )
     spread: float | None = Field(
         description="Noisy variance along it, of clipped records, so mostly too small."
+    )
+    explained_variance_ratio: float | None = Field(
+        default=None, description="Noisy share of the variance of all features that is along it."
+    )
+    explained_variance_ratio_sd: float | None = Field(
+        default=None, description="Standard deviation of the noise in that share."
     )
 
 
@@ -59,10 +79,32 @@ class Source(_Model):
     n_seen: int
 
 
-class PublishedRelease(_Model):
-    """A private component, as published. Everything in it is noisy or public."""
+class Promise(_Model):
+    """What is promised, so that it can be read without the code."""
 
-    version: Literal[1] = 1
+    epsilon: float
+    delta: float
+    adjacency: str = Field(description="How neighbouring streams differ.")
+    unit: str = Field(description="Whose privacy it is: what one slot holds.")
+    scope: str = Field(description="What the guarantee covers.")
+    method: str
+    private: bool = Field(description="False if the noise came from a seed: nobody is protected.")
+
+
+class PublishedRelease(_Model):
+    """A private component, as published. Everything in it is noisy or public.
+
+    The score of a raw record x along a component with loadings w is the sum over all features of
+    w (clamp((x - center)/scale, -clamp, +clamp) - mean)/deviation; features whose deviation is 0
+    are left out. `stream_dppca.Projector.from_release` does it.
+    """
+
+    version: Literal[2] = 2
+    status: Status = Field(
+        description="warming_up: centre and scales are being learned. nothing_learned: no "
+        "component is known yet. skipped: nothing was learned from this batch, what was known "
+        "stays. learned: the components are up to date."
+    )
     model: str = Field(description="The name of the model.")
     task: int | Literal["merged"] = Field(
         description='Which shard, counted from 0; "merged" for all of them together.'
@@ -70,8 +112,35 @@ class PublishedRelease(_Model):
     shards: int
     batch: int = Field(description="1, 2, ...; of a merged release the sum of its sources'.")
     n_seen: int = Field(description="Slots consumed up to this release, nulls included.")
+    warm_up_left: int = Field(
+        default=0, description="Batches that the warm-up still takes, as far as is known."
+    )
     features: tuple[str, ...]
-    components: tuple[Component, ...] = Field(description="Orthonormal, the first is the main one.")
+    components: tuple[Component, ...] = Field(
+        description="Orthonormal, the first is the main one. Empty before anything is learned."
+    )
+    center: ByFeature | None = Field(
+        default=None, description="Centre of each feature, in its own unit; null if not known yet."
+    )
+    scale: ByFeature | None = Field(
+        default=None, description="Scale of each feature, in its own unit."
+    )
+    clamp: ByFeature | None = Field(
+        default=None,
+        description="Where (x - center)/scale is cut off, on both sides; null if nothing is.",
+    )
+    mean: ByFeature | None = Field(
+        default=None, description="Mean of each feature after centre, scale and clamp."
+    )
+    deviation: ByFeature | None = Field(
+        default=None,
+        description="Standard deviation of each feature after centre, scale and clamp; 0 if no "
+        "spread was seen.",
+    )
+    drift: bool = Field(
+        default=False,
+        description="True if the stream has changed and what was learned before was dropped.",
+    )
     range: float | None = Field(
         description="Noisy range within which records were taken as they are."
     )
@@ -80,31 +149,70 @@ class PublishedRelease(_Model):
     skipped: bool = Field(description="True if nothing was learned from this batch.")
     reason: str | None = Field(description="Why not; decided from noisy results only.")
     sources: tuple[Source, ...] = Field(default=(), description="Of a merged release.")
-    privacy: PrivacyStatement
+    privacy: Promise
+
+    @property
+    def learned(self) -> bool:
+        """If there are components."""
+        return bool(self.components)
+
+    def array(self, values: Mapping[str, float]) -> list[float]:
+        """Return numbers in the order of the features."""
+        return [values[name] for name in self.features]
 
 
 def make_release(
-    release: Release, *, model: str, task: int, shards: int, features: Sequence[str]
+    release: Release,
+    *,
+    model: str,
+    task: int,
+    shards: int,
+    features: Sequence[str],
+    warm_up_left: int = 0,
 ) -> PublishedRelease:
     """A task's release with its labels."""
-    spread: Sequence[float | None] = release.spread or [None] * len(release.components)
+
+    def by_feature(values: Sequence[float] | None) -> ByFeature | None:
+        return None if values is None else dict(zip(features, values, strict=True))
+
+    none = [None] * len(release.components)
+    columns = zip(
+        release.components,
+        release.spread or none,
+        release.explained_variance_ratio or none,
+        release.explained_variance_ratio_sd or none,
+        strict=True,
+    )
     return PublishedRelease(
+        status=release.status,
         model=model,
         task=task,
         shards=shards,
         batch=release.batch,
         n_seen=release.n_seen,
+        warm_up_left=warm_up_left,
         features=tuple(features),
         components=tuple(
-            Component(loadings=dict(zip(features, weights, strict=True)), spread=along)
-            for weights, along in zip(release.components, spread, strict=True)
+            Component(
+                loadings=dict(zip(features, weights, strict=True)),
+                spread=along,
+                explained_variance_ratio=ratio,
+                explained_variance_ratio_sd=sd,
+            )
+            for weights, along, ratio, sd in columns
         ),
+        center=by_feature(release.center),
+        scale=by_feature(release.scale),
+        clamp=by_feature(release.clamp),
+        mean=by_feature(release.mean),
+        deviation=by_feature(release.deviation),
+        drift=release.drift,
         range=release.range,
         step=release.step,
         sigma=release.sigma,
         skipped=release.skipped,
         reason=release.reason,
-        privacy=release.privacy,
+        privacy=Promise(**release.privacy.model_dump()),
     )
 
 
@@ -141,15 +249,33 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
 
 
 def parse_release(value: bytes) -> PublishedRelease:
-    """Raises ValueError if this is no release of ours."""
-    return PublishedRelease.model_validate_json(value)
+    """Read a release of any version; raises ValueError if this is not one."""
+    try:
+        fields = json.loads(value)
+    except RecursionError:
+        raise ValueError("nested too deeply to be a release") from None
+    if isinstance(fields, dict) and fields.get("version") == 1:
+        fields = _upgraded(fields)
+    return PublishedRelease.model_validate(fields)
+
+
+def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+    """A release of version 1 as one of version 2, without what version 1 did not know.
+
+    Version 1 had components from the start: the random ones of a model that has learned nothing yet
+    are left out.
+    """
+    nothing = bool(fields.get("skipped")) and fields.get("batch") == 1
+    status = "skipped" if fields.get("skipped") else "learned"
+    changes = {"status": "nothing_learned", "components": []} if nothing else {"status": status}
+    return {**fields, "version": 2, **changes}
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a published release."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:stream-dppca:release-v1",
+        "$id": "urn:stream-dppca:release-v2",
         **PublishedRelease.model_json_schema(mode="serialization"),
     }
 

@@ -192,8 +192,10 @@ class Task:
         self._note_published(batch.message, batch.positions)
         self._metrics.commit_seconds.observe(seconds)
         self._metrics.batches.labels(task=str(self.number)).inc()
-        log_event("released", level="warning" if batch.skipped else "info", task=self.number,
-                  batch=batch.number, skipped=batch.skipped, reason=batch.reason)  # fmt: skip
+        expected = batch.status in ("learned", "warming_up")
+        log_event("released", level="info" if expected else "warning", task=self.number,
+                  batch=batch.number, status=batch.status, reason=batch.reason,
+                  drift=batch.drift)  # fmt: skip
 
     def _note_published(self, message: Message, positions: Positions) -> None:
         self.current, self._committed = message, positions

@@ -17,7 +17,7 @@ COMPACTED: Final = {
     "cleanup.policy": "compact",
     "segment.ms": str(3600 * 1000),
     "segment.bytes": str(64 << 20),
-    "max.message.bytes": str(8 << 20),
+    "max.message.bytes": str(32 << 20),
 }
 
 

@@ -16,7 +16,7 @@ description of a setting is its entry in `stream-dppca serve --help` and in docs
 Errors name the setting and the rule, never the value of a text: it may be a password.
 """
 
-from .combined import ClusterSettings, FileSettings, Settings, names_by_part
+from .combined import ClusterSettings, FileSettings, PlanSettings, Settings, names_by_part
 from .connection import ConnectionSettings
 from .load import load_part, load_settings, suggestion, unmatched_variables
 from .model import ModelSettings
@@ -33,6 +33,7 @@ __all__ = [
     "ModelSettings",
     "OperationSettings",
     "Part",
+    "PlanSettings",
     "Settings",
     "TopicSettings",
     "load_part",

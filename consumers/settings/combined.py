@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from ..formats import PACKED_FORMATS
 from .connection import ConnectionSettings
@@ -13,7 +13,7 @@ from .operation import OperationSettings
 from .part import Part
 from .topics import NameSettings, TopicSettings
 
-__all__ = ["ClusterSettings", "FileSettings", "Settings", "names_by_part"]
+__all__ = ["ClusterSettings", "FileSettings", "PlanSettings", "Settings", "names_by_part"]
 
 #: Each part with its title in the help and in the docs, in their order.
 _PARTS: Final[dict[str, type[Part]]] = {
@@ -26,6 +26,14 @@ _PARTS: Final[dict[str, type[Part]]] = {
 
 class FileSettings(ModelSettings, NameSettings):
     """What it takes to learn from a file."""
+
+
+class PlanSettings(ModelSettings):
+    """What it takes to plan a model: everything but the batch size, which can be recommended."""
+
+    batch_size: int | None = Field(  # type: ignore[assignment]
+        None, ge=2, description="records per batch; default: the recommended number"
+    )
 
 
 class ClusterSettings(TopicSettings, ConnectionSettings):

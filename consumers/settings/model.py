@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final, Literal
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator
 from pydantic_settings import NoDecode
 
 from .part import Part
 
 __all__ = ["ModelSettings"]
+
+#: Scales to learn, none, or public ones in the order of the features or by name.
+Scales = Literal["learn", "none"] | tuple[float, ...] | dict[str, float]
+Memory = Literal["auto", "all"] | float
 
 #: Settings that are called otherwise in `DPPCA`.
 _PARAMETERS: Final = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
@@ -35,15 +41,27 @@ class ModelSettings(Part):
     method: Literal["adaptive", "paper"] = Field(
         "adaptive", description="learning method; paper is the published algorithm"
     )
-    center: Literal["none", "pairs"] = Field(
-        "none",
-        description="pairs learns from differences of records: needed unless the mean of every "
-        "feature is known to be zero",
+    center: Literal["mean", "none", "pairs"] = Field(
+        "mean",
+        description="mean learns the mean of each feature; none takes it to be zero, which is "
+        "more accurate if it is; pairs learns from differences of neighbouring records, so from "
+        "local variation only",
     )
-    scales: Annotated[tuple[float, ...], NoDecode] = Field(
-        (),
-        description="public scale of each feature, in the order of the features; values are "
-        "divided by it",
+    scales: Annotated[Scales, NoDecode] = Field(
+        "learn",
+        description="learn finds the scale of each feature in a warm-up, for features in any "
+        "units; none takes values as they are; or public scales to divide by, as numbers in the "
+        'order of the features or by name, such as {"cpu": 10, "disk.read": 1e6}',
+    )
+    memory: Memory = Field(
+        "auto",
+        description="auto remembers everything until the stream changes; all never forgets; a "
+        "number of batches forgets older ones gradually",
+    )
+    missing: Literal["null", "center"] = Field(
+        "null",
+        description="what a record that lacks some features is: a null, or a record with the "
+        "learned centre in their place",
     )
     max_norm: float = Field(
         1e18, gt=0, description="public limit on the length of a record; a longer one is a null"
@@ -52,11 +70,16 @@ class ModelSettings(Part):
     paper_a: float = Field(1.0, ge=0, description="parameter a of method=paper")
     paper_zeta: float = Field(0.01, gt=0, description="parameter zeta of method=paper")
     paper_c1: float = Field(4.0, gt=0, description="parameter C1 of method=paper")
+    sampler: Literal["exact", "opendp"] = Field(
+        "exact",
+        description="sampler of the noise; opendp uses that of the OpenDP library, with the same "
+        "guarantee and about 200 times slower; it may be changed between runs",
+    )
     seed: int | None = Field(
         None, ge=0, description="seed of the noise, for simulations: the result is NOT PRIVATE"
     )
 
-    @field_validator("features", "scales", mode="before")
+    @field_validator("features", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if not isinstance(value, str):
@@ -64,6 +87,40 @@ class ModelSettings(Part):
         if value.lstrip().startswith("["):  # a JSON list, for names that contain commas
             return json.loads(value)
         return tuple(part.strip() for part in value.split(",") if part.strip())
+
+    # Wrapped, and the inner validators are not asked: those of a union explain every branch.
+    @field_validator("scales", mode="wrap")
+    @classmethod
+    def _read_scales(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Scales:
+        if value in ("learn", "none"):
+            return cast(Scales, value)
+        if value in (None, "", (), []):
+            return "none"
+        try:
+            if isinstance(value, str):
+                value = json.loads(value if value.lstrip()[:1] in ("[", "{") else f"[{value}]")
+            if isinstance(value, Mapping):
+                scales: Scales = {str(name): _number(scale) for name, scale in value.items()}
+            else:
+                scales = tuple(_number(scale) for scale in value)
+        except (TypeError, ValueError):
+            scales = ()
+        if not scales:
+            raise ValueError("must be learn, none, or positive numbers in order or by name")
+        return scales
+
+    @field_validator("memory", mode="wrap")
+    @classmethod
+    def _read_memory(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Memory:
+        if value in ("auto", "all"):
+            return cast(Memory, value)
+        try:
+            batches = _number(json.loads(value) if isinstance(value, str) else value)
+        except (TypeError, ValueError):
+            batches = 0.0
+        if batches <= 1:
+            raise ValueError("must be auto, all, or a number of batches above 1")
+        return batches
 
     @field_validator("features")
     @classmethod
@@ -84,7 +141,16 @@ class ModelSettings(Part):
             for name, field in ModelSettings.model_fields.items()
             if field.is_required() or name in self.model_fields_set
         }
-        if "scales" in given:
-            given["scales"] = given["scales"] or None
+        if given.get("scales") == "none":
+            given["scales"] = None
         given["seed"] = self.seed
         return {_PARAMETERS.get(name, name): value for name, value in given.items()}
+
+
+def _number(value: Any) -> float:
+    """Return a positive, finite number, or raise."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError
+    return float(value)

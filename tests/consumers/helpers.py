@@ -24,6 +24,7 @@ FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 300
 ESTIMATOR: dict[str, Any] = {
     "features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "batch_size": BATCH,
+    "center": "none", "scales": None,
 }  # fmt: skip
 MODEL, INPUT, STATE, OUTPUT, GROUP = "m", "in", "m.state", "m.out", "g"
 

@@ -43,13 +43,14 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert "--config" in text and "default: DPPCA_CONFIG" in text and "DPPCA_MODEL" in text
     learns = command in ("serve", "check-config", "show-config", "run")
-    asks = command != "run"
-    assert ("--method {adaptive,paper}" in text) == learns
+    asks = command not in ("run", "plan")
+    assert ("--method {adaptive,paper}" in text) == (learns or command == "plan")
     assert ("each batch gives one release (required)" in " ".join(text.split())) == learns
     assert ("{PLAIN,SCRAM-SHA-256,SCRAM-SHA-512}" in text) == asks
     assert ("--stall-timeout-s" in text) == (learns and asks)
     assert ("--input-topic" in text) == asks
-    assert text.index("--config") < text.index("settings (") < text.index("--model")
+    a_setting = "--epsilon" if command == "plan" else "--model"
+    assert text.index("--config") < text.index("settings (") < text.index(a_setting)
     assert len(text.split("\n\n")[0].splitlines()) == 1  # the usage, before anything else
 
 
@@ -111,6 +112,34 @@ def test_check_config_offline(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-config", "--offline", *LEAST, "--features", "a,a.b"]) == 78
     assert cli.main(["check-config", "--offline"]) == 78
     assert "`features`: must be set" in capsys.readouterr().err
+
+
+def test_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = ["--epsilon", "1", "--delta", "1e-6"]
+    assert (
+        cli.main(["plan", *budget, "--count", "38", "--batch-size", "3000", "--rate", "500"]) == 0
+    )
+    said = capsys.readouterr().out
+    assert "38 features, 1 component(s), epsilon = 1" in said and "warm-up: 1 batch" in said
+    assert (
+        cli.main(["plan", *budget, "--features", "a,b", "--center", "none", "--scales", "none"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert "2 features" in said and "warm-up: " not in said.replace("no warm-up", "")
+    assert cli.main(["plan", *budget, "--count", "10", "--batch-size", "50"]) == 78
+    assert "`batch_size` must be at least" in capsys.readouterr().err
+    monkeypatch.setenv("DPPCA_EPSILON", "1")
+    assert cli.main(["plan"]) == 78
+    missing = [line.split("`")[1] for line in capsys.readouterr().err.splitlines()]
+    assert missing == ["features", "delta"]
+    assert cli.main(["plan", *budget, "--count", "3", "--method", "paper"]) == 0
+
+
+def test_check_config_says_what_to_expect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check-config", "--offline", *LEAST]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("2 features") and lines[-1] == "the settings are fine"
 
 
 def test_a_seed_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:

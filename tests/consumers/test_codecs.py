@@ -32,8 +32,7 @@ def test_objects() -> None:
     "value",
     [
         None, b"", b"{", b"null", b"[]", b"{}", b"1", b'"a"', GOOD[:-1], GOOD + b"x",
-        b'{"a":1,"b":{"c":2}}', b'{"a":1,"b":{"c":2,"d":3}}', b'{"a":1,"b":[1,2]}',
-        b'{"a":"1","b":{"c":2,"d":{"e":3}}}', b'{"a":null,"b":{"c":2,"d":{"e":3}}}',
+        b'{"a":1,"b":{"c":2,"d":3}}', b'{"a":1,"b":[1,2]}', b'{"a":"1","b":{"c":2,"d":{"e":3}}}',
         b'{"a":true,"b":{"c":2,"d":{"e":3}}}', b'{"a":NaN,"b":{"c":2,"d":{"e":3}}}',
         b'{"a":Infinity,"b":{"c":2,"d":{"e":3}}}', b'{"a":[1],"b":{"c":2,"d":{"e":3}}}',
         b'\xff\xfe{"a":1}', b"[" * 9000, b'{"a":' * 1500, GOOD[:-1] + b" " * 10_000 + b"}",
@@ -45,6 +44,21 @@ def test_a_bad_object_is_one_null_and_its_neighbours_are_not(value: bytes | None
     assert rows[0].tolist() == rows[2].tolist() == [1.0, 2.5, -3.0]
 
 
+@pytest.mark.parametrize(
+    "value, there",
+    [
+        (b'{"a":1,"b":{"c":2.5}}', [1, 2.5, None]), (b'{"a":1}', [1, None, None]),
+        (b'{"a":null,"b":{"c":2.5,"d":{"e":-3}}}', [None, 2.5, -3]),
+        (b'{"b":{"c":null,"d":{"e":-3}}}', [None, None, -3]),
+        (b'{"a":1,"b":null}', [1, None, None]), (b'{"a":"1","b":{"c":2.5}}', [None] * 3),
+    ],
+)  # fmt: skip
+def test_a_missing_feature_is_missing_by_itself(value: bytes, there: list[float | None]) -> None:
+    rows = decode("json", [GOOD, value, GOOD])
+    assert rows[0].tolist() == rows[2].tolist() == [1.0, 2.5, -3.0]
+    assert [None if np.isnan(x) else x for x in rows[1]] == there
+
+
 @pytest.mark.parametrize("number", [b"1e999", b"1" + b"0" * 400])
 def test_numbers_beyond_floats_are_not_finite(number: bytes) -> None:
     value = b'{"a":' + number + b',"b":{"c":2,"d":{"e":3}}}'
@@ -54,7 +68,7 @@ def test_numbers_beyond_floats_are_not_finite(number: bytes) -> None:
 def test_dots_can_be_literal() -> None:
     value = b'{"a":1,"b.c":2,"b.d.e":3}'
     assert decode("json", [value], nested=False).tolist() == [[1, 2, 3]]
-    assert np.isnan(decode("json", [value])).all()
+    assert np.isnan(decode("json", [value])).tolist() == [[False, True, True]]
 
 
 @pytest.mark.parametrize(
@@ -71,10 +85,11 @@ def test_one_feature() -> None:
 
 
 def test_arrays() -> None:
-    values = [b"[1,2.5,-3]", b"[1,2]", b"[1,2,3,4]", b'[1,2,"3"]', b"[1,null,3]", b"{}", None]
+    values = [b"[1,2.5,-3]", b"[1,2]", b"[1,2,3,4]", b'[1,2,"3"]', b"{}", None, b"[1,null,3]"]
     rows = decode("json-array", values)
     assert rows[0].tolist() == [1.0, 2.5, -3.0]
-    assert np.isnan(rows[1:]).all()
+    assert np.isnan(rows[1:-1]).all()
+    assert np.isnan(rows[-1]).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("format, letter", [("float32", "f"), ("float64", "d")])

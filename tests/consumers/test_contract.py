@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from kafka.errors import KafkaConnectionError
 
 from consumers.errors import ClusterError, Fenced, OffsetsGone
 from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
-from consumers.kafka.config import KafkaConfig
+from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.protocols import Claim, Cluster, FinishedBatch, Message, Reader, TopicInfo
+from stream_dppca.learned.covariance import RunningMoments
+from stream_dppca.learned.method import MOST_FEATURES
 
 from ..harness import READERS
 from ..processes import PATIENCE_SECONDS, wait_for
@@ -410,3 +414,10 @@ class TestKafka(Contract):
             wait_for("the failure", lambda: member.poll(0.1) is None)
         again = settled(member, 2)
         assert again is not claim and again.token.generation_id == claim.token.generation_id
+
+
+def test_the_largest_state_fits_a_message() -> None:
+    """Of as many features as can be learned with centre and scales: two sums of second moments."""
+    moments = RunningMoments(MOST_FEATURES + 1)
+    moments.total = np.random.default_rng(0).standard_normal(moments.total.shape)
+    assert 2 * len(json.dumps(moments.state())) < 0.8 * MAX_RECORD_BYTES

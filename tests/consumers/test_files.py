@@ -26,7 +26,7 @@ from .helpers import FEATURES, as_json, rows
 
 BATCH = 300
 FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3",
-         "--batch-size", str(BATCH)]  # fmt: skip
+         "--batch-size", str(BATCH), "--center", "none", "--scales", "none"]  # fmt: skip
 
 
 def write(folder: Path, format: str, X: np.ndarray) -> Path:

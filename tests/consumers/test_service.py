@@ -34,6 +34,7 @@ BATCH = 300
 def settings(**changes: Any) -> Settings:
     return load_settings(
         {"features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "batch_size": BATCH,
+         "center": "none", "scales": "none",
          "input_topic": "in", "model": "m", "http_port": 0, "partition_refresh_s": 0.1, **changes}
     )  # fmt: skip
 
@@ -137,8 +138,8 @@ def test_a_skipped_batch_is_a_warning_with_its_reason(capsys: pytest.CaptureFixt
         wait_for("both", lambda: service.metrics.batches.labels(task="0")._value.get() == 2)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     first, second = (event for event in events if event["event"] == "released")
-    assert first["skipped"] and first["level"] == "warning" and first["reason"]
-    assert not second["skipped"] and second["level"] == "info" and second["reason"] is None
+    assert (first["status"], first["level"]) == ("nothing_learned", "warning") and first["reason"]
+    assert (second["status"], second["level"]) == ("learned", "info") and second["reason"] is None
 
 
 def test_topics_are_made_or_asked_for() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from consumers.settings import (
     unmatched_variables,
 )
 from consumers.settings.table import DOCS_FILE, with_tables
+from stream_dppca import DPPCA, DPPCAError
 
 LEAST: dict[str, Any] = {
     "features": "cpu, memory,disk.read", "epsilon": "1", "delta": "1e-6", "batch_size": "1000",
@@ -216,7 +218,59 @@ def test_only_what_was_set_goes_to_the_estimator(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DPPCA_CENTER", "none")
     given = load_settings({**LEAST, "paper_k": "4", "scales": ""}).estimator()
     assert given.keys() == required | {"seed", "center", "K", "scales"}
-    assert (given["center"], given["K"], given["scales"]) == ("none", 4.0, None)
+    assert (given["center"], given["K"], given["scales"]) == ("none", 4.0, None)  # "" is none
+
+
+@pytest.mark.parametrize(
+    "text, scales",
+    [
+        ("learn", "learn"), ("none", None), ("10, 10,1e6", (10.0, 10.0, 1e6)),
+        ("[10, 10, 1e6]", (10.0, 10.0, 1e6)), ((10, 10, 1e6), (10.0, 10.0, 1e6)),
+        ('{"disk.read": 1e6, "memory": 10, "cpu": 10}',
+         {"cpu": 10.0, "memory": 10.0, "disk.read": 1e6}),
+    ],
+)  # fmt: skip
+def test_scales_are_learned_or_numbers_in_order_or_by_name(text: Any, scales: Any) -> None:
+    settings = load_settings({**LEAST, "scales": text})
+    assert settings.estimator()["scales"] == scales
+    settings.shown()
+    assert make_estimator(settings.estimator()).scales == scales
+
+
+@pytest.mark.parametrize("text", ["x", "1,,2", "1,-2,3", "1,nan,2", "true,1,2", "{", '{"cpu": 0}'])
+def test_scales_that_cannot_be(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^`scales`: must be learn, none, or positive"):
+        load_settings({**LEAST, "scales": text})
+
+
+def test_scales_by_name_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "dppca.toml"
+    file.write_text('memory = 20\n[scales]\ncpu = 10\nmemory = 10\n"disk.read" = 1e6\n')
+    settings = load_settings(LEAST, file)
+    assert settings.scales == {"cpu": 10.0, "memory": 10.0, "disk.read": 1e6}
+    assert settings.memory == 20.0
+    file.write_text("[scales]\ncpu = 10\nmemry = 10\nx = 1\n")
+    with pytest.raises(DPPCAError, match=r"`scales`.*memry"):
+        make_estimator(load_settings(LEAST, file).estimator())
+
+
+@pytest.mark.parametrize("text, memory", [("auto", "auto"), ("all", "all"), ("20", 20.0)])
+def test_memory(text: str, memory: Any) -> None:
+    settings = load_settings({**LEAST, "memory": text, "sampler": "opendp"})
+    made = make_estimator(settings.estimator())
+    assert (made.memory, made.sampler, made.missing) == (memory, "opendp", "null")
+    for bad in ("1", "-3", "nan", "some", "true"):
+        with pytest.raises(ConfigurationError, match=r"^`memory`: must be auto, all, or a number"):
+            load_settings({**LEAST, "memory": bad})
+
+
+def test_the_defaults_are_those_of_the_estimator() -> None:
+    """The table of the docs shows them; a new model gets them from `DPPCA` itself."""
+    parameters = inspect.signature(DPPCA).parameters
+    names = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
+    for name, field in ModelSettings.model_fields.items():
+        if not field.is_required():
+            assert field.get_default() == parameters[names.get(name, name)].default, name
 
 
 def test_a_stored_model_keeps_its_own_values() -> None:

@@ -117,7 +117,8 @@ def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.Mo
     wanted, found = releases(memory_log(whole)), releases(memory_log(broken))
     assert found[-1] == wanted[-1] and wanted[-1].batch == 7
     assert not wanted[-1].privacy.private
-    assert len({r.components[0].loadings["cpu"] for r in wanted}) > 3  # it has learned
+    learned = [r for r in wanted if r.learned]
+    assert len({r.components[0].loadings["cpu"] for r in learned}) > 3
     assert {r.batch: r for r in found} == {r.batch: r for r in wanted}
 
 
@@ -602,3 +603,28 @@ def test_the_state_holds_no_record() -> None:
         assert b"987654" not in entry.value
         assert struct.pack("<d", 987654.125) not in entry.value
     assert FEATURES[0].encode() in (on.topics["m.out"].partitions[0].entries[0].value or b"")
+
+
+@pytest.mark.parametrize("missing", ["null", "center"])
+def test_a_record_that_lacks_a_feature(missing: str) -> None:
+    """It is a null, or counts with the learned centre in place of what it lacks."""
+    options = {
+        "center": "mean",
+        "scales": "learn",
+        "missing": missing,
+        "batch_size": 2000,
+        "seed": 1,
+    }
+    on = cluster()
+    for cpu, memory, _ in (np.array([50.0, 1e3, -7.0]) + rows(5 * 2000)).tolist():
+        on.produce(INPUT, json.dumps({"cpu": cpu, "memory": memory}).encode())  # no disk.read
+    drain(start_task(memory_log(on), **options))
+    last = releases(memory_log(on))[-1]
+    assert last.batch == 5
+    if missing == "null":
+        assert last.status == "warming_up" and last.warm_up_left > 0  # it has begun anew
+    else:
+        assert last.status == "learned" and last.center is not None and last.deviation is not None
+        assert last.center["cpu"] == pytest.approx(50, abs=1)
+        assert last.deviation["disk.read"] == 0.0
+        assert last.components[0].loadings["disk.read"] == 0.0

@@ -1,0 +1,80 @@
+"""The service on a real Kafka: raw telemetry with default settings, and the paper's algorithm."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from consumers.demo.generator import messages
+from consumers.demo.history import angle
+from consumers.demo.telemetry import FEATURES, telemetry, true_direction
+from stream_dppca import Projector
+
+from ..harness import model
+from ..processes import PATIENT_LEAVING
+from .conftest import RunningBroker
+
+#: The shortest session that brokers allow unless they are told otherwise.
+SESSION = {"session_timeout_s": 6, "max_poll_records": 5000}
+
+
+def loadings(release: dict[str, Any]) -> np.ndarray[Any, Any]:
+    return np.array([release["components"][0]["loadings"][name] for name in release["features"]])
+
+
+def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: Any) -> None:
+    """Means and units that nobody has told, JSON, several partitions: the right direction, and
+    nothing that looks like a result before it is one."""
+    batch, batches = 3000, 8
+    settings = {"center": None, "scales": None, "epsilon": 1, "delta": 1e-6, **SESSION}
+    with model(broker.bootstrap_servers, fresh_name("raw"), batch=batch, partitions=2,
+               features=",".join(FEATURES), **settings) as m:  # fmt: skip
+        sent = islice(messages("json", 50, seed=5), batch * batches // 50)
+        for message in chain(*sent):
+            m.send(message.value)
+        m.producer.flush()
+        instance = m.start(**PATIENT_LEAVING)
+        m.finish(instance)
+        assert m.check() == {0: batches}
+        found = [m.releases()[number] for number in range(1, batches + 1)]
+        warming_up = [r for r in found if r["status"] == "warming_up"]
+        assert 1 <= len(warming_up) <= 2 and found[: len(warming_up)] == warming_up
+        assert all(r["components"] == [] and r["center"] is None for r in warming_up)
+        assert {r["status"] for r in found[len(warming_up) :]} == {"learned"}
+        last = found[-1]
+        assert angle(loadings(last), true_direction(changed=False)) < 5
+        assert not any(r["drift"] for r in found)
+        assert 0.4 < last["components"][0]["explained_variance_ratio"] < 0.75
+        # What another team computes from the published bytes.
+        code, published = instance.get("/component")
+        assert code == 200 and json.loads(published)["batch"] == batches
+        X = next(telemetry(seed=6, chunk=2000))
+        scores = Projector.from_release(published).transform_array(X)[:, 0]
+        standard = (X - X.mean(axis=0)) / X.std(axis=0)
+        assert abs(np.corrcoef(scores, standard @ true_direction(changed=False))[0, 1]) > 0.99
+        assert instance.leave() == 0
+
+
+def test_the_algorithm_of_the_paper(broker: RunningBroker, fresh_name: Any) -> None:
+    """Algorithms 3, 4 and 5 need large batches. Records have mean zero and one unit."""
+    settings = {
+        "method": "paper", "epsilon": 4, "delta": 1e-3, "paper_k": 1, "paper_a": 0.5,
+        "center": None, "scales": None, "format": "float32", "rows_per_message": 1000, **SESSION,
+    }  # fmt: skip
+    with model(broker.bootstrap_servers, fresh_name("paper"), batch=50_000, **settings) as m:
+        for _ in range(6 * 50):
+            m.send(m.rows(1000).astype("<f4").tobytes())
+        m.producer.flush()
+        instance = m.start(**PATIENT_LEAVING)
+        m.finish(instance)
+        assert m.check() == {0: 6}
+        releases = m.releases()
+        assert all(r["privacy"]["method"] == "paper" for r in releases.values())
+        assert all(r["privacy"]["private"] for r in releases.values())
+        assert [r["status"] for r in releases.values()].count("learned") >= 4
+        # The standard deviations are 3, 1 and 0.3.
+        assert angle(loadings(releases[6]), np.array([1.0, 0.0, 0.0])) < 6
+        assert instance.leave() == 0

@@ -287,7 +287,7 @@ def looks_for_free() -> Iterator[None]:
         self.mu_look = 0.0  # as far as the moments know
 
     def look(self: LearnedMethod, rows: Any, noise: Any) -> Any:
-        self.mu_look = 0.24 * self.mu
+        self.mu_look = self.mu
         try:
             return honest(self, rows, noise)
         finally:

@@ -62,8 +62,9 @@ WARMING_UP = "warming up"
 #: "auto", "all", or a number of batches.
 Memory = str | float
 
-#: How fast a batch fades from later releases: the least noise after 8 to 50 batches.
-POWER = 0.75
+#: How fast a batch fades from later releases. With equal weights for all batches, this power has
+#: the least noise after 8 to 50 of them.
+POWER = 0.8
 #: Second moments of more features than this take too long.
 MOST_FEATURES = 1023
 #: Share of mu^2 with which scales that are not known are looked for in every batch.
@@ -86,12 +87,12 @@ def constant(d: int) -> float:
 def radius_quantile(*, d: int, mu: float, units: int) -> float:
     """Share of the records that the clip radius leaves as they are.
 
-    Many features make lengths alike, so that a high quantile costs little; it is lower the more the
-    noise matters. Fitted to the real and the Gaussian data of docs/accuracy.md.
+    Many features make lengths alike, so that a high quantile costs little; with few features it
+    is lower the more the noise matters. Fitted to the real data of docs/accuracy.md.
     """
     sampling = 0.5 * units * mu**2 / d**1.5
-    least = 1 - min(0.12, max(2 / d, 0.04))
-    return float(least + (0.99 - least) * sampling / (sampling + 2))
+    few = 1 - min(0.12, 2 / d)
+    return float(few + (0.99 - few) * sampling / (sampling + 2) if few < 0.99 else few)
 
 
 def smallest_learned_batch(*, d: int, mu: float, known_center: bool) -> int:
@@ -150,8 +151,8 @@ class LearnedMethod:
         self.standard: Standard = self.warm_up.standard
         self.correlated = CorrelatedRelease(mu=self.mu)
         self._released = 0  # batches before this one in the present C
-        self.moments = RunningMoments(d + 1, wait=True)
-        self.recent = RunningMoments(d + 1, wait=False)
+        self.moments = RunningMoments(d + 1)
+        self.recent = RunningMoments(d + 1)
         self.alarm = DriftAlarm()
         self.looks = np.zeros((d, 129))
         self.looked = np.zeros(d)  # batches
@@ -237,7 +238,7 @@ class LearnedMethod:
         own = 1 / (column.own * unit)  # noise sd of this batch alone, about
         dropped = self.memory == "auto" and self.moments.weight >= 2 and self._changed(alone, own)
         if dropped:
-            self.moments.replace_by(self.recent)
+            self.moments = self.recent.copy()
         keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
         self.moments.add(alone, noise, keep)
         self.recent.add(alone, own**2, RECENT)

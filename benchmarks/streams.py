@@ -5,20 +5,25 @@ A `Problem` is public and fixed; `problem.stream(seed)` is one instance of it wi
 - `Spiked(l2)`, **G(l2)** in the tables: N(0, S) with eigenvalues 1, l2, l2, ...
 - `SignPlusNoise(s)`, **T(s)**: the paper's Example, x = +-v + N(0, s^2 I).
 - `Spectrum(...)`: any eigenvalues, with factors of any law.
+- `FashionMNIST()`: pictures, whose own second moment is the truth.
 """
 
 from __future__ import annotations
 
+import gzip
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
     "FACTORS",
+    "FashionMNIST",
     "Problem",
     "SignPlusNoise",
     "Spectrum",
@@ -242,3 +247,35 @@ class Spectrum:
             return (F @ Q.T if self.rotate else F) + centre
 
         return Stream(Q, draw)
+
+
+@dataclass(frozen=True)
+class FashionMNIST:
+    """60,000 pictures of 28 x 28 pixels in [0, 1], in random order, centred by their mean.
+
+    From Debian's package `dataset-fashion-mnist`.
+    """
+
+    FILE: ClassVar[Path] = Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
+    d: int = 784
+    label: str = "Fashion-MNIST"
+    range_ratio: None = None
+
+    def eigenvalues(self) -> Array:
+        return _pictures()[1]
+
+    def stream(self, seed: int) -> Stream:
+        X, _, components = _pictures()
+        order = np.random.default_rng([seed, 5]).permutation(len(X))
+        return Stream(components, lambda n: X[order[:n]])
+
+
+@lru_cache(maxsize=1)
+def _pictures() -> tuple[Array, Array, Array]:
+    """The pictures, the eigenvalues of their second moment and its eigenvectors."""
+    with gzip.open(FashionMNIST.FILE) as file:
+        raw = np.frombuffer(file.read(), dtype=np.uint8, offset=16)
+    X = raw.reshape(-1, 784) / 255.0
+    X -= X.mean(axis=0)
+    values, vectors = np.linalg.eigh(X.T @ X / len(X))
+    return X, values[::-1], vectors[:, ::-1]

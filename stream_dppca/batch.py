@@ -1,8 +1,13 @@
 """A batch in the memory of this process: the local implementation of `statistics.Rows`.
 
 Rows are read in blocks that fit into the cache: converted, divided by the public scales, subtracted
-in pairs, checked for nulls. Nothing of the size of the batch is copied, and a null changes neither
-the operations nor the memory they run on.
+in pairs, checked for nulls. Nothing of the size of the batch is copied.
+
+**Nulls and time.** A null may hold NaN, which must not enter a product of matrices, so blocks with
+a null are copied before they are added up. That must not show in the time of a batch: a sixteenth
+of all blocks is copied in any case, those with a null among them, and if there are more, an eighth,
+a quarter, half or all. So one null changes neither the operations nor the memory they run on,
+unless the number of blocks with a null passes one of these marks.
 """
 
 from __future__ import annotations
@@ -25,18 +30,19 @@ _SQRT_HALF = 0.5**0.5
 _SILENT = np.errstate(all="ignore")
 
 
-def block_size(features: int) -> int:
-    """Units per block: at most 512 kB of rows, a power of two between 16 and 4096.
+def block_size(features: int, long: bool = False) -> int:
+    """Units per block: at most 1 MB of rows, a power of two between 16 and 4096.
 
-    It depends on the number of features alone, because products may round a row by its position.
+    Long blocks have at least 1024 units. The size depends on public numbers alone, because products
+    may round a row by its position.
 
     Examples
     --------
-    >>> block_size(10), block_size(100), block_size(1000)
-    (4096, 512, 64)
+    >>> block_size(10), block_size(100), block_size(1000), block_size(1000, long=True)
+    (4096, 1024, 128, 1024)
     """
-    power = (65_536 // features).bit_length() - 1
-    return int(2 ** min(max(power, 4), 12))
+    power = (131_072 // features).bit_length() - 1
+    return int(2 ** min(max(power, 10 if long else 4), 12))
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,11 @@ class Reading:
     @property
     def records_per_unit(self) -> int:
         return 2 if self.pairs else 1
+
+    def in_place(self, raw: NDArray[np.floating[Any]]) -> bool:
+        """Whether the rows of units are those of the caller's memory."""
+        plain = raw.dtype == np.float64 and raw.flags.c_contiguous
+        return plain and self.scales is None and not self.pairs
 
     def records(self, raw: NDArray[np.floating[Any]], out: FloatArray) -> FloatArray:
         """Float64 records, scaled; in `out` unless `raw` is just that already."""
@@ -124,7 +135,9 @@ class Batch:
         self._raw = raw
         self._reading = reading
         self._workspace = Workspace() if workspace is None else workspace
-        self._norms: dict[int, tuple[FloatArray, BoolArray]] = {}  # of blocks that were read before
+        # Of all units, once they have been read.
+        self._sq_norm, self._null = np.empty(len(self)), np.empty(len(self), dtype=np.bool_)
+        self._known = False
 
     def __len__(self) -> int:
         return len(self._raw) // self._reading.records_per_unit
@@ -137,12 +150,11 @@ class Batch:
     @_SILENT
     def ranged(self, form: Form) -> RangedBatch:
         """Counts and clipped sums of a form."""
-        parts = [(form.measure(block), block.sq_norm, block.null) for block in self._blocks()]
-        measured, sq_norm, null = map(np.concatenate, zip(*parts, strict=True))
-        measured[null] = 0.0
-        sq_length = form.sq_length(sq_norm, measured)
-        sq_length[null] = 0.0
-        return RangedBatch(self, form, measured, sq_length, null)
+        measured = np.concatenate([form.measure(block) for block in self._blocks()])
+        measured[self._null] = 0.0
+        sq_length = form.sq_length(self._sq_norm, measured)
+        sq_length[self._null] = 0.0
+        return RangedBatch(self, form, measured, sq_length)
 
     @_SILENT
     def matrix(self) -> tuple[FloatArray, BoolArray]:
@@ -156,34 +168,51 @@ class Batch:
 
     def _blocks(self) -> Iterator[Block]:
         """All units in order. Blocks share their memory: each is gone when the next one is read."""
-        d, each = self._raw.shape[1], self._reading.records_per_unit
-        size = min(block_size(d), len(self))
-        for_records = self._workspace.array("records", size * each, d)
-        for_units = self._workspace.array("units", size, d)
-        scratch = self._workspace.array("scratch", size, d)
+        size = min(block_size(self._raw.shape[1]), len(self))
         for start in range(0, len(self), size):
-            raw = self._raw[start * each : (start + size) * each]
-            n = len(raw) // each
-            records = self._reading.records(raw, for_records[: len(raw)])
-            units = self._reading.units(records, for_units[:n])
-            if start not in self._norms:
-                self._norms[start] = self._reading.norms(records, units)
-            yield Block(units, *self._norms[start], scratch[:n])
+            records, block = self._read(start, size)
+            if not self._known:
+                block.sq_norm[:], block.null[:] = self._reading.norms(records, block.X)
+            yield block
+        self._known = True
+
+    def _blocks_again(self, long: bool) -> Iterator[tuple[slice, Block]]:
+        """All units once more, in any order, and their places. Most blocks are free of nulls."""
+        in_place = self._reading.in_place(self._raw)
+        size = min(block_size(self._raw.shape[1], long or in_place), len(self))
+        starts = np.arange(0, len(self), size)
+        with_null = np.logical_or.reduceat(self._null, starts)
+        order = np.argsort(~with_null, kind="stable")  # those with a null first
+        copied = _padded(int(np.count_nonzero(with_null)), len(starts)) if in_place else len(starts)
+        for start in starts[order[copied:]].tolist():
+            yield slice(start, start + size), self._read(start, size, free=True)[1]
+        for start in starts[order[:copied]].tolist():
+            yield slice(start, start + size), self._read(start, size)[1]
+
+    def _read(self, start: int, size: int, free: bool = False) -> tuple[FloatArray, Block]:
+        """Records, and the block of units that they make."""
+        d, each = self._raw.shape[1], self._reading.records_per_unit
+        raw = self._raw[start * each : (start + size) * each]
+        n = len(raw) // each
+        memory = (
+            self._workspace.array(f"{name} of {size}", rows, d)
+            for name, rows in (("records", size * each), ("units", size), ("scratch", size))
+        )
+        for_records, for_units, scratch = memory
+        records = self._reading.records(raw, for_records[: len(raw)])
+        units = self._reading.units(records, for_units[:n])
+        place = slice(start, start + n)
+        return records, Block(units, self._sq_norm[place], self._null[place], scratch[:n], free)
 
 
 class RangedBatch:
     """A form over a batch: what was measured of each unit is kept."""
 
     def __init__(
-        self,
-        batch: Batch,
-        form: Form,
-        measured: FloatArray,
-        sq_length: FloatArray,
-        null: BoolArray,
+        self, batch: Batch, form: Form, measured: FloatArray, sq_length: FloatArray
     ) -> None:
         self._batch, self._form, self._measured = batch, form, measured
-        self._sq_length, self._null = sq_length, null
+        self._sq_length = sq_length
 
     def beyond(self, radius: float) -> int:
         """Number of units longer than `radius`."""
@@ -192,16 +221,25 @@ class RangedBatch:
     @_SILENT
     def clipped_sum(self, radius: float) -> FloatArray:
         """Sum over all units of terms clipped to `radius`."""
-        return _sum(self._partial_sums(clip_factors(self._sq_length, self._null, radius)))
+        factors = clip_factors(self._sq_length, self._batch._null, radius)
+        return _sum(
+            self._form.clipped_sum(block, self._measured[place], factors[place])
+            for place, block in self._batch._blocks_again(self._form.long_blocks)
+        )
 
-    def _partial_sums(self, factors: FloatArray) -> Iterator[FloatArray]:
-        start = 0
-        for block in self._batch._blocks():
-            at = slice(start, start + len(block.X))
-            yield self._form.clipped_sum(block, self._measured[at], factors[at])
-            start = at.stop
+
+def _padded(blocks: int, of: int) -> int:
+    """The number of blocks to copy if so many have a null.
+
+    Examples
+    --------
+    >>> [_padded(n, 157) for n in (0, 1, 10, 11, 100, 157)]
+    [10, 10, 10, 20, 157, 157]
+    """
+    marks = [-(-of // part) for part in (16, 8, 4, 2, 1)]
+    return marks[int(np.searchsorted(marks, blocks))]
 
 
 def _sum(parts: Iterable[FloatArray]) -> FloatArray:
-    """The sum of one array or more."""
-    return reduce(np.add, parts)
+    """The sum of one array or more, in the memory of the first."""
+    return reduce(lambda total, part: np.add(total, part, out=total), parts)

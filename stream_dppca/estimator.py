@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -91,7 +92,7 @@ class DPPCA(base.MiniBatchTransformer):
         every release says so.
     sampler
         `"exact"`, or `"opendp"` for the samplers of OpenDP: the same guarantee from the work of
-        others, about 200 times slower. It may change from one run to the next.
+        others, about 200 times slower.
     scales
         `"learn"`: features are divided by standard deviations that are learned. Numbers, by name or
         in order: public scales by which features are divided. None: features are in one unit.
@@ -185,7 +186,7 @@ class DPPCA(base.MiniBatchTransformer):
             epsilon=float(epsilon), delta=float(delta), method=method, private=self._noise.private
         )
         self._n_batches = 0
-        self._release: Release | None = None
+        self._release: Release | partial[Release] | None = None
         self._learned = False  # from at least one batch
         self._warned = False  # that there is nothing to transform with
 
@@ -227,38 +228,24 @@ class DPPCA(base.MiniBatchTransformer):
                 self._method.W = self._method.W * column_signs(self._method.W)
                 self._learned = True
         self._n_batches = t
-        self._release = self._make_release(outcome)
-
-    def _make_release(self, outcome: Outcome) -> Release:
-        status: Status = "learned" if outcome.skipped is None else "skipped"
-        if outcome.skipped == WARMING_UP:
-            status = "warming_up"
-        elif not self._learned:
-            status = "nothing_learned"
-        found = self._projector()
-        clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
-        return Release(
-            status=status,
-            batch=self._n_batches,
-            n_seen=self._n_batches * self.batch_size,
-            features=self._slots.features,
-            components=tuple(map(tuple, self.components.tolist())),
-            spread=_numbers(outcome.spread),
-            explained_variance_ratio=_numbers(outcome.ratio),
-            explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
-            range=outcome.range,
-            step=outcome.step,
-            drift=outcome.drift,
-            skipped=outcome.skipped is not None,
-            reason=outcome.skipped,
-            sigma=outcome.sigma,
-            privacy=self.privacy,
-            center=None if found is None else _numbers(found.center),
-            scale=None if found is None else _numbers(found.scale),
-            mean=None if found is None else _numbers(found.mean),
-            deviation=None if found is None else _numbers(found.deviation),
-            clamp=_numbers(clamp),
+        self._release = partial(
+            _release_of,
+            outcome,
+            self.components,
+            self._status(outcome),
+            self._projector(),
+            self._slots.features,
+            t,
+            t * self.batch_size,
+            self.privacy,
         )
+
+    def _status(self, outcome: Outcome) -> Status:
+        if outcome.skipped == WARMING_UP:
+            return "warming_up"
+        if not self._learned:
+            return "nothing_learned"
+        return "learned" if outcome.skipped is None else "skipped"
 
     # What has been learned
 
@@ -291,6 +278,8 @@ class DPPCA(base.MiniBatchTransformer):
     @property
     def last_release(self) -> Release | None:
         """The newest release, None before the first."""
+        if isinstance(self._release, partial):  # made when it is first asked for
+            self._release = self._release()
         return self._release
 
     @property
@@ -380,6 +369,7 @@ class DPPCA(base.MiniBatchTransformer):
 
         The partial batch is not in it: whoever restores reads those records again.
         """
+        release = self.last_release
         return {
             "version": saved.VERSION,
             "unit": saved.UNIT,
@@ -387,17 +377,21 @@ class DPPCA(base.MiniBatchTransformer):
             "n_batches": self._n_batches,
             "learned": self._learned,
             "method": self._method.state(),
-            "release": None if self._release is None else self._release.model_dump(mode="json"),
+            "release": None if release is None else release.model_dump(mode="json"),
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], **expected: Any) -> DPPCA:
+    def from_state(
+        cls, state: dict[str, Any], *, sampler: Sampler = "exact", **expected: Any
+    ) -> DPPCA:
         """An estimator that resumes where `state` was taken, with an empty partial batch.
 
         Parameters
         ----------
         state
             What `state()` returned, or the same after a trip through JSON; also one of version 1.
+        sampler
+            Where the noise of the next batches comes from. It is no part of the state.
         expected
             Parameters of `DPPCA`. One that differs from the state's is refused by name. All that
             are left out come from the state, never from the defaults of today.
@@ -411,8 +405,9 @@ class DPPCA(base.MiniBatchTransformer):
         stream_dppca.errors.StateError: state field `config.epsilon` is 1.0, expected 2.0
         """
         state = saved.sections(state)
-        names = inspect.signature(cls).parameters
-        params = saved.complete(state["config"], names)
+        names = dict(inspect.signature(cls).parameters)
+        del names["sampler"]
+        params = saved.complete(state["config"], names) | {"sampler": sampler}
         try:
             params["features"] = tuple(params["features"])
             if params["step"] is not None:
@@ -421,9 +416,6 @@ class DPPCA(base.MiniBatchTransformer):
         except (TypeError, ParameterError) as error:
             raise StateError("config", f"cannot be used: {error}") from None
         config, wanted = restored._config(), cls(**{**params, **expected})._config()
-        if wanted["sampler"] != config["sampler"]:  # the one parameter that may change
-            restored = cls(**{**params, "sampler": wanted["sampler"]})
-            config = restored._config()
         for name in expected:
             if wanted[name] != config[name]:
                 problem = f"is {config[name]!r}, expected {wanted[name]!r}"
@@ -435,7 +427,7 @@ class DPPCA(base.MiniBatchTransformer):
                 raise StateError("n_batches", "must not be negative")
             if state["release"] is not None:
                 restored._release = Release.model_validate(state["release"])
-            restored._learned = _has_learned(state, restored._release)
+            restored._learned = _has_learned(state, restored.last_release)
         except StateError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -446,6 +438,7 @@ class DPPCA(base.MiniBatchTransformer):
         params = {
             name: value.item() if isinstance(value, np.generic) else value
             for name, value in self._get_params().items()
+            if name != "sampler"  # another way to the same law
         }
         params["features"] = list(self._slots.features)
         params["scales"] = "learn" if self._learns_scales else self._scale_list()
@@ -590,3 +583,38 @@ def _has_learned(state: dict[str, Any], release: Release | None) -> bool:
     if "learned" in state:
         return bool(state["learned"])
     return release is not None and (not release.skipped or release.batch > 1)
+
+
+def _release_of(
+    outcome: Outcome,
+    components: FloatArray,
+    status: Status,
+    found: Projector | None,
+    features: tuple[Any, ...],
+    batch: int,
+    n_seen: int,
+    privacy: PrivacyStatement,
+) -> Release:
+    clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
+    return Release(
+        status=status,
+        batch=batch,
+        n_seen=n_seen,
+        features=features,
+        components=tuple(map(tuple, components.tolist())),
+        spread=_numbers(outcome.spread),
+        explained_variance_ratio=_numbers(outcome.ratio),
+        explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
+        range=outcome.range,
+        step=outcome.step,
+        drift=outcome.drift,
+        skipped=outcome.skipped is not None,
+        reason=outcome.skipped,
+        sigma=outcome.sigma,
+        privacy=privacy,
+        center=None if found is None else _numbers(found.center),
+        scale=None if found is None else _numbers(found.scale),
+        mean=None if found is None else _numbers(found.mean),
+        deviation=None if found is None else _numbers(found.deviation),
+        clamp=_numbers(clamp),
+    )

@@ -132,7 +132,8 @@ def orthonormal(W: FloatArray, like: FloatArray | None = None) -> FloatArray:
     scale = np.abs(W).max(initial=0.0)
     if scale == 0.0:
         return W if like is None else like
-    Q, _ = np.linalg.qr(W / scale)
+    Q = W / scale
+    Q = Q / np.linalg.norm(Q) if W.shape[1] == 1 else np.linalg.qr(Q)[0]
     return np.asarray(Q * column_signs(Q, like))
 
 

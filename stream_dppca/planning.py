@@ -231,10 +231,11 @@ class _Guess:
         """Expected sine after so many batches.
 
         Sampling: the variance of a sample eigenvector. Noise: that of one release of everything,
-        times what releasing after every batch costs: about 1.75 up to 32 batches, then sqrt(t).
+        times what releasing after every batch costs: about 1.75 up to 96 batches, then as sqrt(t)
+        (computed for the running sums of `correlated`).
         """
         d, k, gap, mu = self.d, self.k, self.gap, gaussian_mu(self.epsilon, self.delta)
-        cost = 1.75 * max(1.0, math.sqrt(batches / 32))
+        cost = 1.75 * max(1.0, math.sqrt(batches / 96))
         form, n = self.form(rows), float(batches * rows)
         if form == "moment":
             noise = cost * 1.25 * self.ratio * math.sqrt(d * k) / (n * mu * gap)

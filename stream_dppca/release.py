@@ -15,7 +15,7 @@ class _Model(BaseModel):
 
 
 class PrivacyStatement(_Model):
-    """The whole promise, so that it can be read without the code."""
+    """What is promised, whole, so that it can be read without the code."""
 
     epsilon: float
     delta: float

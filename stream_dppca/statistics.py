@@ -55,13 +55,15 @@ class Block:
     sq_norm: FloatArray  #: squared norms of the rows as computed, zero for nulls
     null: BoolArray
     scratch: FloatArray  #: of the shape of X, to be overwritten
+    free: bool = False  #: there is no null among the units
 
     def clean(self) -> FloatArray:
-        """The rows, with zeros for nulls, in the scratch memory.
+        """The rows, with zeros for nulls: a copy in the scratch memory, unless the block is free.
 
-        Nulls must not enter a product of matrices: zero times NaN is NaN. Every row is written
-        whether or not there are nulls, so that a null takes no longer.
+        Nulls must not enter a product of matrices: zero times NaN is NaN.
         """
+        if self.free:
+            return self.X
         self.scratch[:] = self.X
         self.scratch[self.null] = 0.0
         return self.scratch
@@ -83,6 +85,11 @@ class Statistic(Protocol):
 
 class Form(Protocol):
     """A function of a unit that has a length, summed over units after clipping."""
+
+    @property
+    def long_blocks(self) -> bool:
+        """Whether adding up partial sums costs more than short blocks, in the cache, save."""
+        ...
 
     def measure(self, block: Block) -> FloatArray:
         """Numbers of each unit for which its row is needed, a row of them per unit, maybe none.

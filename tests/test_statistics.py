@@ -134,7 +134,9 @@ def test_nulls_add_nothing_and_keep_their_place() -> None:
         if not (
             isinstance(form, Gradients) and form.L.any()
         ):  # zero is off the centre, null is not
-            assert np.array_equal(one.clipped_sum(1.0)[:4], other.clipped_sum(1.0)[:4])
+            # But for the last digits: blocks with a null are added last.
+            sums = one.clipped_sum(1.0)[:4], other.clipped_sum(1.0)[:4]
+            np.testing.assert_allclose(*sums, rtol=0, atol=1e-11)
             assert one.beyond(1e-9) == other.beyond(1e-9) == 2997
     assert spoiled.total(ClippedMean(0.0, 1.0))[1] == 2997
 
@@ -156,4 +158,4 @@ def test_blocks_are_aligned_whatever_comes_in() -> None:
 def test_blocks_fit_into_a_cache(d: int) -> None:
     rows = block_size(d)
     assert 16 <= rows <= 4096 and rows & (rows - 1) == 0
-    assert rows == 16 or rows * d <= 65_536
+    assert rows == 16 or rows * d <= 131_072

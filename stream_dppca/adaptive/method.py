@@ -26,9 +26,10 @@ from ..calibration import gaussian_mu
 from ..errors import BatchSizeError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
-from ..oja import orthonormal
+from ..oja import column_signs, orthonormal
 from ..statistics import Form, Rows
 from .correlated import DECAYS, CorrelatedRelease, Released
+from .eigen import leading
 from .estimate import RunningEstimate
 from .queries import Gradients, SecondMoments, unpack
 from .radius import FIRST, LAST, count_of_counts, noisy_radius, radius
@@ -164,15 +165,19 @@ class MomentMethod(AdaptiveMethod):
     """For few features: theta is the clipped second moment itself, W its top eigenvectors."""
 
     def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
-        d = W.shape[0]
+        d, k = W.shape
         sampling = 0.5 * rows * gaussian_mu(epsilon, delta) ** 2 / d**1.5
+        # Clipping at the median turns the first component where records are not elliptical: with
+        # 784 features by .07 on Fashion-MNIST, at .86 by .03. There noise allows it: 10 % more on
+        # eigenvalues 1/i. Up to 64 features, and for more components, it would be the larger error.
+        tightest = 0.5 + 0.36 / k**2 * min(max(d - 64, 0) / 448, 1.0)
         super().__init__(
             W=W,
             epsilon=epsilon,
             delta=delta,
             rows=rows,
             # The more the noise matters, the tighter the clip.
-            quantile=0.5 + 0.45 * sampling / (sampling + 2),
+            quantile=tightest + (0.95 - tightest) * sampling / (sampling + 2),
             sampling=sampling,
             size=W.shape[1] * (d + 1) / 2,  # of theta W: off the diagonal the variance is 1/2
         )
@@ -191,10 +196,9 @@ class MomentMethod(AdaptiveMethod):
     def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
         white = self.whitener(released.weights, released.y, gain=unit)
         self.estimate.add(white, self.whitener, view=lambda v: unpack(v) @ self.W)
-        k = self.W.shape[1]
-        values, vectors = np.linalg.eigh(unpack(self.estimate.theta))
-        self.W = orthonormal(vectors[:, : -k - 1 : -1], like=self.W)
-        return np.asarray(values[: -k - 1 : -1])
+        values, vectors = leading(unpack(self.estimate.theta), self.W.shape[1])
+        self.W = orthonormal(vectors, like=self.W)
+        return values
 
 
 class GradientMethod(AdaptiveMethod):
@@ -273,6 +277,11 @@ class GradientMethod(AdaptiveMethod):
             self.gain = math.sqrt(k / d)
         cosine = math.sqrt(max(1 - 1 / self.estimate.signal, 0.0))
         self.gain = max(self.gain, min(2 * self.gain, (2 / (d * k)) ** 0.25), cosine)
+        if k == 1:
+            V = orthonormal(self.estimate.theta, like=self.V)
+            self.V = V * column_signs(V, self.estimate.theta)
+            self.W = V * column_signs(V, self.W)
+            return np.asarray(self.L[0])
         U, _, Vt = np.linalg.svd(self.estimate.theta, full_matrices=False)
         self.V = U @ Vt
         values, turn = np.linalg.eigh(self.L)

@@ -10,7 +10,9 @@ exceeds its bound by rounding.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +23,7 @@ __all__ = ["Gradients", "SecondMoments", "length_slack", "pack", "unpack"]
 
 #: How loudly the mean clip factor is measured; it costs sqrt(1 + SIDE^2/4) - 1 = 0.3 % more noise.
 SIDE = 0.15
+_TILE = 64
 
 
 def length_slack(d: int, k: int) -> float:
@@ -52,6 +55,8 @@ class Gradients:
 
     W: FloatArray  #: d x k, orthonormal columns
     L: FloatArray  #: k x k, symmetric: the centre is W L
+
+    long_blocks: ClassVar[bool] = False
 
     def measure(self, block: Block) -> FloatArray:
         """p_i as computed: the gradients are x_i p_i^T with exactly this p_i."""
@@ -107,6 +112,8 @@ class SecondMoments:
         over the units.
     """
 
+    long_blocks: ClassVar[bool] = True
+
     def measure(self, block: Block) -> FloatArray:
         """|x_i|^2 from above: d roundings of its own, a few of y_i, and several times that."""
         slack = 8 * (block.X.shape[1] + 8) * ROUNDOFF
@@ -139,14 +146,31 @@ def pack(S: FloatArray) -> FloatArray:
     >>> unpack(pack(S)).round(12).tolist()
     [[1.0, 2.0], [2.0, 5.0]]
     """
-    i, j = np.triu_indices(len(S))
-    return np.asarray(S[i, j] * np.where(i == j, 1.0, math.sqrt(2)))
+    d = len(S)
+    packed = np.empty(d * (d + 1) // 2)
+    for i, row in enumerate(_rows(packed, d)):
+        np.multiply(S[i, i:], math.sqrt(2), out=row)
+        row[0] = S[i, i]
+    return packed
 
 
 def unpack(v: FloatArray) -> FloatArray:
     """The symmetric matrix of a packed vector."""
     d = math.isqrt(2 * len(v))
-    i, j = np.triu_indices(d)
     S = np.zeros((d, d))
-    S[i, j] = S[j, i] = v / np.where(i == j, 1.0, math.sqrt(2))
+    for i, row in enumerate(_rows(v, d)):
+        np.divide(row, math.sqrt(2), out=S[i, i:])
+        S[i, i] = row[0]
+    for start in range(0, d, _TILE):  # transposed by tiles, which fit into the cache
+        rows, rest = slice(start, start + _TILE), slice(start + _TILE, None)
+        S[rest, rows] = S[rows, rest].T
+        S[rows, rows] += np.triu(S[rows, rows], 1).T
     return S
+
+
+def _rows(packed: FloatArray, d: int) -> Iterator[FloatArray]:
+    """The rows of the triangle, each from the diagonal on: views of the packed vector."""
+    start = 0
+    for length in range(d, 0, -1):
+        yield packed[start : start + length]
+        start += length

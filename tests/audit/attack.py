@@ -1,18 +1,8 @@
-"""Attacks on the whole estimator: canaries, what the attacker sees, and what it proves.
+"""Attacks on the adaptive method and the scout: canaries, and the table of all audits.
 
-The attacker of differential privacy knows every record but one, the *canary*, and sees everything
-that is released. In each batch of a stream a coin puts one of two contents into the canary's slot;
-the attacker scores what it saw and says which. Error rates bounded from above (Clopper-Pearson)
-bound what the release spends from below:
-
-    mu_lb = Phi^-1(1 - FPR_ub) - Phi^-1(FNR_ub)
-
-and correct code has mu_lb <= mu but with probability `ALPHA`. Every number here that the code also
-computes (mu, sensitivities, sds) is computed again, from the formulas of docs/privacy.md.
-
-`Spy` stands between the estimator and its noise and writes down what was released; it changes
-nothing. Streams go through `DPPCA.learn_array`, so buffer, method, calibration and noise are those
-of production; only the seed is not.
+Streams go through `DPPCA.learn_array`, so buffer, method, calibration and noise are those of
+production; only the seed is not. `evidence` has what an attacker sees and what that proves,
+`paper` the attacks on the paper's method.
 """
 
 from __future__ import annotations
@@ -28,327 +18,34 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
 
 from stream_dppca import DPPCA
 from stream_dppca.adaptive import method as adaptive
 from stream_dppca.adaptive import scout
 from stream_dppca.adaptive.correlated import CorrelatedRelease, Weights
 from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts
+from stream_dppca.arrays import FloatArray
 from stream_dppca.noise import SeededNoise
-from stream_dppca.paper import histogram as algorithm4
-from stream_dppca.paper import mean as algorithm5
-from stream_dppca.paper.mean import MeanBudget
+from tests.audit import paper
+from tests.audit.evidence import (
+    ALPHA,
+    BATCH,
+    DELTA,
+    EPSILON,
+    Statistic,
+    gaussian_mu,
+    independence,
+    ks,
+    mu_lb,
+    mu_lb_of_guesses,
+    spied,
+)
 from tests.conftest import FrozenNoise
 
-FloatArray = NDArray[np.float64]
-
-#: False-alarm probability of one statistic on correct code. The suite computes fewer than 60.
-ALPHA = 1e-6
-EPSILON, DELTA, BATCH = 2.0, 0.02, 2048  # loud: what is wrong shows in a few thousand batches
 COUNTS = count_of_counts(FIRST, LAST)  # of the search for the range, a public number
 #: Of the running sums: faster than in production, so that a batch is in `AGES` releases only.
 DECAYS = (0.5, 0.7)
 AGES = 6
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """What an audit measured, and the most that correct code may show."""
-
-    name: str
-    value: float
-    limit: float
-
-    @property
-    def caught(self) -> bool:
-        return not self.value <= self.limit
-
-
-# Statistics
-
-
-def error_bound(errors: int, trials: int) -> float:
-    """Clopper-Pearson: the rate is below this but with probability ALPHA/2."""
-    return 1.0 if errors == trials else stats.beta.isf(ALPHA / 2, errors + 1, trials - errors)
-
-
-def rate_floor(hits: int, trials: int) -> float:
-    return 1 - error_bound(trials - hits, trials)
-
-
-def mu_lb(scores: FloatArray, coins: NDArray[np.bool_]) -> float:
-    """Lower bound on mu from scores that are higher where the coin is 1."""
-    held_out = len(scores) // 8  # chooses the threshold and is not counted
-    # Between the quartiles: a median of two values that noise does not blur is one of them.
-    threshold = np.quantile(scores[:held_out], [0.25, 0.75]).mean()
-    return mu_lb_of_guesses(scores[held_out:] > threshold, coins[held_out:])
-
-
-def mu_lb_of_guesses(guess: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
-    fpr = error_bound(int((guess & ~truth).sum()), int((~truth).sum()))
-    fnr = error_bound(int((~guess & truth).sum()), int(truth.sum()))
-    return float(stats.norm.isf(fpr) - stats.norm.ppf(fnr))
-
-
-def ks(sample: FloatArray) -> float:
-    """-log10 of the p-value of `sample` being standard normal."""
-    return -math.log10(max(stats.kstest(sample, "norm").pvalue, 1e-300))
-
-
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """mu by bisection on the Gaussian trade-off, apart from stream_dppca.calibration."""
-    low, high = 1e-6, 100.0
-    while high - low > 1e-12:
-        mu = (low + high) / 2
-        reach = stats.norm.cdf(mu / 2 - epsilon / mu)
-        reach -= math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
-        low, high = (mu, high) if reach <= delta else (low, mu)
-    return low
-
-
-# What the attacker sees
-
-
-@dataclass(frozen=True)
-class Call:
-    """One question to the noise source: the exact answer and the released one."""
-
-    exact: FloatArray
-    noisy: FloatArray
-
-    @property
-    def noise(self) -> FloatArray:
-        return self.noisy - self.exact
-
-
-class Spy:
-    """A seeded source that keeps what was asked and answered in this batch."""
-
-    def __init__(self, seed: int) -> None:
-        self._source: Any = SeededNoise(seed)
-        self.gaussians: list[Call] = []
-        self.laplaces: list[Call] = []
-
-    def at_batch(self, batch: int) -> Spy:
-        spy = Spy.__new__(Spy)
-        spy._source, spy.gaussians, spy.laplaces = self._source.at_batch(batch), [], []
-        self.last = spy
-        return spy
-
-    def gaussian(self, query: FloatArray, **how: Any) -> FloatArray:
-        noisy = self._source.gaussian(query, **how)
-        self.gaussians.append(Call(np.ravel(query), np.ravel(noisy)))
-        return noisy
-
-    def gaussian_each(self, count: int, **how: Any) -> Callable[[float], float]:
-        release = self._source.gaussian_each(count, **how)
-
-        def spied(number: float) -> float:
-            noisy = release(number)
-            self.gaussians.append(Call(np.array([float(number)]), np.array([noisy])))
-            return noisy
-
-        return spied
-
-    def laplace(self, counts: Any, **how: Any) -> Any:
-        noisy = self._source.laplace(counts, **how)
-        self.laplaces.append(Call(counts.astype(float), noisy.astype(float)))
-        return noisy
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
-
-    @property
-    def heard(self) -> list[Call]:
-        """What was asked in this batch, by whatever source was made of this one."""
-        return self.gaussians + (vars(self)["last"].heard if "last" in vars(self) else [])
-
-
-def spied(seed: int, d: int, **settings: Any) -> DPPCA:
-    features = tuple(f"x{i}" for i in range(d))
-    settings = {"epsilon": EPSILON, "delta": DELTA, "batch_size": BATCH} | settings
-    settings = {"center": "none", "scales": None} | settings
-    pca = DPPCA(features=features, seed=seed, **settings)
-    pca._noise = Spy(seed)
-    return pca
-
-
-# The paper's method
-
-D = 4
-W0 = np.array([[0.5], [0.5], [-0.5], [-0.5]])
-CORNERS = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, -1.0, 1.0, -1.0]]) / 2
-SUBSETS = 18  # ceil(4 ln(1/(delta zeta))/epsilon)
-PAIRS = BATCH // 4 // SUBSETS  # in one subset
-
-
-@dataclass
-class PaperRun:
-    """A stream with two coins a batch: a record of the first half, a record of the second."""
-
-    first: list[bool] = field(default_factory=list)
-    second: list[bool] = field(default_factory=list)
-    corner: list[int] = field(default_factory=list)
-    counts: list[FloatArray] = field(default_factory=list)  # Algorithm 4, two bins
-    laplace: list[FloatArray] = field(default_factory=list)
-    histogram: list[FloatArray] = field(default_factory=list)  # noise over its sd
-    mean: list[FloatArray] = field(default_factory=list)  # released, over its noise sd
-    noise: list[FloatArray] = field(default_factory=list)  # its noise over its sd
-    components: list[FloatArray] = field(default_factory=list)  # published, over the noise sd
-
-
-def paper_budget() -> MeanBudget:
-    """mu and delta of Algorithm 5: a tenth of mu^2 and half of delta for the histograms."""
-    mu = gaussian_mu(EPSILON + math.log1p(-DELTA / 2), DELTA / 2)
-    return MeanBudget(mu * math.sqrt(0.1), mu * math.sqrt(0.9), DELTA / 2)
-
-
-def paper_batch(first: bool, second: bool, corner: FloatArray) -> FloatArray:
-    """Two full bins of nine eigenvalues each in the first half; zeros in the second."""
-    X = np.zeros((BATCH, D))
-    a = np.array([1.0, 1.0, 0.5, 0.5]) * 2**0.0625  # |g|^2 in the middle of its bin
-    size = np.where(np.arange(BATCH // 2) // (2 * PAIRS) < SUBSETS // 2, 1.0, 2.0)
-    X[: BATCH // 2] = a * size[:, None]
-    X[0 : BATCH // 2 : 2] = 0.0
-    if first:  # one record moves the eigenvalue of its subset from one bin to the other
-        X[1] = a * (16 * PAIRS - (PAIRS - 1)) ** 0.25
-    X[-1] = corner_record(corner, second)
-    X[-100:-96] = np.nan
-    return X
-
-
-def corner_record(corner: FloatArray, positive: bool) -> FloatArray:
-    """A record whose gradient x (x.w) is truncated to this corner of the box, or the opposite."""
-    along = (np.sign(corner) * W0[:, 0] > 0) == positive  # stress these: the sign of x.w is theirs
-    return 1e6 * np.sign(corner) * np.where(along, 3.0, 1.0)
-
-
-def run_paper(n: int, seed: int = 11) -> PaperRun:
-    # A small step: components are linear in the mean.
-    pca = spied(seed, D, method="paper", step=lambda t: 0.05)
-    rng, run, budget = np.random.default_rng(seed), PaperRun(), paper_budget()
-    half = BATCH // 2
-    for t in range(n):
-        first, second = rng.random(2) < 0.5
-        corner = t // 2 % 2
-        pca._method.W = W0
-        pca.learn_array(paper_batch(first, second, CORNERS[corner]))
-        seen, release = pca._noise.last, pca.last_release
-        assert release is not None
-        histogram, mean = seen.gaussians
-        root = 4.0 * math.sqrt(2 * release.range)
-        R = 3 * root * math.log(half * D / 0.01)
-        sd = 2 * R * math.sqrt(D) / half / budget.mu_mean
-        run.first.append(bool(first))
-        run.second.append(bool(second))
-        run.corner.append(corner)
-        run.counts.append(seen.laplaces[0].noisy)
-        run.laplace.append(seen.laplaces[0].noise)
-        run.histogram.append(histogram.noise * budget.mu_histogram / math.sqrt(2 * D))
-        run.mean.append(mean.noisy / sd)
-        run.noise.append(mean.noise / sd)
-        run.components.append(np.array(release.components[0]) / sd)
-    return run
-
-
-def paper_mean_canary(run: PaperRun) -> list[Statistic]:
-    """A1: opposite corners of the box, along 1 and along alternating signs."""
-    corner, coins, mean = np.array(run.corner), np.array(run.second), np.array(run.mean)
-    return [
-        Statistic(f"corner {i}", mu_lb((mean @ CORNERS[i])[on], coins[on]), paper_budget().mu_mean)
-        for i, on in enumerate((corner == 0, corner == 1))
-    ]
-
-
-def paper_difference(run: PaperRun) -> list[Statistic]:
-    """A2: the difference of two batches' releases; two records, so sqrt 2 mu."""
-    coins = np.array(run.second)
-    score = np.einsum("ij,ij->i", np.array(run.mean), CORNERS[np.array(run.corner)])
-    apart = coins[::2] != coins[1::2]
-    difference = (score[::2] - score[1::2])[apart]
-    limit = math.sqrt(2) * paper_budget().mu_mean
-    return [Statistic("difference", mu_lb(difference, coins[::2][apart]), limit)]
-
-
-def paper_law(run: PaperRun) -> list[Statistic]:
-    """A5: the noise has the stated law, coordinate by coordinate and batch by batch."""
-    limit = -math.log10(ALPHA)
-    laplace = np.concatenate(run.laplace)
-    a = math.exp(-EPSILON / 2)
-    zeros = stats.binomtest(int((laplace == 0).sum()), laplace.size, (1 - a) / (1 + a)).pvalue
-    tail = stats.binomtest(int((abs(laplace) >= 2).sum()), laplace.size, 2 * a**2 / (1 + a)).pvalue
-    return [
-        Statistic("mean", ks(np.concatenate(run.noise)), limit),
-        Statistic("histogram", ks(np.concatenate(run.histogram)), limit),
-        Statistic("laplace", -math.log10(max(min(zeros, tail), 1e-300) * 2), limit),
-        *independence(np.array(run.noise)),
-    ]
-
-
-def paper_laplace_canary(run: PaperRun) -> list[Statistic]:
-    """A6: one record moved between two full bins: a likelihood ratio of e^epsilon at most."""
-    counts, coins = np.array(run.counts), np.array(run.first)
-    half = SUBSETS // 2
-    event = (counts[:, 0] <= half - 1) & (counts[:, 1] >= half + 1)
-    hit = rate_floor(int(event[coins].sum()), int(coins.sum()))
-    false = error_bound(int(event[~coins].sum()), int((~coins).sum()))
-    return [Statistic("log likelihood ratio", math.log(hit / false), EPSILON)]
-
-
-def paper_public_stream(run: PaperRun) -> list[Statistic]:
-    """A7: one stream, a coin in each batch, seen through the published components alone."""
-    score = np.einsum("ij,ij->i", np.array(run.components), CORNERS[np.array(run.corner)])
-    return [Statistic("components", mu_lb(score, np.array(run.second)), paper_budget().mu_mean)]
-
-
-def lone_bins() -> list[Statistic]:
-    """A3: what one record alone in its bins can bring up. Many lone bins show it at once."""
-    labels = np.arange(100_000)
-    found, _ = algorithm4.private_histogram(
-        labels, epsilon=EPSILON, delta=DELTA, noise=SeededNoise(5)
-    )
-    n, trials, budget = 512, 1000, MeanBudget.split(EPSILON, DELTA)
-    G = np.repeat(np.arange(n)[:, None] * 1e6, D, axis=1)
-    null = np.zeros(n, dtype=bool)
-    up = sum(
-        algorithm5.private_mean(G, null, eigenvalue=1.0, budget=budget, noise=noise) is not None
-        for noise in map(SeededNoise, range(trials))
-    )
-    # All d coordinates have some bin up if each has one of its n.
-    most = (1 - (1 - budget.delta_threshold) ** (n / D)) ** D
-    return [
-        Statistic("Algorithm 4", rate_floor(len(found), len(labels)), DELTA),
-        Statistic("Algorithm 5", rate_floor(up, trials), most),
-    ]
-
-
-def paper_halves() -> list[Statistic]:
-    """A4: with the noise frozen, each half leaves what the other half releases bit-equal."""
-
-    def seen(slot: int, record: Any) -> tuple[bytes, bytes]:
-        pca = spied(3, D, method="paper")
-        pca._method.W = W0
-        X = paper_batch(False, False, CORNERS[1])
-        X[slot] = record
-        pca.learn_array(X)
-        heard = pca._noise.last
-        return tuple(
-            b"".join(c.noisy.tobytes() for c in kind) for kind in (heard.laplaces, heard.gaussians)
-        )
-
-    # A null in the first half leaves its eigenvalue in its bin, so the range is as it was.
-    first = seen(1, math.nan)[1] != seen(1, 1.09)[1]
-    slot, canary = BATCH // 2 + 1, corner_record(CORNERS[1], True)
-    second = seen(slot, canary)[0] != seen(slot, math.nan)[0]
-    return [
-        Statistic("a first-half record changed the mean", float(first), 0.0),
-        Statistic("a second-half record changed the range", float(second), 0.0),
-    ]
-
-
-# The adaptive method
 
 
 @dataclass
@@ -514,18 +211,6 @@ def adaptive_law(run: AdaptiveRun) -> list[Statistic]:
     ]
 
 
-def independence(noise: FloatArray) -> list[Statistic]:
-    """Noise, a row a batch: between batches and between coordinates, in sds of the estimate."""
-    n, m = noise.shape
-    lags = [abs((noise[lag:] * noise[:-lag]).sum()) / math.sqrt((n - lag) * m) for lag in (1, 2, 3)]
-    sums = noise.sum(axis=1) ** 2 / m
-    limit = 6.0
-    return [
-        Statistic("between batches", max(lags), limit),
-        Statistic("between coordinates", abs(sums.mean() - 1) * math.sqrt(n / 2), limit),
-    ]
-
-
 def column_length(form: str) -> list[Statistic]:
     """What a batch weighs in all releases together, with the running sums of production.
 
@@ -574,8 +259,8 @@ def slots(**settings: Any) -> list[Statistic]:
     """A record that turns bad changes what its own batch is asked, and no later boundary."""
 
     def run(record: Any) -> tuple[list[int], list[FloatArray]]:
-        pca = spied(7, D, **settings)
-        X = np.random.default_rng(7).standard_normal((2 * BATCH, D))
+        pca = spied(7, 4, **settings)
+        X = np.random.default_rng(7).standard_normal((2 * BATCH, 4))
         X[5] = record
         seen, asked = [], []
         for block in np.array_split(X, 7):
@@ -723,16 +408,16 @@ def scout_script() -> list[Statistic]:
 
 
 # By name. Those alone make streams of their own.
-PAPER: dict[str, Callable[[PaperRun], list[Statistic]]] = {
-    "A1 mean canary": paper_mean_canary,
-    "A2 difference": paper_difference,
-    "A5 law": paper_law,
-    "A6 laplace canary": paper_laplace_canary,
-    "A7 public stream": paper_public_stream,
+PAPER: dict[str, Callable[[paper.PaperRun], list[Statistic]]] = {
+    "A1 mean canary": paper.mean_canary,
+    "A2 difference": paper.difference,
+    "A5 law": paper.law,
+    "A6 laplace canary": paper.laplace_canary,
+    "A7 public stream": paper.public_stream,
 }
 PAPER_ALONE: dict[str, Callable[[], list[Statistic]]] = {
-    "A3 lone bins": lone_bins,
-    "A4 halves": paper_halves,
+    "A3 lone bins": paper.lone_bins,
+    "A4 halves": paper.halves,
     "slots": lambda: slots(method="paper"),
 }
 ADAPTIVE: dict[str, Callable[[AdaptiveRun], list[Statistic]]] = {
@@ -761,7 +446,7 @@ def audit(kind: str, name: str, n: int) -> list[Statistic]:
     if kind == "scout":
         return SCOUT[name](run_scout(n)) if name in SCOUT else SCOUT_ALONE[name]()
     if kind == "paper":
-        return PAPER[name](run_paper(n)) if name in PAPER else PAPER_ALONE[name]()
+        return PAPER[name](paper.run(n)) if name in PAPER else PAPER_ALONE[name]()
     if name in ADAPTIVE:
         return ADAPTIVE[name](run_adaptive(kind, n))
     return ADAPTIVE_ALONE[name](kind)

@@ -36,7 +36,7 @@ from stream_dppca.learned.statistics import (
 )
 from stream_dppca.learned.warmup import WarmUp
 from stream_dppca.noise import SeededNoise
-from tests.audit.attack import gaussian_mu
+from tests.audit.evidence import gaussian_mu
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -115,8 +115,8 @@ MUTANTS = (
     Mutant(
         "1/B for 1/(B/2)",
         "paper.mean:private_mean",
-        "_UNIT_ROUNDOFF * M) / n",
-        "_UNIT_ROUNDOFF * M) / (2 * n)",
+        "ROUNDOFF * M) / n",
+        "ROUNDOFF * M) / (2 * n)",
         "A1 mean canary",
         PAPER,
         2400,

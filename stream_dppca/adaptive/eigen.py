@@ -1,0 +1,50 @@
+"""Leading eigenvectors of a symmetric matrix that has been released: post-processing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import FloatArray
+
+__all__ = ["leading"]
+
+#: From this size on, and for few vectors of many, an iteration is faster than all eigenvectors:
+#: measured at 5 of 100 (2 ms against 4 ms) and 5 of 1000 (100 ms against 400 ms).
+_ITERATE = 128
+_MOST_OF = 12
+#: Of an eigenvalue, relatively. Noise is many orders larger.
+_TOLERANCE = 1e-10
+
+
+def leading(S: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
+    """The k largest eigenvalues, largest first, and their eigenvectors as columns.
+
+    Examples
+    --------
+    >>> values, vectors = leading(np.diag([1.0, 3.0, 2.0]), 2)
+    >>> values.tolist(), np.abs(vectors).tolist()
+    ([3.0, 2.0], [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    """
+    d = len(S)
+    if d >= _ITERATE and k * _MOST_OF <= d:
+        found = _by_iteration(S, k)
+        if found is not None:
+            return found
+    values, vectors = np.linalg.eigh(S)
+    return values[: -k - 1 : -1], vectors[:, : -k - 1 : -1]
+
+
+def _by_iteration(S: FloatArray, k: int) -> tuple[FloatArray, FloatArray] | None:
+    """The same by Lanczos iteration, or None if it does not converge."""
+    from scipy.sparse.linalg import ArpackError, eigsh  # a third of a second: only if needed
+
+    # The same start for the same matrix: a restored model continues bit by bit.
+    start = np.random.default_rng(0).standard_normal(len(S))
+    try:
+        values, vectors = eigsh(
+            S, k=k, which="LA", v0=start, tol=_TOLERANCE, ncv=max(4 * k + 1, 20), maxiter=200
+        )
+    except ArpackError:  # not converged, or a matrix of zeros
+        return None
+    order = np.argsort(values)[::-1]
+    return np.asarray(values[order]), np.asarray(vectors[:, order])

@@ -232,11 +232,20 @@ class DPPCA(base.MiniBatchTransformer):
             _release_of,
             outcome,
             self.components,
+            self._status(outcome),
             self._projector(),
             self._slots.features,
-            (t, t * self.batch_size),
+            t,
+            t * self.batch_size,
             self.privacy,
         )
+
+    def _status(self, outcome: Outcome) -> Status:
+        if outcome.skipped == WARMING_UP:
+            return "warming_up"
+        if not self._learned:
+            return "nothing_learned"
+        return "learned" if outcome.skipped is None else "skipped"
 
     # What has been learned
 
@@ -573,25 +582,32 @@ class DPPCA(base.MiniBatchTransformer):
         yield {"features": names, "epsilon": 20.0, "delta": 1e-3, "batch_size": 40}
 
 
+def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values.tolist())
+
+
+def _has_learned(state: dict[str, Any], release: Release | None) -> bool:
+    """If a saved model has components; older states do not say, but their releases do."""
+    if "learned" in state:
+        return bool(state["learned"])
+    return release is not None and (not release.skipped or release.batch > 1)
+
+
 def _release_of(
     outcome: Outcome,
     components: FloatArray,
+    status: Status,
     found: Projector | None,
     features: tuple[Any, ...],
-    counts: tuple[int, int],
+    batch: int,
+    n_seen: int,
     privacy: PrivacyStatement,
 ) -> Release:
-    """A release of batch `counts[0]`, after `counts[1]` slots."""
-    status: Status = "learned" if outcome.skipped is None else "skipped"
-    if outcome.skipped == WARMING_UP:
-        status = "warming_up"
-    elif found is None:
-        status = "nothing_learned"
     clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
     return Release(
         status=status,
-        batch=counts[0],
-        n_seen=counts[1],
+        batch=batch,
+        n_seen=n_seen,
         features=features,
         components=tuple(map(tuple, components.tolist())),
         spread=_numbers(outcome.spread),
@@ -610,14 +626,3 @@ def _release_of(
         deviation=None if found is None else _numbers(found.deviation),
         clamp=_numbers(clamp),
     )
-
-
-def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
-    return None if values is None else tuple(values.tolist())
-
-
-def _has_learned(state: dict[str, Any], release: Release | None) -> bool:
-    """If a saved model has components; older states do not say, but their releases do."""
-    if "learned" in state:
-        return bool(state["learned"])
-    return release is not None and (not release.skipped or release.batch > 1)

@@ -37,9 +37,7 @@ UNIT = "record"
 
 #: Settings that states may lack, with the value under which the estimator works as it did before it
 #: had the setting. That value need not be the default of today.
-AS_BEFORE: Mapping[str, Any] = MappingProxyType(
-    {"sampler": "exact", "memory": "auto", "missing": "null"}
-)
+AS_BEFORE: Mapping[str, Any] = MappingProxyType({"memory": "auto", "missing": "null"})
 
 
 def sections(state: Any) -> dict[str, Any]:

@@ -6,7 +6,8 @@ in what is released or follow from it afterwards, so batches whose means differ 
 covariance, and nulls and clip weights divide out.
 
 Every batch has the same weight. Least squares would give early batches more, because the noise of
-their releases cancels better; on a stream whose batches differ that turns the component.
+their releases cancels better; on a stream whose batches differ that turns the component. To hold
+back the newest two only saves 9 % of the noise, and lost as much on host telemetry.
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""The benchmark on real streams: its truth, its measures, and one small run of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import real, real_data
+from benchmarks.real_data import SETS, Missing, Paths, explained, sine, truth
+
+HOST = next(data for data in SETS if data.name == "host-levels")
+
+
+def test_truth_is_the_pca_of_complete_records() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5000, 4)) * [1.0, 1e3, 1e-3, 1.0] + 7
+    X[:, 1] += 1e3 * X[:, 0]
+    X[:, 3] = 2.5  # never varies
+    X[::10, 2] = np.nan
+    found = truth(X)
+    whole = X[np.isfinite(X).all(axis=1)]
+    correlation = np.corrcoef(whole[:, :3].T)
+    assert found.values[:3] == pytest.approx(np.linalg.eigvalsh(correlation)[::-1])
+    assert sine(found.vectors[:3, :1], np.linalg.eigh(correlation)[1][:, -1:]) < 1e-9
+    assert np.abs(found.vectors[3, :3]).max() < 1e-12
+
+
+def test_shares_of_variance() -> None:
+    rng = np.random.default_rng(1)
+    Z = rng.normal(size=(1000, 3)) * [3.0, 1.0, 1.0]
+    assert explained(Z, Z) == pytest.approx(1.0)
+    assert explained(Z, Z[:, :1] * 5 + 2) == pytest.approx(9 / 11, abs=0.05)
+    assert sine(np.eye(3)[:, :1], np.eye(3)[:, 1:2]) == pytest.approx(1.0)
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(Missing, match="no file"):
+        real_data.smd_interleaved(Paths(smd=Path("nowhere.npz")))
+
+
+def test_the_recording_is_committed() -> None:
+    X = HOST.load(Paths())
+    assert X.shape[1] == 28 and len(X) >= 16 * HOST.batch_size and np.isfinite(X).all()
+    assert Paths().host.stat().st_size < 1_000_000
+
+
+def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = replace(HOST, load=lambda paths: HOST.load(paths)[: 5 * 1390])
+    monkeypatch.setattr(real, "SETS", (short,))
+    monkeypatch.setattr(sys, "argv", ["real", "--seeds", "1", "--ours", "--out", str(tmp_path)])
+    real.main()
+    cells = json.loads((tmp_path / "real.json").read_text())["cells"]
+    found = cells["host-levels k=1"]
+    assert 0 <= found["sine"][0] <= 1 and found["warm_up"] == 2 and found["plan"] is not None
+    assert "host telemetry, levels" in (tmp_path / "real.md").read_text()
+    assert "| host telemetry, levels |" in real.summary({"cells": cells})

@@ -252,6 +252,7 @@ def main() -> None:
     parser.add_argument("--fashion", type=Path, default=Paths.fashion)
     parser.add_argument("--host", type=Path, default=Paths.host)
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "real.json"
     results = json.loads(file.read_text()) if file.exists() else {"cells": {}}
     if not arguments.render:

@@ -288,7 +288,7 @@ class _LearnedGuess(_Guess):
         noise = cost * 1.8 * self.ratio * math.sqrt(self.d * self.k)
         noise /= n * mu * self.gap
         x = RECORDS * math.sqrt(self.d) / mu / rows
-        real = (0.0045 * math.sqrt(self.d) + 0.05 * x**3) / self.gap
+        real = (0.0045 * math.sqrt(self.d) + 0.06 * x**3) / self.gap
         sampling = 1.15 * self.k * max(self.ratio - self.k, 0.0) / (n * self.gap**2)
         square = sampling + noise**2 + real**2
         return math.sqrt(square / (1 + square))

@@ -35,6 +35,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DPPCAError
 from ..noise import Noise
 from ..secrecy import forget_in_child
 
@@ -122,6 +123,8 @@ class CorrelatedRelease:
             that decides it must be.
         """
         horizon = min(self.horizon, noise.MOST_COORDINATES // query.size)
+        if horizon < 1:
+            raise DPPCAError("so many coordinates need sampler='exact'")
         if self._releases >= horizon:
             self.forget()
         column, first = weights(power, self.decays), not self._sums

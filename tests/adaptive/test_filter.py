@@ -19,6 +19,7 @@ from stream_dppca.adaptive.correlated import (
 from stream_dppca.adaptive.estimate import RunningEstimate
 from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts, noisy_radius, radius
 from stream_dppca.adaptive.whitening import Whitener
+from stream_dppca.errors import DPPCAError
 from stream_dppca.noise import SeededNoise
 from tests.audit.mutants import Mutant
 from tests.conftest import FrozenNoise
@@ -114,6 +115,8 @@ def test_a_new_c_after_the_horizon() -> None:
 
     _, found = releases([np.zeros(2)] * 7, [0.5] * 7, Limited())
     assert [t for t, r in enumerate(found) if r.first] == [0, 3, 6]
+    with pytest.raises(DPPCAError, match="sampler='exact'"):
+        releases([np.zeros(7)], [0.5], Limited())
 
 
 def asked(queries: np.ndarray, powers: list[float]) -> np.ndarray:

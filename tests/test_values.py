@@ -114,8 +114,9 @@ COLUMNS = st.sampled_from([
 
 
 def numeric(cells: np.ndarray) -> np.ndarray:
-    """Refuses arrays in which numpy has turned numbers into text: they are no numbers any more."""
-    if cells.dtype.kind in "SU":
+    """Refuses arrays in which numpy has turned numbers into text or durations: the caller's array
+    does not hold numbers any more."""
+    if cells.dtype.kind in "SUmM":
         raise TypeError
     return cells
 

@@ -18,7 +18,7 @@ from .arrays import FloatArray
 from .batch import Reading
 from .calibration import check_budget
 from .checks import between, one_of, whole
-from .errors import NothingLearnedWarning, ParameterError, StateError
+from .errors import DPPCAError, NothingLearnedWarning, ParameterError, StateError
 from .learned import WARMING_UP, LearnedMethod
 from .method import Method, Outcome
 from .noise import Noise, Sampler, make_noise
@@ -188,6 +188,7 @@ class DPPCA(base.MiniBatchTransformer):
         self._n_batches = 0
         self._release: Release | partial[Release] | None = None
         self._learned = False  # from at least one batch
+        self._interrupted = False  # in the middle of a batch
         self._warned = False  # that there is nothing to transform with
 
     # Learning
@@ -220,14 +221,17 @@ class DPPCA(base.MiniBatchTransformer):
 
     def _run(self, rows: Rows) -> None:
         """A full batch: learn from it, then show the result."""
-        t = self._n_batches + 1
+        self._refuse_if_interrupted()
+        # From here on the records count as used, whatever happens.
+        self._n_batches = t = self._n_batches + 1
+        self._interrupted = True
         with np.errstate(all="ignore"):  # a warning would tell of the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
             if not self._learned and outcome.skipped is None:
                 # From here on, signs follow from release to release.
                 self._method.W = self._method.W * column_signs(self._method.W)
                 self._learned = True
-        self._n_batches = t
+        self._interrupted = False
         self._release = partial(
             _release_of,
             outcome,
@@ -246,6 +250,15 @@ class DPPCA(base.MiniBatchTransformer):
         if not self._learned:
             return "nothing_learned"
         return "learned" if outcome.skipped is None else "skipped"
+
+    def _refuse_if_interrupted(self) -> None:
+        """A batch that ended half-way (Ctrl-C, no memory) has spent budget that no state knows."""
+        if self._interrupted:
+            raise DPPCAError(
+                f"batch {self._n_batches} was interrupted, so this model cannot go on. Restore the "
+                f"last state that was saved, and do not use the first {self.n_seen} records of "
+                "this stream again."
+            )
 
     # What has been learned
 
@@ -377,6 +390,7 @@ class DPPCA(base.MiniBatchTransformer):
 
         The partial batch is not in it: whoever restores reads those records again.
         """
+        self._refuse_if_interrupted()
         release = self.last_release
         return {
             "version": saved.VERSION,

@@ -77,9 +77,16 @@ class SlotBuffer(Forgetful):
                 values = map(number, values)
             self._pack(self._memory, slot * self._stride, *values)
         except Exception:  # whatever a record does wrong, it is a null
-            rows[slot] = np.nan
+            rows[slot] = self._one_by_one(x) if self.reading.partial else np.nan
         self.fill = slot + 1
         return self._close(rows) if self.fill == self.size else None
+
+    def _one_by_one(self, x: Any) -> list[float]:
+        """The values of a record of which some cannot be read, as a frame would read them."""
+        try:
+            return [number(x.get(name)) for name in self.features]
+        except Exception:  # it is not a mapping
+            return [np.nan] * len(self.features)
 
     def put_rows(self, X: NDArray[np.floating[Any]]) -> Iterator[Batch]:
         """Take a slot for each row of an n x d array of float32 or float64.
@@ -107,13 +114,18 @@ class SlotBuffer(Forgetful):
         yield from self.put_rows(self.frame_to_rows(frame))
 
     def frame_to_rows(self, frame: pd.DataFrame) -> FloatArray:
-        """The declared columns of a frame as floats; NaN for what is missing or not a number."""
+        """The declared columns of a frame as floats; NaN for what is missing or not a number.
+
+        The same memory whatever the columns are: one cell that changes a column must not decide
+        where the other rows lie.
+        """
+        X = aligned(len(frame), len(self.features))
         if (where := self._columns(frame)) is not None:
             chosen = frame if where == slice(None) else frame.iloc[:, where]
             if all(map(plain, set(chosen.dtypes.tolist()))):
                 with np.errstate(all="ignore"):
-                    return np.asarray(chosen.to_numpy(), dtype=np.float64)
-        X = np.empty((len(frame), len(self.features)))
+                    X[:] = chosen.to_numpy()
+                return X
         with np.errstate(all="ignore"):
             for j, feature in enumerate(self.features):
                 X[:, j] = column(frame, feature)

@@ -15,7 +15,7 @@ import pytest
 from river import checks, compose
 
 from stream_dppca import DPPCA, InverseTime, NothingLearnedWarning, PublicScaler
-from stream_dppca.errors import BatchSizeError, ParameterError, StateError
+from stream_dppca.errors import BatchSizeError, DPPCAError, ParameterError, StateError
 from stream_dppca.noise import OpenDPNoise, SecureNoise
 from tests.conftest import sine, spiked
 
@@ -419,3 +419,49 @@ def test_scales_from_micro_to_mega() -> None:
         m = model()
         m.learn_array(X * scale)
         assert sine(m.components[0], v) < 0.1
+
+
+@pytest.mark.parametrize("center", ["mean", "none"])
+def test_a_batch_that_was_interrupted_is_used_and_ends_the_model(
+    center: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a batch has spent budget: its records must not come again, nor the model go on."""
+    scales = "learn" if center == "mean" else None
+    pca = DPPCA(features=("a", "b"), epsilon=4.0, delta=1e-4, batch_size=500, center=center,
+                scales=scales)  # fmt: skip
+    X = np.random.default_rng(0).standard_normal((1000, 2))
+    pca.learn_array(X[:500])
+
+    def interrupt(*args: Any, **kwargs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(pca._method), "step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pca.learn_array(X[500:])
+    monkeypatch.undo()
+    assert pca.n_seen == 1000
+    with pytest.raises(DPPCAError, match="batch 2 was interrupted"):
+        pca.learn_array(X[:500])
+    with pytest.raises(DPPCAError, match="first 1000 records"):
+        pca.state()
+
+
+def test_a_missing_key_is_replaced_by_the_centre_as_a_missing_value_is() -> None:
+    rows = []
+    for x in ({"a": 1.0, "b": None}, {"a": 1.0}):
+        pca = DPPCA(features=("a", "b"), epsilon=4.0, delta=1e-4, batch_size=500, missing="center")
+        pca.learn_one(x)
+        assert pca._slots._rows is not None
+        rows.append(pca._slots._rows[0].copy())
+    assert rows[0][0] == rows[1][0] == 1.0
+    assert np.isnan(rows[0][1]) and np.isnan(rows[1][1])
+
+
+def test_one_cell_does_not_decide_where_the_rows_of_a_frame_lie() -> None:
+    pca = DPPCA(features=("a", "b", "c"), epsilon=4.0, delta=1e-4, batch_size=500)
+    plain = pd.DataFrame(np.zeros((64, 3)), columns=["a", "b", "c"])
+    mixed = plain.astype(object)
+    mixed.iloc[7, 2] = "bad"
+    found = [pca._slots.frame_to_rows(frame) for frame in (plain, mixed)]
+    assert {X.ctypes.data % 64 for X in found} == {0}
+    assert {X.strides for X in found} == {(24, 8)}

@@ -113,12 +113,13 @@ COLUMNS = st.sampled_from([
 ])  # fmt: skip
 
 
-def numeric(cells: np.ndarray) -> np.ndarray:
-    """Refuses arrays in which numpy has turned numbers into text or durations: the caller's array
-    does not hold numbers any more."""
-    if cells.dtype.kind in "SUmM":
+def by_numpy(cells: list[Any]) -> pd.Series:
+    """Refuses cells that numpy takes for something else, before anything of ours sees them: numbers
+    beside text or durations become such too, and an array without dimensions becomes its number."""
+    array = np.array(cells)
+    if array.dtype.kind in "SUmM" or any(isinstance(cell, np.ndarray) for cell in cells):
         raise TypeError
-    return cells
+    return pd.Series(array)
 
 
 MAKERS: dict[str, Callable[[list[Any]], pd.Series]] = {
@@ -128,7 +129,7 @@ MAKERS: dict[str, Callable[[list[Any]], pd.Series]] = {
     "arrow": lambda cells: pd.Series(cells).convert_dtypes(dtype_backend="pyarrow"),
     "category": lambda cells: pd.Series(cells).astype("category"),
     "sparse": lambda cells: pd.arrays.SparseArray(cells),
-    "numpy": lambda cells: pd.Series(numeric(np.array(cells))),
+    "numpy": by_numpy,
 }
 
 

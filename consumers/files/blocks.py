@@ -95,7 +95,9 @@ def _npy(source: str, width: int) -> Iterator[Rows]:
     if array.ndim != 2 or array.shape[1] != width or array.dtype.kind not in "fiu":
         raise ConfigurationError(f"{source} must hold numbers of shape (n, {width})")
     for start in range(0, len(array), ROWS):
-        yield np.array(array[start : start + ROWS], dtype=np.float64)
+        with np.errstate(all="ignore"):  # a warning would tell of the records
+            rows = np.array(array[start : start + ROWS], dtype=np.float64)
+        yield rows
 
 
 def _parquet(source: str, features: Sequence[str]) -> Iterator[Rows]:

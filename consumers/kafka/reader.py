@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[import-untyped]
+from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
+from ..errors import ClusterError
 from ..protocols import Bounds, Chunk
 from .client import close_client, translated_errors
 from .config import KafkaConfig
@@ -35,6 +37,9 @@ class KafkaOffsets:
             if self._admin is None:
                 self._admin = KafkaAdminClient(**self._config.client)
             for found in self._admin.describe_topics([self._topic]):
+                error = kafka_errors.for_code(found["error_code"])
+                if error is not kafka_errors.NoError:  # its list of partitions means nothing
+                    raise ClusterError(f"topic {self._topic!r}: {error.__name__}")
                 return frozenset(p["partition_index"] for p in found["partitions"])
             return frozenset()
 

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 __all__ = ["DEFINITIONS", "Definition", "Metrics"]
+
+# They would tell to the microsecond when the first release was made.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Definition(NamedTuple):

@@ -174,7 +174,8 @@ class RangeReader:
         rows = self._codec.decode(chunk.values).reshape(len(offsets), per_message, width)
         # A reader that was assigned anew may bring what has come before.
         piece = _Piece(offsets, rows).cut(self._reached[chunk.partition], int(offsets[-1]) + 1)
-        self._reached[chunk.partition] = int(offsets[-1]) + 1
+        reached = max(self._reached[chunk.partition], int(offsets[-1]) + 1)
+        self._reached[chunk.partition] = reached
         self._put(chunk.partition, piece)
 
     def _put(self, partition: int, piece: _Piece) -> None:

@@ -25,7 +25,7 @@ from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
 from ..model.codecs import Codec
 from ..model.learner import Learner, finish_batch
-from ..model.releases import key_of
+from ..model.releases import key_of, parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
 from ..protocols import Claim, Cluster, FinishedBatch, Membership, Message, Positions, Store
 from .background import Background
@@ -151,14 +151,33 @@ class Task:
                     f"the group has used partition {p} of {topic!r} up to offset {used}, the state "
                     f"of task {self.number} only up to {at}: states are lost. {way_out}"
                 )
-        if self._learner.n_batches == 0:
-            key = key_of(self._config.model, self.number)
-            if any(message.key == key for message in cluster.scan(self._config.output_topic)):
+        for message in cluster.scan(self._config.output_topic):
+            if self._is_ahead(message):
                 raise StateRefused(
-                    f"task {self.number} has no state, but {self._config.output_topic!r} holds a "
-                    f"release of model {self._config.model!r}: the state is lost, and the records "
-                    f"behind that release must not be used again. {way_out}"
+                    f"the state of task {self.number} ends with batch {self._learner.n_batches}, "
+                    f"but {self._config.output_topic!r} holds a release of model "
+                    f"{self._config.model!r} that is later, or was made with another number of "
+                    f"shards: states are lost, and the records behind that release must not be "
+                    f"used again. {way_out}"
                 )
+
+    def _is_ahead(self, message: Message) -> bool:
+        """Whether a published release shows that records were used which our state does not know.
+
+        With another number of shards the tasks had other partitions, so the release of any task
+        counts where we have no state.
+        """
+        known, model = self._learner.n_batches, self._config.model
+        ours = message.key == key_of(model, self.number)
+        if not (ours or message.key.startswith(key_of(model, ""))):
+            return False
+        try:
+            release = parse_release(message.value)
+        except ValueError:
+            return ours and known == 0
+        if ours:
+            return release.batch > known
+        return known == 0 and release.shards != self._config.shards
 
     # The loop
 

@@ -65,7 +65,8 @@ class Watchdog:
             unseen, looked = time.monotonic() - looked, time.monotonic()
             if unseen > min(1.0, self._stall_s / 2):
                 self.beat()  # this thread stood still too: the process was stopped, not hanging
-            self._metrics.loop_age.set(self.age())
+            # To the second, as all that is shown: learning happens in the loop.
+            self._metrics.loop_age.set(int(self.age()))
             if self._stop.is_set():
                 leaving = leaving or time.monotonic()
                 if time.monotonic() - leaving > self._leave_s:

@@ -58,6 +58,13 @@ class Settings(FileSettings, ClusterSettings, OperationSettings):
                 f"`rows_per_message` must be set with format {self.format}: how many vectors do "
                 "your messages hold?"
             )
+        size = rows * len(self.features) * {"float32": 4, "float64": 8}.get(self.format, 0)
+        if size > self.max_message_bytes:
+            raise ValueError(
+                f"`max_message_bytes` must be at least {size} for {rows} vectors of "
+                f"{len(self.features)} features: longer messages are nulls. "
+                f"Found {self.max_message_bytes}."
+            )
         if self.batch_size % rows:
             raise ValueError(
                 f"`batch_size` must be a multiple of `rows_per_message`. Found {self.batch_size} "

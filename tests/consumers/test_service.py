@@ -322,3 +322,11 @@ for _ in range(3):
     for wanted, ending in (("polling:3", -signal.SIGKILL), ("polling:4", 0), ("closing", 0)):
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={CRASH_AT: wanted})
         assert done.returncode == ending
+
+
+def test_no_metric_tells_when_something_happened_to_a_fraction_of_a_second() -> None:
+    metrics = Metrics()
+    metrics.batches.labels(task="0").inc()
+    values = [float(line.rsplit(" ", 1)[1]) for line in metrics.render().decode().splitlines()
+              if not line.startswith("#")]  # fmt: skip
+    assert values and not [v for v in values if v > 1e9 and v != int(v)]

@@ -507,6 +507,34 @@ def test_a_state_that_is_gone_is_refused_even_if_the_offsets_have_expired() -> N
     drain(start_task(memory_log(on)))
 
 
+def test_an_older_state_is_refused_even_if_the_offsets_have_expired() -> None:
+    """A state topic that was restored from a copy lies behind what was released."""
+    on = cluster()
+    fill(on, 3 * BATCH)
+    drain(start_task(memory_log(on)))
+    del on.topics[STATE].partitions[0].entries[1:]
+    on.groups["g"].offsets.clear()
+    assert len(states(on)) == 1
+    with pytest.raises(StateRefused, match="that is later"):
+        start_task(memory_log(on))
+    assert check_output(memory_log(on)) == {0: 3}
+
+
+def test_lost_states_and_another_number_of_shards_are_refused() -> None:
+    """The new task 1 would read a partition that the old task 0 has used."""
+    on = cluster(partitions=2)
+    fill(on, 2 * BATCH, partitions=2)
+    drain(start_task(memory_log(on)))
+    del on.topics[STATE]
+    on.create(STATE, 2, {"cleanup.policy": "compact"})
+    on.groups["g"].offsets.clear()
+    log = memory_log(on)
+    membership = log.join()
+    claim = settled(membership, 2)
+    with pytest.raises(StateRefused, match="another number of shards"):
+        Task(1, log, membership, claim, config(shards=2), Metrics())
+
+
 def test_a_state_of_version_1_resumes() -> None:
     """`states/task-v1.json` was written by the last code of that version: messages of 70 rows, and
     its second batch ended inside the ninth. The rest of that message is given up."""

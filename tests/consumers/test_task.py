@@ -527,7 +527,7 @@ def test_lost_states_and_another_number_of_shards_are_refused() -> None:
     drain(start_task(memory_log(on)))
     del on.topics[STATE]
     on.create(STATE, 2, {"cleanup.policy": "compact"})
-    on.groups["g"].offsets.clear()
+    on.groups.clear()
     log = memory_log(on)
     membership = log.join()
     claim = settled(membership, 2)

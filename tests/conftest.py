@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_dppca.arrays import FloatArray
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.noise import Noise
 from stream_dppca.statistics import Form, Rows
-
-FloatArray = NDArray[np.float64]
 
 
 class FrozenNoise(Noise):

@@ -56,7 +56,8 @@ class ConnectionSettings(Part):
     max_poll_records: int = Field(
         5000,
         ge=1,
-        description="maximum number of messages per read, which together hold at most 65,536 vectors",
+        description="maximum number of messages per read, which together hold at most 65,536 "
+        "vectors",
     )
     fetch_min_bytes: int = Field(
         1, ge=1, description="bytes that a broker collects before it answers a fetch"

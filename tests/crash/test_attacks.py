@@ -144,7 +144,7 @@ def test_the_state_topic_is_compacted(servers: str, fresh_name: Fresh) -> None:
 def test_a_transaction_times_out(servers: str, fresh_name: Fresh) -> None:
     """An owner is stopped inside a transaction until the broker has aborted it, but keeps its place
     in the group. What it then commits is refused, and it loads the last state again."""
-    settings = {"transaction_timeout_s": 1, "session_timeout_s": 20}
+    settings = {"transaction_timeout_s": 3, "session_timeout_s": 60}
     with model(servers, fresh_name("timeout"), **settings) as m:
         m.produce(4 * BATCH)
         instance = m.start(**stop_at("inside_transaction", 2))

@@ -6,6 +6,7 @@ import datetime
 import json
 import struct
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -416,6 +417,19 @@ def test_offsets_that_retention_removed(caplog: pytest.LogCaptureFixture) -> Non
     assert check_output(memory_log(on)) == {0: 4}
     [said] = [r.fields for r in caplog.records if r.msg == "offsets_lost"]  # type: ignore[attr-defined]
     assert (said["offset"], said["resumed_at"]) == (BATCH, 2 * BATCH + 10)
+
+
+def test_the_time_of_commits_is_shown_to_the_hundredth_of_a_second() -> None:
+    """A sum of exact times would tell how long the last commit took, and so what ran beside it."""
+    on = cluster()
+    fill(on, 2 * BATCH)
+    on.on_commit = lambda moment: time.sleep(0.006)
+    task = start_task(memory_log(on))
+    drain(task)
+    seen = task._metrics.registry.get_sample_value
+    total = seen("dppca_commit_seconds_sum")
+    assert seen("dppca_commit_seconds_count") == 2 and total > 0
+    assert total == pytest.approx(round(total, 2), abs=1e-12)
 
 
 def test_a_stretch_of_which_nothing_is_left() -> None:

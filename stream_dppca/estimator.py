@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -190,6 +191,10 @@ class DPPCA(base.MiniBatchTransformer):
         self._learned = False  # from at least one batch
         self._interrupted = False  # in the middle of a batch
         self._warned = False  # that there is nothing to transform with
+
+    def __copy__(self) -> DPPCA:
+        """As a deep copy: a shallow one would share the partial batch with its original."""
+        return copy.deepcopy(self)
 
     # Learning
 
@@ -452,7 +457,7 @@ class DPPCA(base.MiniBatchTransformer):
             restored._learned = _has_learned(state, restored.last_release)
         except StateError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise StateError("method", f"cannot be used: {type(error).__name__}") from None
         return restored
 

@@ -298,14 +298,15 @@ class Model:
         """Check that each number has one payload, the committed one; that there are no gaps; and
         that an older release never follows a newer one."""
         last: dict[Any, int] = {}
-        merged: dict[int, bytes] = {}
+        merged: dict[int, Any] = {}
         newest: dict[int, int] = {}  # of the tasks in the last merged release
         for message in messages:
             release = json.loads(message.value)
             task, batch = release["task"], release["batch"]
             if task == "merged":
                 sources = {source["task"]: source["batch"] for source in release["sources"]}
-                assert merged.setdefault(batch, message.value) == message.value
+                same = message.key, message.value, message.headers
+                assert merged.setdefault(batch, same) == same
                 assert all(sources[t] >= b for t, b in newest.items()), "an older merged one"
                 newest = sources
                 last[task] = batch

@@ -14,10 +14,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from stream_dppca.arrays import FloatArray
+
 from ..model.describe import meaning, status_in_words
 from ..model.releases import Promise, PublishedRelease
 from .deployments import Deployment
-from .history import FloatArray, History, direction
+from .history import History, direction
 from .telemetry import FEATURES
 
 __all__ = ["BAD", "LABEL", "bars", "plain_line", "promise", "screen"]

@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +115,25 @@ def _parquet(source: str, features: Sequence[str]) -> Iterator[Rows]:
             rows = np.empty((batch.num_rows, len(features)))
             for j, name in enumerate(features):
                 column = batch.column(batch.schema.get_field_index(name))
-                rows[:, j] = [number(value) for value in column.to_pylist()]
+                rows[:, j] = [number(value) for value in _cells(column)]
             yield rows
     except (pa.ArrowException, OSError):  # their texts may quote the file
         raise ConfigurationError(f"{source} is not a Parquet file, or a damaged one") from None
+
+
+def _cells(column: Any) -> list[Any]:
+    """The values of a column; None for what Python cannot hold, such as a date in the year 300000.
+
+    `to_pylist` would raise for the whole column.
+    """
+    try:
+        return list(column.to_pylist())
+    except Exception:  # whatever a cell does wrong, it is a null, and the others are not
+
+        def cell(scalar: Any) -> Any:
+            try:
+                return scalar.as_py()
+            except Exception:
+                return None
+
+        return [cell(scalar) for scalar in column]

@@ -115,12 +115,13 @@ def _input_record(
     name: str, learner: Learner, last: StateRecord | None, new_records: bool
 ) -> InputRecord:
     """The record of this input: new, or the last one again."""
-    inputs = () if last is None else last.inputs
-    if last is None or new_records:
-        return InputRecord(name, learner.batch_size, earlier=inputs)
+    if last is None:
+        return InputRecord(name, learner.batch_size)
+    inputs = last.inputs
     if not inputs:  # a state of version 1: all that is known is how many rows were used
-        rows = learner.positions.get(0, 0)
-        return InputRecord(name, learner.batch_size, resumed=UsedInput.of_version_1(name, rows))
+        inputs = (UsedInput.of_version_1(last.input, learner.positions.get(0, 0)),)
+    if new_records:
+        return InputRecord(name, learner.batch_size, earlier=inputs)
     return InputRecord(name, learner.batch_size, earlier=inputs[:-1], resumed=inputs[-1])
 
 

@@ -42,7 +42,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from stream_dppca.arrays import FloatArray
 
 from ..protocols import Cluster, Message
 from .releases import (
@@ -55,8 +56,6 @@ from .releases import (
 )
 
 __all__ = ["Merger", "latest_releases", "merge_releases", "merged_message"]
-
-FloatArray = NDArray[np.float64]
 
 
 def latest_releases(messages: Iterable[Message], model: str) -> dict[int, PublishedRelease]:

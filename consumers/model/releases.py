@@ -225,7 +225,8 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
     """The release as a message: canonical JSON with CloudEvents headers (binary mode).
 
     Its time is rounded down to the second: how long a batch took, to the millisecond, may depend
-    on its records.
+    on its records. A merged release has none. It is not stored before it is published, but made
+    anew by whoever publishes it, and must then be the same message.
     """
     value = json.dumps(
         release.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":")
@@ -239,8 +240,9 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
         "ce_source": f"/stream-dppca/{release.model}",
         "ce_subject": str(release.task),
         "ce_id": f"{release.model}/{release.task}/{numbers}",
-        "ce_time": time,
     }
+    if release.task != "merged":
+        headers["ce_time"] = time
     return Message(
         key=key_of(release.model, release.task),
         value=value,

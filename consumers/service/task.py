@@ -102,12 +102,9 @@ class Task:
             self._ranges = RangeReader(
                 cluster.reader(config.input_topic), config.input_topic, config.codec, metrics,
                 width=len(config.features), size=size, stall_s=config.stall_s,
-                bounds=self.planner.bounds,
             )  # fmt: skip
             self._open.append(self._ranges)
-            # A partition that a state does not know is new: nothing of it has been used.
-            new = "earliest" if self._learner.n_batches else config.start
-            self._ranges.begin(self.planner.begin(self._committed, new))
+            self._ranges.begin(self.planner.begin(self._committed, config.start))
             crashpoints.reach("loaded")
             self._publish_again()
             self.planner.start()
@@ -210,7 +207,7 @@ class Task:
     def _finish(self, batch: FinishedBatch) -> None:
         seconds = finish_batch(self._store, batch)
         self._note_published(batch.message, batch.positions)
-        self._metrics.commit_seconds.observe(seconds)
+        self._metrics.commit_seconds.observe(round(seconds, 2))  # the sum is shown, too
         self._metrics.batches.labels(task=str(self.number)).inc()
         expected = batch.status in ("learned", "warming_up")
         log_event("released", level="info" if expected else "warning", task=self.number,

@@ -40,6 +40,9 @@ __all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "range_share", "s
 #: Weights of a batch in later releases fall as (1 + age)^-power.
 MOMENT_POWER, GRADIENT_POWER = 0.57, 0.65
 
+#: Eigenvalues in a saved state are at most this: those of records of norm 1e18 are below 2^120.
+_LARGEST = 2.0**160
+
 
 def range_share(rows: int, mu: float) -> float:
     """Share of mu^2 for the range: counts with sd 3 % of the batch, for 0.5 to 20 %."""
@@ -302,9 +305,11 @@ class GradientMethod(AdaptiveMethod):
         self.V = checked_basis(state["V"], like=self.V)
         L = np.array(state["L"], dtype=np.float64).reshape(self.L.shape)
         scalars = [float(state[name]) for name in ("bulk", "first_sensitivity", "gain")]
-        if not (np.isfinite([*L.ravel(), *scalars]).all() and np.array_equal(L, L.T)):
+        # With numbers like these, lengths of gradients stay far from overflow: a length that is not
+        # a number, of a record that is, would get through.
+        if not (np.abs([*L.ravel(), *scalars]) <= _LARGEST).all():  # true for NaN
             raise ValueError("not a state of this method")
-        if min(scalars) < 0:
+        if not (np.array_equal(L, L.T) and min(scalars) >= 0 and 0 < scalars[-1] <= 2):
             raise ValueError("not a state of this method")
         self.L = L
         self.bulk, self.first_sensitivity, self.gain = scalars

@@ -32,7 +32,7 @@ import numpy as np
 
 from ..arrays import FloatArray
 from ..noise import Noise
-from ..statistics import Rows, Statistic
+from ..statistics import Block, Rows, Statistic
 from .histograms import hull, locate, spread
 from .standard import CLAMP, FLOOR, Standard
 from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts
@@ -55,6 +55,9 @@ _BALL = 3.0
 _COARSEST = 2.0**-14
 #: With a smaller share of valid records than this, nothing that was found is trusted.
 _ENOUGH = 0.25
+#: Where values are looked for, and how narrow that stretch can become: the octaves go from 2^-64 to
+#: 2^64, and three cells of the first grid are the least that is left.
+_FARTHEST, _NARROWEST = 2.0**66, 2.0**-80
 #: Edges of `LengthCounts` over d: a quarter of an octave each, from 1 to 8. The mean is 1 by
 #: definition of the scales; a quiet start must not lead to a radius below that.
 _LENGTHS = 2.0 ** (np.arange(13) / 4)
@@ -305,7 +308,11 @@ class WarmUp:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned, or raise a ValueError."""
+        """Go on from what `state` returned, or raise a ValueError.
+
+        A state that was tampered with must not bring parameters with which a question overflows or
+        divides by zero: what comes of that would depend on the records.
+        """
         d = self.d
         self._at = int(state["at"])
         if self._at % self._batch or not 0 <= self._at <= self.batches * self._batch:
@@ -313,19 +320,38 @@ class WarmUp:
         self.low, self.high, self.mass = (
             np.array(state[name], dtype=np.float64).reshape(d) for name in ("low", "high", "mass")
         )
-        if not (np.isfinite(self.mass).all() and (self.high > self.low).all()):
+        within = (np.abs([self.low, self.high]) <= _FARTHEST).all()
+        if not (within and (self.high - self.low >= _NARROWEST).all()):
+            raise ValueError("not a state of this warm-up")
+        if not np.isfinite(self.mass).all():
             raise ValueError("not a state of this warm-up")
         self.coarse = np.array(state["coarse"], dtype=np.bool_).reshape(d)
         self.standard = Standard.load(state["standard"], d)
         self.valid = float(state["valid"])
         radius = state["radius"]
         self.radius = None if radius is None else float(radius)
-        if not (0 < self.valid <= 1 and (self.radius is None or 0 < self.radius < math.inf)):
+        shortest, *_, longest = length_grid(d).tolist()
+        if self.radius is None:
+            known = self._at < self.batches * self._batch
+        else:  # a few roundings of another machine apart
+            known = shortest * (1 - 1e-9) <= self.radius <= longest * (1 + 1e-9)
+        if not (known and 0 < self.valid <= 1):
             raise ValueError("not a state of this warm-up")
         answer = state["answer"]
         self._answer = None
         if answer is not None:
             total = np.array(answer["total"], dtype=np.float64)
             self._answer = _Answer(total, float(answer["share"]))
-            if not (np.isfinite(total).all() and self._answer.share > 0):
+            if not (np.isfinite(total).all() and 0 < self._answer.share <= self.batches):
                 raise ValueError("not a state of this warm-up")
+            if self.done or total.shape != self._shape():
+                raise ValueError("not a state of this warm-up")
+
+    def _shape(self) -> tuple[int, ...]:
+        """Shape of the answer to the question that is being asked."""
+        name = next(n for n, end in self._ends.items() if end > self._at)
+        statistic, sensitivity = self._question(name)
+        if sensitivity == 0.0:
+            return (0, 1)
+        X = np.zeros((1, self.d))
+        return statistic(Block(X, np.zeros(1), np.ones(1, dtype=np.bool_), X.copy())).shape

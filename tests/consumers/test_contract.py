@@ -344,6 +344,23 @@ class TestKafka(Contract):
         producer.abort_transaction()
         producer.close()
 
+    def test_offsets_that_retention_removed(self, case: Case, broker: Any) -> None:
+        """The plan goes on with them, so whoever reads must be told that they are gone."""
+        from kafka import KafkaAdminClient, TopicPartition
+
+        topic = case.names["input_topic"]
+        for i in range(5):
+            case.produce(topic, b"%d" % i, 0)
+        with KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.delete_records({TopicPartition(topic, 0): 3})
+        reader = case.kept(case.log.reader(topic))
+        assert tuple(reader.bounds([0])[0]) == (3, 5)
+        reader.assign({0: 1})
+        with pytest.raises(OffsetsGone):
+            read_all(reader, 1)
+        reader.assign({0: 3})
+        assert read_all(reader, 2) == [(0, 3, b"3"), (0, 4, b"4")]
+
     def test_a_release_is_dated_to_the_second(self, case: Case, broker: Any) -> None:
         from kafka import KafkaConsumer
         from kafka.structs import TopicPartition

@@ -314,6 +314,27 @@ def test_packed_formats_say_how_many_vectors(format: str) -> None:
     load_part(ClusterSettings, packed)
 
 
+@pytest.mark.parametrize(("format", "size"), [("float32", 4), ("float64", 8)])
+def test_a_packed_message_must_not_be_too_long_to_be_read(format: str, size: int) -> None:
+    """Every message would be a null."""
+    most = 500 * 2 * size
+    packed = {**LEAST, "features": "a,b", "format": format, "rows_per_message": 500}
+    assert load_settings({**packed, "max_message_bytes": most}).max_message_bytes == most
+    with pytest.raises(ConfigurationError, match=f"`max_message_bytes` must be at least {most}"):
+        load_settings({**packed, "max_message_bytes": most - 1})
+
+
+@pytest.mark.parametrize(
+    ("rows", "records", "most"), [(1, 5000, 5000), (64, 5000, 1024), (64, 100, 100), (10**6, 1, 1)]
+)
+def test_one_read_brings_a_bounded_number_of_vectors(rows: int, records: int, most: int) -> None:
+    settings = load_settings(
+        {**LEAST, "batch_size": 10**6 * 64, "format": "float32", "rows_per_message": rows,
+         "max_poll_records": records, "max_message_bytes": 1 << 30}
+    )  # fmt: skip
+    assert kafka_config(settings).fetch["max_poll_records"] == most
+
+
 @pytest.mark.parametrize("format", ["json", "json-array"])
 def test_a_json_message_is_one_vector(format: str) -> None:
     assert load_settings({**LEAST, "format": format}).rows_per_message == 1

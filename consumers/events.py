@@ -46,9 +46,9 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 class _JsonLines(logging.Handler):
     """Writes events as JSON, one per line."""
 
-    def __init__(self, stream: TextIO, context: dict[str, Any]) -> None:
+    def __init__(self, stream: TextIO, context: dict[str, Any], mask_numbers: bool) -> None:
         super().__init__()
-        self._stream, self._context = stream, context
+        self._stream, self._context, self._mask_numbers = stream, context, mask_numbers
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.gmtime(record.created)
@@ -62,7 +62,10 @@ class _JsonLines(logging.Handler):
         if record.name == _logger.name:
             entry.update(getattr(record, "fields", {}))
         else:
-            entry.update(logger=record.name, message=record.getMessage()[:500])
+            text = record.getMessage()[:500]
+            if self._mask_numbers:
+                text = re.sub(r"\d+", "#", text)
+            entry.update(logger=record.name, message=text)
         with _lock:
             try:
                 self._stream.write(json.dumps(entry, default=str) + "\n")
@@ -92,9 +95,14 @@ class ConnectionFailures(logging.Handler):
             self.reason = found[1]
 
 
-def set_up_logs(stream: TextIO | None = None, **context: Any) -> None:
-    """Send every event to `stream` (default: stdout), each with the fields of `context`."""
-    handler = _JsonLines(stream or sys.stdout, context)
+def set_up_logs(
+    stream: TextIO | None = None, *, mask_numbers: bool = False, **context: Any
+) -> None:
+    """Send every event to `stream` (default: stdout), each with the fields of `context`.
+
+    With `mask_numbers`, numbers in the messages of the Kafka client are masked: some are offsets.
+    """
+    handler = _JsonLines(stream or sys.stdout, context, mask_numbers)
     _logger.handlers = [handler]
     _logger.setLevel(logging.INFO)
     _logger.propagate = False

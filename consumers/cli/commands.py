@@ -57,11 +57,14 @@ def _serve(options: argparse.Namespace) -> int:
 
     settings = load(options, Settings)
     cluster = brokers.connect(settings)
-    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+    # With privacy per subject offsets are secret, and the client's warnings may hold some.
+    set_up_logs(
+        sys.stdout, mask_numbers=settings.unit == "subject", model=settings.model, pid=os.getpid()
+    )
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
-              epsilon=settings.epsilon, delta=settings.delta,
+              epsilon=settings.epsilon, delta=settings.delta, unit=settings.unit,
               private=_private(settings))  # fmt: skip
     if not _private(settings):
         log_event("not_private", level="warning", reason="seed is set: nothing is private")
@@ -112,7 +115,7 @@ def _check_config(options: argparse.Namespace) -> int:
     _warn_if_not_private(settings)
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
-            missing = ensure_topics(cluster, settings, create=False)
+            missing = ensure_topics(cluster, settings, create=False, rounds=settings.rounds())
         if missing:
             sys.stdout.write(f"will be created: {', '.join(missing)}\n")
     sys.stdout.write(f"{_planned(settings)}\n")

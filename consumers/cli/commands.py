@@ -18,7 +18,7 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..settings import ModelSettings, TopicSettings
+    from ..settings import FileSettings, ModelSettings, TopicSettings
 
 __all__ = ["COMMANDS"]
 
@@ -198,6 +198,10 @@ def _run(options: argparse.Namespace) -> int:
 
     from .progress import shown_progress
 
+    if settings.unit == "subject":
+        return _run_rounds(options, settings, format, out)
+    if options.time is not None:
+        return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
     with shown_progress(options.input, quiet=options.quiet) as progress:
         rows = run_file(
             settings, options.input, format, state=options.state, out=out, progress=progress,
@@ -210,6 +214,27 @@ def _run(options: argparse.Namespace) -> int:
     elif rows.waiting:
         size = settings.batch_size
         sys.stderr.write(f"{rows.waiting} rows were left over: fewer than a batch of {size}\n")
+    return 0
+
+
+def _run_rounds(
+    options: argparse.Namespace, settings: FileSettings, format: Any, out: Callable[[bytes], None]
+) -> int:
+    from ..files.rounds import run_rounds
+    from .progress import shown_progress
+
+    if options.time is None:
+        text = "--time must be given with --subject: the column that says when a row is from"
+        return fail(text, EXIT_CONFIGURATION)
+    with shown_progress(options.input, quiet=options.quiet) as progress:
+        done = run_rounds(
+            settings, options.input, format, options.time, state=options.state, out=out,
+            progress=progress, new_records=options.new_records,
+        )  # fmt: skip
+    if done.finished:
+        sys.stderr.write("the horizon is reached: this model learns nothing more\n")
+    elif not done.rounds:
+        sys.stderr.write("there were no rows of new rounds in the input\n")
     return 0
 
 

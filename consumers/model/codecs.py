@@ -41,6 +41,7 @@ __all__ = [
     "Subject",
     "SubjectCodec",
     "make_codec",
+    "make_member_parser",
     "make_subject_codec",
 ]
 
@@ -148,6 +149,24 @@ def make_subject_codec(
     return _JsonOfSubjects(features, max_bytes, nested, subject)
 
 
+def make_member_parser(
+    name: str, nested: bool = True
+) -> Callable[[bytes], str | int | float | None]:
+    """Make a function that finds one member of a JSON object: a text, a number, or None."""
+    tree: dict[str, Any] = {}
+    path = name.split(".") if nested else [name]
+    get = _careful_getter([_plant(tree, path, name)])
+    _as_id(tree, path)
+    parse = msgspec.json.Decoder(_struct(tree)).decode
+
+    def find(value: bytes) -> Any:
+        with suppress(Exception):
+            return get(parse(value))[0]
+        return None
+
+    return find
+
+
 class _KeyedMessages:
     """The key of a message says whose rows it holds."""
 
@@ -234,9 +253,7 @@ class _JsonObjects(_Json):
 class _JsonOfSubjects:
     """JSON objects of which one member is the id of the subject."""
 
-    def __init__(
-        self, features: Sequence[str], max_bytes: int, nested: bool, subject: str
-    ) -> None:
+    def __init__(self, features: Sequence[str], max_bytes: int, nested: bool, subject: str) -> None:
         tree: dict[str, Any] = {}
         paths = [
             _plant(tree, name.split(".") if nested else [name], name)
@@ -323,10 +340,7 @@ def _as_id(tree: dict[str, Any], path: Sequence[str]) -> None:
 
 def _struct(tree: dict[str, Any]) -> type[msgspec.Struct]:
     """A struct type whose field f0, f1, ... is the first, second, ... member of the tree."""
-    fields = [
-        (f"f{i}", _leaf_type(below) | None, None)
-        for i, below in enumerate(tree.values())
-    ]
+    fields = [(f"f{i}", _leaf_type(below) | None, None) for i, below in enumerate(tree.values())]
     names = {f"f{i}": member for i, member in enumerate(tree)}
     try:
         return msgspec.defstruct("Object", fields, rename=names, gc=False)

@@ -268,9 +268,7 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
     on its records. The time of a release of a round is the end of the round.
     """
     fields = release.model_dump(mode="json", exclude=_OF_SUBJECTS if release.round is None else {})
-    value = json.dumps(
-        fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    ).encode()
+    value = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if release.round is not None:
         now = datetime.datetime.fromisoformat(release.round.end)
     time = (now or datetime.datetime.now(datetime.UTC)).isoformat(timespec="seconds")

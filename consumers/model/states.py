@@ -208,10 +208,10 @@ def _round_rules(
     if found is None or wanted is None:  # the unit says so already
         return
     yield "subject", found.subject, wanted.subject
+    yield "clock", found.clock, wanted.clock
     yield "round", duration_text(found.length_ms), duration_text(wanted.length_ms)
-    for name in ("period", "horizon"):
-        pair = (getattr(rule, name) for rule in (found, wanted))
-        yield (name, *(rounds and duration_text(rounds * found.length_ms) for rounds in pair))
+    yield "period", found.period, wanted.period
+    yield "horizon", found.horizon, wanted.horizon
 
 
 def check_history(records: Sequence[StateRecord]) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..protocols import Cluster, FinishedBatch
 from ..model.states import ModelIdentity, SlotRule
+from ..protocols import Cluster, FinishedBatch
 from .round_reader import RoundReader
 from .rounds import PlannedRound, RoundPlanner
 from .task import RoundConfig, Task

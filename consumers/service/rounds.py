@@ -160,9 +160,7 @@ class RoundPlanner:
             if resume[p] < self._positions.get(p, 0):
                 self._refuse_times(p)
         ranges = [
-            Range(p, start[p], stop[p])
-            for p in reading_order(share, number)
-            if start[p] < stop[p]
+            Range(p, start[p], stop[p]) for p in reading_order(share, number) if start[p] < stop[p]
         ]
         self._positions = resume
         self._next += 1

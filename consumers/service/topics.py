@@ -78,7 +78,7 @@ def _unfit_for_rounds(
     """Return why rounds cannot be cut from the input topic.
 
     If senders set the times of messages, a device can move the end of a round for all others. If
-    messages are removed by key, and the key is not the subject, a device can remove those of others.
+    messages are removed by key, and the key is not the subject, it can remove those of others.
     """
     name = settings.input_topic
     problems = []

@@ -21,6 +21,7 @@ class RoundRule:
     length_ms: int  #: T
     period: int  #: rounds that epsilon covers
     horizon: int | None = None  #: rounds after which nothing is learned any more
+    clock: str = "broker time"  #: whose time it is, in words
 
     def start_ms(self, round: int) -> int:
         return round * self.length_ms
@@ -44,13 +45,13 @@ class RoundRule:
         """
         return -(-time_ms // self.length_ms)
 
-    def scope(self, clock: str) -> str:
+    def scope(self) -> str:
         """What epsilon covers, in words.
 
-        >>> RoundRule("id", 3_600_000, 24).scope("broker time")
+        >>> RoundRule("id", 3_600_000, 24).scope()
         'any 24 rounds of one hour, broker time'
-        >>> RoundRule("id", 86_400_000, 1).scope("broker time")
+        >>> RoundRule("id", 86_400_000, 1).scope()
         'any round of one day, broker time'
         """
         many = "any round" if self.period == 1 else f"any {self.period} rounds"
-        return f"{many} of {duration_in_words(self.length_ms)}, {clock}"
+        return f"{many} of {duration_in_words(self.length_ms)}, {self.clock}"

@@ -189,7 +189,7 @@ def make_release(
         task=task,
         shards=shards,
         batch=release.batch,
-        n_seen=release.n_seen,
+        n_seen=release.n_seen or 0,
         warm_up_left=warm_up_left,
         features=tuple(features),
         components=tuple(

@@ -22,7 +22,9 @@ from .checks import between
 from .errors import ParameterError
 
 __all__ = [
+    "epsilon_of_periods",
     "gaussian_delta",
+    "gaussian_epsilon",
     "gaussian_mu",
     "gaussian_sigma",
     "gaussian_threshold",
@@ -87,6 +89,43 @@ def _largest_mu(epsilon: float, delta: float) -> float:
     while low < (middle := math.sqrt(low * high)) < high:
         low, high = (middle, high) if gaussian_delta(eps, middle) <= dlt else (low, middle)
     return low * (1 - 1e-9)  # inside, whatever the last digits of erfc
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon for which a Gaussian mechanism with this mu is (epsilon, delta)-DP.
+
+    Rounded upwards, by less than 1e-12 of itself.
+
+    Examples
+    --------
+    >>> round(gaussian_epsilon(1 / 4.2247, 1e-6), 3)
+    1.0
+    """
+    low, high = 0.0, 1.0
+    while gaussian_delta(high, mu) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-13 * high:  # delta falls with epsilon
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(middle, mu) > delta else (low, middle)
+    return high * (1 + 1e-12)
+
+
+def epsilon_of_periods(epsilon: float, delta: float, periods: float) -> float:
+    """Epsilon over many periods, at the same delta, of which each has (epsilon, delta).
+
+    Rounds compose as Gaussian mechanisms, so n periods have mu sqrt(n). The slack of the grid is
+    kept free in every one of them.
+
+    Examples
+    --------
+    >>> [round(epsilon_of_periods(1.0, 1e-6, n), 2) for n in (1, 7, 30, 365)]
+    [1.0, 2.89, 6.58, 31.04]
+    """
+    if periods == 1:
+        return float(epsilon)
+    slack = GRID_SLACK * math.ceil(periods)
+    mu = gaussian_mu(epsilon, delta) * math.sqrt(periods)
+    return gaussian_epsilon(mu, delta * (1 - min(slack, 0.5))) + slack
 
 
 def gaussian_sigma(sensitivity: float, epsilon: float, delta: float) -> float:

@@ -134,7 +134,7 @@ class Learner:
             release, model=identity.model, task=identity.task, shards=identity.shards,
             features=[str(name) for name in estimator.features],
             warm_up_left=estimator.warm_up_left,
-            rounds=identity.rounds, round=self.last_round,
+            places=estimator.batch_size, rounds=identity.rounds, round=self.last_round,
         )  # fmt: skip
 
     def _finished(

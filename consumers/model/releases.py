@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stream_dppca import Release
-from stream_dppca.release import Status
+from stream_dppca.release import PrivacyStatement, Status, SubjectStatement
 
 from ..protocols import Message
 from ..settings import RoundRule
@@ -45,6 +45,7 @@ __all__ = [
 
 SCHEMA_FILE: Final = Path(__file__).parent / "schemas" / "release-v2.json"
 EVENT_TYPE: Final = "stream-dppca.release.v2"
+DAY_MS: Final = 86_400_000
 
 #: Fields that only releases with privacy per subject have.
 _OF_SUBJECTS: Final[Any] = {
@@ -134,7 +135,10 @@ class PublishedRelease(_Model):
     )
     shards: int
     batch: int = Field(description="1, 2, ...; of a merged release the sum of its sources'.")
-    n_seen: int = Field(description="Slots consumed up to this release, nulls included.")
+    n_seen: int = Field(
+        description="Slots consumed up to this release, nulls included; with unit=subject the "
+        "places of all rounds, taken or not."
+    )
     round: Round | None = Field(
         default=None, description="With unit=subject: the round that this release is about."
     )
@@ -198,10 +202,17 @@ def make_release(
     shards: int,
     features: Sequence[str],
     warm_up_left: int = 0,
+    places: int = 0,
     rounds: RoundRule | None = None,
     round: int | None = None,
 ) -> PublishedRelease:
-    """A task's release with its labels; with privacy per subject, of a round."""
+    """A task's release with its labels.
+
+    Parameters
+    ----------
+    places, rounds, round
+        With privacy per subject: places per round, the rule of the rounds, and which one it is.
+    """
 
     def by_feature(values: Sequence[float] | None) -> ByFeature | None:
         return None if values is None else dict(zip(features, values, strict=True))
@@ -220,8 +231,9 @@ def make_release(
         task=task,
         shards=shards,
         batch=release.batch,
-        n_seen=release.n_seen,
+        n_seen=release.batch * places if release.n_seen is None else release.n_seen,
         round=None if rounds is None or round is None else _round(rounds, round),
+        subjects=release.subjects,
         warm_up_left=warm_up_left,
         features=tuple(features),
         components=tuple(
@@ -244,8 +256,24 @@ def make_release(
         sigma=release.sigma,
         skipped=release.skipped,
         reason=release.reason,
-        privacy=Promise(**release.privacy.model_dump()),
+        privacy=_promise(release.privacy, rounds),
     )
+
+
+def _promise(said: PrivacyStatement | SubjectStatement, rounds: RoundRule | None) -> Promise:
+    """The statement of a release; of rounds, with their durations."""
+    fields = said.model_dump()
+    if rounds is not None and isinstance(said, SubjectStatement):
+        fields["scope"] = rounds.scope()
+        fields["epsilon_over"] = {
+            "1 day" if days == 1 else f"{days} days": said.epsilon_over_rounds(
+                -(-days * DAY_MS // rounds.length_ms)
+            )
+            for days in (1, 7, 30, 365)
+        }
+        if said.horizon is not None:
+            fields["epsilon_over"]["the whole horizon"] = said.epsilon_over_rounds(said.horizon)
+    return Promise(**fields)
 
 
 def _round(rounds: RoundRule, number: int) -> Round:

@@ -51,8 +51,8 @@ class ModelSettings(Part):
         description="records per batch, each of which gives one release; with unit=subject, the "
         "number of subjects that a round has places for",
     )
-    subject: str = Field(
-        "",
+    subject: str | None = Field(
+        None,
         description="field that says whose record it is, or @key for the key of the message; "
         "records without it are ignored",
     )
@@ -78,11 +78,12 @@ class ModelSettings(Part):
     method: Literal["adaptive", "paper"] = Field(
         "adaptive", description="learning method; paper is the published algorithm"
     )
-    center: Literal["mean", "none", "pairs"] = Field(
+    center: Literal["mean", "none", "pairs", "own"] = Field(
         "mean",
         description="mean learns the mean of each feature; none takes it to be zero, which is "
         "more accurate if it is; pairs learns from differences of neighbouring records, so from "
-        "local variation only",
+        "local variation only; own, with unit=subject, from deviations of each subject from its "
+        "own mean",
     )
     scales: Annotated[Scales, NoDecode] = Field(
         "learn",
@@ -177,7 +178,7 @@ class ModelSettings(Part):
     def _whole_rounds(self) -> ModelSettings:
         if self.unit == "record":
             for name in _PER_SUBJECT:
-                if name in self.model_fields_set and getattr(self, name) not in ("", None):
+                if name in self.model_fields_set and getattr(self, name):
                     raise ValueError(f"`{name}` is for unit=subject. Found unit=record.")
             return self
         if not self.subject:
@@ -204,7 +205,7 @@ class ModelSettings(Part):
 
     def rounds(self) -> RoundRule | None:
         """Return the rule of the rounds; None if the unit is a record."""
-        if self.unit == "record" or self.round is None:
+        if self.unit == "record" or self.subject is None or self.round is None:
             return None
         return RoundRule(
             subject=self.subject,

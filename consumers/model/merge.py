@@ -159,9 +159,7 @@ class _Shard:
         # With privacy per subject all shards have as many places; the noisy number of subjects
         # tells how many are taken.
         n = release.n_seen if release.subjects is None else max(release.subjects, 1.0)
-        return cls(
-            n, c + s * m, s * r, c - reach, c + reach, W, spread, ratio, ratio_sd
-        )
+        return cls(n, c + s * m, s * r, c - reach, c + reach, W, spread, ratio, ratio_sd)
 
     def rest(self) -> float:
         """The variance in each other direction on average; NaN if it is not known."""

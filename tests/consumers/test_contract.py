@@ -88,6 +88,7 @@ def kafka_case(
 @pytest.fixture
 def memory_case(fresh_name: Callable[[str], str]) -> Iterator[Case]:
     cluster, named = MemoryBroker(), names(fresh_name)
+
     def produce(topic: str, value: bytes | None, partition: int = 0) -> None:
         cluster.produce(topic, value, partition, b"k")
 

@@ -1,4 +1,4 @@
-"""A task with privacy per subject on the in-process cluster: the same guarantees, round by round."""
+"""A task with privacy per subject on the in-process cluster: the guarantees of every task."""
 
 from __future__ import annotations
 

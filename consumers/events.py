@@ -24,6 +24,9 @@ __all__ = ["ConnectionFailures", "describe_error", "log_event", "set_up_logs"]
 
 Level = Literal["info", "warning", "error"]
 
+#: Events whose text comes from the Kafka client.
+_ABOUT_THE_CLUSTER: Final = ("task_dropped", "group_error", "waiting_for_brokers")
+
 _logger = logging.getLogger("stream_dppca.service")
 _lock = threading.Lock()
 
@@ -41,6 +44,10 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     fields["at"] = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} {f.name}" for f in frames[-6:]]
     return fields
+
+
+def _masked(text: str) -> str:
+    return re.sub(r"\d+", "#", text)
 
 
 class _JsonLines(logging.Handler):
@@ -61,11 +68,13 @@ class _JsonLines(logging.Handler):
         }
         if record.name == _logger.name:
             entry.update(getattr(record, "fields", {}))
+            if self._mask_numbers and entry["event"] in _ABOUT_THE_CLUSTER:
+                entry["message"] = _masked(str(entry.get("message", "")))
         else:
             text = record.getMessage()[:500]
-            if self._mask_numbers:
-                text = re.sub(r"\d+", "#", text)
-            entry.update(logger=record.name, message=text)
+            entry.update(
+                logger=record.name, message=_masked(text) if self._mask_numbers else text
+            )
         with _lock:
             try:
                 self._stream.write(json.dumps(entry, default=str) + "\n")
@@ -100,7 +109,7 @@ def set_up_logs(
 ) -> None:
     """Send every event to `stream` (default: stdout), each with the fields of `context`.
 
-    With `mask_numbers`, numbers in the messages of the Kafka client are masked: some are offsets.
+    With `mask_numbers`, numbers in what the Kafka client says are masked: some are offsets.
     """
     handler = _JsonLines(stream or sys.stdout, context, mask_numbers)
     _logger.handlers = [handler]

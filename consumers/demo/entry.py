@@ -270,9 +270,7 @@ def _summary(
             say(f"The model noticed {often} that the fleet had changed.")
         say(Text("promise: ").append_text(promise(release.privacy)))
         if release.privacy.epsilon_over:
-            say(
-                f"over longer times: {over_time(release.privacy)} (in production, rounds last hours)"
-            )
+            say(f"for longer: {over_time(release.privacy)} (in production, rounds last hours)")
         if "your cluster" in deployment.broker:
             names = (settings.input_topic, settings.output_topic, settings.state_topic)
             say(f"left on your cluster: {', '.join(names)}")

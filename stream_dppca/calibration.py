@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
+from scipy.special import log_ndtr
+
 from .checks import between
 from .errors import ParameterError
 
@@ -34,6 +36,8 @@ __all__ = [
 
 #: Kept free in epsilon (absolutely) and in delta (relatively) for OpenDP's discrete Gaussian.
 GRID_SLACK = 1e-8
+#: From here on e^epsilon may overflow.
+_LARGE = 700.0
 #: Where searches for mu begin: private for every budget that `check_budget` lets through.
 _LEAST_MU = 1e-6
 
@@ -62,7 +66,11 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     """
     if mu <= 0.0:
         return 0.0
-    lower = math.exp(epsilon) * _phi(-mu / 2 - epsilon / mu)
+    tail = -mu / 2 - epsilon / mu
+    if epsilon > _LARGE:
+        lower = math.exp(epsilon + float(log_ndtr(tail)))
+    else:
+        lower = math.exp(epsilon) * _phi(tail)
     return max(_phi(mu / 2 - epsilon / mu) - lower, 0.0)
 
 

@@ -47,6 +47,10 @@ __all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "range_share", "s
 MOMENT_POWER, GRADIENT_POWER = 0.57, 0.65
 
 
+#: So many sds of their noise may lie beyond the radius, at least: with fewer, a count of zero is
+#: taken for too many once in 50 times, and the radius is then many octaves too large. With many
+#: batches that costs little, because such a batch has little weight; there are few rounds.
+_SURE_OF_RADIUS = 4.0
 #: n^ must be this many sds of its noise above zero, or nothing is learned from the round.
 _SURE_OF_SUBJECTS = 3.0
 
@@ -132,12 +136,14 @@ class AdaptiveMethod(ABC):
         answers = rows.ranged(form)
         # 1. Range.
         mu_range, taken, found = self.mu_range, float(self.rows), None
+        beyond = (1 - self.quantile) * taken
         if self.subjects is not None:
             mu_range, found = self._count(rows, noise)
             taken = min(max(found, 0.0), taken)
+            beyond = max((1 - self.quantile) * taken, _SURE_OF_RADIUS * self.count_sd)
         j = noisy_radius(
             lambda j: answers.beyond(radius(j)),
-            beyond=(1 - self.quantile) * taken,
+            beyond=beyond,
             mu=mu_range,
             noise=noise,
         )

@@ -212,8 +212,7 @@ def count_slack(units: int, each: int) -> float:
     """Factor for the sensitivity of counts: 1 for whole numbers, more for sums of shares.
 
     A count is at most the number of units, and adding it up takes at most units x each roundings.
-    So
-    the counts of a feature are off by at most units (units x each + 8) u in length, on both
+    So the counts of a feature are off by at most units (units x each + 8) u in length, on both
     neighbours, of which the sensitivity is sqrt 2. Twice that is paid.
     """
     return 1.0 if each == 1 else 1 + 3 * units * (units * each + 8) * ROUNDOFF

@@ -56,6 +56,8 @@ def canonical(value: Any) -> bytes | None:
             return _of_bytes(value)
         if kind is int:
             return _short(b"%d" % value)
+        if kind is float:
+            return _of_float(value)
         return _of_other(value)
     except Exception:
         return None
@@ -95,11 +97,13 @@ def _of_bytes(raw: bytes) -> bytes | None:
 
 def _tidy(raw: bytes) -> bytes | None:
     raw = raw.strip(_AROUND)
-    if raw[-1:] == b"0" and b"." in raw:
+    if raw.endswith(b"0") and b"." in raw:
         whole, fraction = raw.split(b".", 1)
         if not fraction.strip(b"0") and whole.lstrip(b"-").isdigit():
             raw = whole
-    return _short(raw) if raw else None
+    if len(raw) > LONGEST:
+        return _short(raw)
+    return raw or None
 
 
 def _short(raw: bytes) -> bytes:
@@ -118,11 +122,14 @@ def _of_other(value: Any) -> bytes | None:
     if isinstance(value, UUID):
         return str(value).encode()
     if isinstance(value, Decimal):
-        whole = value == value.to_integral_value()
-        return _short(b"%d" % int(value)) if whole else _tidy(str(value.normalize()).encode())
+        whole = value.is_finite() and value == value.to_integral_value()
+        return _short(b"%d" % int(value)) if whole else _of_float(float(value))
     if isinstance(value, float | np.floating):
-        number = float(value)
-        if not math.isfinite(number):
-            return None
-        return b"%d" % int(number) if number.is_integer() else repr(number).encode()
+        return _of_float(float(value))
     return None
+
+
+def _of_float(number: float) -> bytes | None:
+    if number.is_integer():
+        return _short(b"%d" % int(number))
+    return repr(number).encode() if math.isfinite(number) else None

@@ -100,7 +100,8 @@ class SubjectTable(Forgetful):
 
     def put_dict(self, x: Any) -> None:
         """Take one record."""
-        self.check_open()
+        if not self.open:
+            self.check_open()
         try:
             key = canonical(x[self.subject])
         except Exception:  # whatever a record does wrong, it has no subject

@@ -102,16 +102,13 @@ def _largest_mu(epsilon: float, delta: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The smallest epsilon for which a Gaussian mechanism with this mu is (epsilon, delta)-DP.
 
-    Rounded upwards, by less than 1e-12 of itself; by more for mu above 20, where it is over 200.
+    Rounded upwards, by less than 1e-12 of itself.
 
     Examples
     --------
     >>> round(gaussian_epsilon(1 / 4.2247, 1e-6), 3)
     1.0
     """
-    if mu > 20.0:
-        # The first term of delta alone, so an upper bound: exp(epsilon) would overflow soon.
-        return mu * (mu / 2 - NormalDist().inv_cdf(delta))
     low, high = 0.0, 1.0
     while gaussian_delta(high, mu) > delta:
         low, high = high, 2 * high

@@ -96,6 +96,8 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
 
     if settings.method == "paper":
         return "method=paper: no predictions; it needs very large batches"
+    if settings.unit == "subject":
+        return "unit=subject: no predictions"
     expected = plan(
         d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
         batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,

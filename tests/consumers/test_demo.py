@@ -287,6 +287,22 @@ def test_shards_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
     assert "releases from" in capsys.readouterr().out
 
 
+def test_privacy_per_device_without_a_broker(
+    capsys: pytest.CaptureFixture[str], patient: None
+) -> None:
+    assert demo.main(["--no-broker", "--unit", "subject", "--releases", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "ε = 1, δ = 1e-06 per device: for all that one sends in any round of 2 seconds" in said
+    devices = [int(n.replace(",", "")) for n in re.findall(r"about ([\d,]+) devices", said)]
+    assert len(devices) >= 5 and all(2000 < n < 6000 for n in devices[:-1])
+    # Nothing that counts records.
+    assert " records" not in said and "lag" not in said
+    assert float(re.findall(r"the last one is ([\d.]+)° from the truth", said)[0]) < 10
+    assert "--subject device_id" in said
+    with pytest.raises(SystemExit):
+        demo.main(["--unit", "subject", "--change", "5"])
+
+
 def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["--no-broker", "--seconds", "1", "--batch-size", "1000000"]) == 1
     assert demo.NO_RELEASE in capsys.readouterr().out

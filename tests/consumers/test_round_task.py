@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -27,6 +28,7 @@ from consumers.service.task import RoundConfig, Task
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
 from stream_dppca import DPPCA
+from stream_dppca.learned.drift import DriftAlarm
 
 from ..launch import silence
 from ..processes import wait_for
@@ -419,3 +421,26 @@ def test_a_service_with_a_standby_in_real_time() -> None:
     for message in log_of(on, s).scan(s.output_topic):
         by_task[str(parse_release(message.value).task)] += 1
     assert set(by_task) == {"0", "1", "merged"}
+
+
+def test_states_of_all_kinds_of_rounds_can_be_stored() -> None:
+    """With centre and scales learned, full rounds, rounds with few subjects and empty ones."""
+    rng = np.random.default_rng(0)
+    s = settings(center="mean", scales="learn", batch_size=1500)
+    told = DPPCA(**s.estimator())
+    seen = set()
+    for number, devices in enumerate([1500] * 8 + [0, 40, 1500, 700]):
+        X = rng.standard_normal((devices, 3)) * [3.0, 1.0, 0.3] + number
+        told.learn_array(X, subjects=[f"d{i}" for i in range(devices)])
+        seen.add(told.close_round().status)
+        again = DPPCA.from_state(msgspec.json.decode(msgspec.json.encode(told.state())))
+        assert again.state() == told.state()
+    assert {"warming_up", "learned", "skipped"} <= seen
+
+
+def test_an_alarm_can_be_stored_whatever_its_numbers_came_as() -> None:
+    alarm = DriftAlarm()
+    for _ in range(20):
+        alarm(np.diag([1.0, 0.0]), np.array([[0.0], [1.0]]), np.array([[1.0], [0.0]]),
+              np.float64(0.1))  # fmt: skip
+    assert alarm.state() == msgspec.json.decode(msgspec.json.encode(alarm.state()))

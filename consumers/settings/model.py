@@ -48,8 +48,8 @@ class ModelSettings(Part):
     )
     batch_size: int = Field(
         ge=2,
-        description="records per batch, each of which gives one release; with unit=subject, the "
-        "number of subjects that a round has places for",
+        description="records per batch, or with unit=subject the number of subjects that a round "
+        "has places for; each batch gives one release",
     )
     subject: str | None = Field(
         None,

@@ -138,9 +138,8 @@ class RoundPlanner:
 
     def next_round(self) -> PlannedRound | None:
         """The next round, if it is over and everything of it is stable."""
-        number, now_ms = self._next, int(self._clock() * 1000)
-        end_ms = self._rule.end_ms(number)
-        if self._left == 0 or now_ms < end_ms + self._slack_ms:
+        number, end_ms = self._next, self._rule.end_ms(self._next)
+        if self._left == 0 or self._now_ms() < end_ms + self._slack_ms:
             return None
         if time.monotonic() < self._ask_at:
             return None
@@ -150,7 +149,7 @@ class RoundPlanner:
         resume = self._offsets.cuts(share, end_ms)
         stop = self._offsets.cuts(share, end_ms + self._slack_ms)
         bounds = self.bounds(share)
-        self._check_times(share, bounds, now_ms)
+        self._check_times(share, bounds)
         self._show_lag(bounds)
         if any(bounds[p].end < stop[p] for p in share):
             self._ask_at = time.monotonic() + self._interval_s
@@ -202,10 +201,17 @@ class RoundPlanner:
                 f"unit=subject. Found {found}."
             )
 
-    def _check_times(self, share: Sequence[int], bounds: dict[int, Bounds], now_ms: int) -> None:
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _check_times(self, share: Sequence[int], bounds: dict[int, Bounds]) -> None:
         """Refuse messages from the future, which no broker has stamped: they would end every round
-        at the place where they are."""
-        beyond = self._offsets.cuts(share, now_ms + 2 * self._slack_ms)
+        at the place where they are.
+
+        Now is later than the bounds, however long it took to ask for them, so what lies within
+        the bounds is from before.
+        """
+        beyond = self._offsets.cuts(share, self._now_ms() + 2 * self._slack_ms)
         for p in share:
             if beyond[p] < bounds[p].end:
                 self._refuse_times(p)

@@ -322,6 +322,24 @@ def test_messages_from_the_future_are_refused() -> None:
         Driver(on).rounds(2 * ROUND_MS)
 
 
+def test_a_slow_answer_is_not_the_future() -> None:
+    """Messages that come while the planner waits for an answer are newer than its question."""
+    on = topic([Sent(1, 0, "a", 1)])
+    driver = Driver(on)
+
+    class Slow(MemoryReader):
+        def partitions(self) -> frozenset[int]:
+            driver.now_ms += 3 * ROUND_MS
+            on.clock = lambda: driver.now_ms / 1000
+            on.produce(INPUT, b"2", 0, b"b")
+            return super().partitions()
+
+    driver.planner._offsets = Slow(memory_log(on), INPUT)
+    driver.now_ms = START_MS + ROUND_MS + SLACK_MS
+    assert driver.step() is not None
+    assert driver.records.taken == [("a", 1)]
+
+
 # Neighbours
 
 
@@ -473,7 +491,7 @@ class AnyTopic(RoundPlanner):
     def _check_topic(self) -> None:
         pass
 
-    def _check_times(self, share: Sequence[int], bounds: dict[int, Bounds], now_ms: int) -> None:
+    def _check_times(self, share: Sequence[int], bounds: dict[int, Bounds]) -> None:
         pass
 
 

@@ -76,6 +76,7 @@ def test_privacy_per_subject(
         wait_for("the next round", lambda: time.time() * 1000 > (first + 1) * m.ROUND_MS)
         m.produce_devices(60, records=3)
         count = m.finish_rounds(instance)
+        assert instance.leave() == 0  # rounds go on, with or without records
         m.check(complete=False)
         found = m.releases()
         silence(monkeypatch.setattr)
@@ -97,7 +98,6 @@ def test_privacy_per_subject(
                 np.testing.assert_allclose(loadings(release), wanted.components[0], atol=1e-9)
         assert {r["status"] for r in found.values()} >= {"learned"}
         assert found[count]["privacy"]["scope"] == "any round of 3 seconds, broker time"
-        assert instance.leave() == 0
 
 
 def test_the_algorithm_of_the_paper(broker: RunningBroker, fresh_name: Any) -> None:

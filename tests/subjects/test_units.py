@@ -218,3 +218,14 @@ def test_a_unit_has_the_same_bits_wherever_it_stands(d: int) -> None:
         some = prints(round_of(X[keep][order], ids[keep][order], 4000), forms)
         assert some - all_of_them == Counter()
         assert some.total() == len(set(ids[keep].tolist()))
+
+
+def test_arithmetic_that_knows_positions_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def product(values: FloatArray) -> FloatArray:
+        """Sums whose order depends on where a column stands, as in the kernels of a product."""
+        forward, back = np.add.accumulate(values), np.add.accumulate(values[::-1])
+        return np.where(np.arange(values.shape[1]) % 4 == 0, forward[-1], back[-1])
+
+    monkeypatch.setattr(rowwise, "fold", product)
+    with pytest.raises(AssertionError):
+        test_a_unit_has_the_same_bits_wherever_it_stands(50)

@@ -218,6 +218,28 @@ class Contract:
             reader.pause([paused % 2] if paused % 3 else [])
         assert sorted(found) == sorted((i % 2, i // 2, b"%d" % i) for i in range(40))
 
+    def test_going_back(self, case: Case) -> None:
+        """A reader that was at the end and is assigned an earlier offset is at that offset. What it
+        knew of the end must not count: messages would be passed over."""
+        topic = case.names["input_topic"]
+        for i in range(20):
+            case.produce(topic, b"%d" % i, 0)
+        reader = case.kept(case.log.reader(topic))
+        for start in (0, 15, 3, 19, 7, 0):
+            reader.assign({0: start})
+            found: list[int] = []
+
+            def at_the_end(found: list[int] = found, start: int = start) -> bool:
+                for chunk in reader.read(0.2):
+                    found.extend(chunk.offsets)
+                at = reader.positions()[0]
+                assert at <= (found[-1] + 1 if found else start)
+                return at == 20
+
+            wait_for("the end", at_the_end)
+            assert found == list(range(start, 20))
+            assert reader.read(0.1) == []  # and here it learns where the end is
+
     def test_offsets_without_a_reader(self, case: Case) -> None:
         topic = case.names["input_topic"]
         case.produce(topic, b"x", 1)

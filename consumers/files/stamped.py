@@ -11,7 +11,7 @@ import datetime
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from ..model.codecs import Subject, make_member_parser, make_subject_codec
 from .blocks import FileFormat, Rows, csv_columns, line_blocks, opened, parquet_batches
 
 __all__ = ["StampedRows", "parse_time", "read_stamped_blocks"]
+
+#: The years 1 to 9998, in seconds since 1970: other times cannot be written as dates.
+EARLIEST: Final = -62_135_596_800
+LATEST: Final = 253_370_764_800
 
 
 class StampedRows(NamedTuple):
@@ -39,8 +43,8 @@ def parse_time(value: Any) -> int | None:
     --------
     >>> [parse_time(text) for text in ("1970-01-01T00:01Z", "1970-01-01 01:00:00+01:00", "2.5", 7)]
     [60000, 0, 2500, 7000]
-    >>> parse_time("yesterday"), parse_time(float("nan")), parse_time(True)
-    (None, None, None)
+    >>> parse_time("yesterday"), parse_time(float("nan")), parse_time(True), parse_time(1e15)
+    (None, None, None, None)
     """
     if isinstance(value, bool):
         return None
@@ -55,7 +59,7 @@ def parse_time(value: Any) -> int | None:
             if value.tzinfo is None:
                 value = value.replace(tzinfo=datetime.UTC)
             value = value.timestamp()
-        if isinstance(value, int | float) and math.isfinite(value):
+        if isinstance(value, int | float) and EARLIEST <= value < LATEST:  # false for NaN
             return math.floor(value * 1000)
     return None
 

@@ -143,6 +143,11 @@ class Batch:
         return len(self._raw) // self._reading.records_per_unit
 
     @_SILENT
+    def present(self) -> int:
+        """Number of units that are not nulls."""
+        return sum(int(np.count_nonzero(~block.null)) for block in self._blocks())
+
+    @_SILENT
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units."""
         return _sum(statistic(block) for block in self._blocks())

@@ -147,6 +147,12 @@ class SlotBuffer(Forgetful):
         self._known_columns = frame.columns, where
         return where
 
+    def take(self) -> FloatArray:
+        """The rows of the partial batch, which is empty then. They stay until the next put."""
+        rows = self._rows if self._rows is not None else self._open()
+        rows, self.fill = rows[: self.fill], 0
+        return rows
+
     def _open(self) -> FloatArray:
         rows = aligned(self.size, len(self.features))
         self._rows, self._memory = rows, rows.data.cast("B")

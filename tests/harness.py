@@ -6,10 +6,12 @@ from what was produced how many slots every message takes.
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -319,6 +321,66 @@ class Model:
             assert release["n_seen"] == batch * self.batch
             last[task] = batch
         return last
+
+
+class RoundModel(Model):
+    """A model with privacy per subject: JSON objects of devices, in short rounds."""
+
+    ROUND_MS = 3000
+
+    def __init__(self, servers: str, name: str, **settings: Any) -> None:
+        now_ms = int(time.time() * 1000)
+        #: The round in which it begins; its beginning is over.
+        self.first = now_ms // self.ROUND_MS
+        start = datetime.datetime.fromtimestamp(self.first * self.ROUND_MS / 1000, datetime.UTC)
+        super().__init__(
+            servers, name,
+            topic_configs={"message.timestamp.type": "LogAppendTime"},
+            **{"subject": "device", "round": f"{self.ROUND_MS}ms", "clock_slack": "500ms",
+               "start": start.isoformat(), **settings},
+        )  # fmt: skip
+
+    def produce_devices(self, devices: int, records: int = 2) -> None:
+        """Send some records of each of some devices, each device to its own partition."""
+        for i, row in enumerate(self.rows(devices * records).tolist()):
+            fields = dict(zip(("cpu", "memory"), row, strict=False))
+            device = i % devices
+            text = json.dumps({**fields, "disk": {"read": row[2]}, "device": f"d{device}"})
+            self.send(text.encode(), device % self.partitions)
+        self.producer.flush()
+
+    def by_round(self) -> dict[int, list[Any]]:
+        """The messages of the input by the round of their own time, partition by partition."""
+        found = defaultdict(list)
+        for message in read_topic(self.servers, self.name):
+            assert message.timestamp_type == 1  # LogAppendTime
+            found[message.timestamp // self.ROUND_MS].append(message)
+        return dict(found)
+
+    def finish_rounds(self, instance: Instance) -> int:
+        """Wait until every round that has records is released; returns how many rounds that is."""
+        wanted = max(self.by_round()) - self.first + 1
+
+        def said() -> int:
+            events = ("released", "published_again")
+            return max((e["batch"] for e in list(instance.events) if e.get("event") in events),
+                       default=0)  # fmt: skip
+
+        while (before := said()) < wanted:
+            instance.wait_until("another round", lambda before=before: said() > before)
+        return wanted
+
+    def _check_states(self, task: int, states: list[dict[str, Any]]) -> None:
+        """Check that every round is there once and in order, and positions never go back."""
+        assert [s["batch"] for s in states] == list(range(1, len(states) + 1))
+        assert [s["last_round"] for s in states] == [self.first + i for i in range(len(states))]
+        for before, after in itertools.pairwise(states):
+            for p, at in before["positions"].items():
+                assert at <= after["positions"][p], f"partition {p} went back"
+
+
+def round_model(servers: str, name: str, **settings: Any) -> closing[RoundModel]:
+    return closing(RoundModel(servers, name, **settings))
 
 
 def model(servers: str, name: str, **settings: Any) -> closing[Model]:

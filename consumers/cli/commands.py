@@ -18,7 +18,7 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..settings import ModelSettings, TopicSettings
+    from ..settings import FileSettings, ModelSettings, TopicSettings
 
 __all__ = ["COMMANDS"]
 
@@ -57,11 +57,14 @@ def _serve(options: argparse.Namespace) -> int:
 
     settings = load(options, Settings)
     cluster = brokers.connect(settings)
-    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+    # With privacy per subject offsets are secret, and the client's warnings may hold some.
+    set_up_logs(
+        sys.stdout, mask_numbers=settings.unit == "subject", model=settings.model, pid=os.getpid()
+    )
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
-              epsilon=settings.epsilon, delta=settings.delta,
+              epsilon=settings.epsilon, delta=settings.delta, unit=settings.unit,
               private=_private(settings))  # fmt: skip
     if not _private(settings):
         log_event("not_private", level="warning", reason="seed is set: nothing is private")
@@ -93,6 +96,8 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
 
     if settings.method == "paper":
         return "method=paper: no predictions; it needs very large batches"
+    if settings.unit == "subject":
+        return "unit=subject: no predictions"
     expected = plan(
         d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
         batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,
@@ -112,7 +117,7 @@ def _check_config(options: argparse.Namespace) -> int:
     _warn_if_not_private(settings)
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
-            missing = ensure_topics(cluster, settings, create=False)
+            missing = ensure_topics(cluster, settings, create=False, rounds=settings.rounds())
         if missing:
             sys.stdout.write(f"will be created: {', '.join(missing)}\n")
     sys.stdout.write(f"{_planned(settings)}\n")
@@ -195,6 +200,10 @@ def _run(options: argparse.Namespace) -> int:
 
     from .progress import shown_progress
 
+    if settings.unit == "subject":
+        return _run_rounds(options, settings, format, out)
+    if options.time is not None:
+        return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
     with shown_progress(options.input, quiet=options.quiet) as progress:
         rows = run_file(
             settings, options.input, format, state=options.state, out=out, progress=progress,
@@ -207,6 +216,27 @@ def _run(options: argparse.Namespace) -> int:
     elif rows.waiting:
         size = settings.batch_size
         sys.stderr.write(f"{rows.waiting} rows were left over: fewer than a batch of {size}\n")
+    return 0
+
+
+def _run_rounds(
+    options: argparse.Namespace, settings: FileSettings, format: Any, out: Callable[[bytes], None]
+) -> int:
+    from ..files.rounds import run_rounds
+    from .progress import shown_progress
+
+    if options.time is None:
+        text = "--time must be given with --subject: the column that says when a row is from"
+        return fail(text, EXIT_CONFIGURATION)
+    with shown_progress(options.input, quiet=options.quiet) as progress:
+        done = run_rounds(
+            settings, options.input, format, options.time, state=options.state, out=out,
+            progress=progress, new_records=options.new_records,
+        )  # fmt: skip
+    if done.finished:
+        sys.stderr.write("the horizon is reached: this model learns nothing more\n")
+    elif not done.rounds:
+        sys.stderr.write("there were no rows of new rounds in the input\n")
     return 0
 
 

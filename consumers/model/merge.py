@@ -112,16 +112,24 @@ def merge_releases(releases: Sequence[PublishedRelease]) -> PublishedRelease:
         skipped=not shards,
         reason=None if shards else "no shard has learned anything yet",
         sources=tuple(Source(task=int(r.task), batch=r.batch, n_seen=r.n_seen) for r in releases),
+        round=max((r.round for r in releases if r.round), key=lambda r: r.end, default=None),
+        subjects=_total([r.subjects for r in releases]),
         privacy=privacy,
         **known,
     )
+
+
+def _total(subjects: Sequence[float | None]) -> float | None:
+    """The noisy number of subjects of all shards, which have none in common."""
+    known = [n for n in subjects if n is not None]
+    return sum(known) if known else None
 
 
 @dataclass(frozen=True, eq=False)
 class _Shard:
     """What a release says about raw records."""
 
-    n: int
+    n: float
     mean: FloatArray  #: a
     deviation: FloatArray  #: S
     low: FloatArray  #: values below are clamped
@@ -147,9 +155,10 @@ class _Shard:
             for w in release.components
         ]
         spread, ratio, ratio_sd = np.array(numbers, dtype=np.float64).T  # None becomes NaN
-        return cls(
-            release.n_seen, c + s * m, s * r, c - reach, c + reach, W, spread, ratio, ratio_sd
-        )
+        # With privacy per subject all shards have as many places; the noisy number of subjects
+        # tells how many are taken.
+        n = release.n_seen if release.subjects is None else max(release.subjects, 1.0)
+        return cls(n, c + s * m, s * r, c - reach, c + reach, W, spread, ratio, ratio_sd)
 
     def rest(self) -> float:
         """The variance in each other direction on average; NaN if it is not known."""

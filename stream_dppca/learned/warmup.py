@@ -18,7 +18,12 @@ Noise: a question with share f of a batch has N(0, (sensitivity/mu)^2/f) on ever
     two batches. A question may go on over several batches; its answers are then averaged.
 Delta: none beyond that of mu.
 
-With a known centre (`center="none"`, `"pairs"`) the first three questions are left out.
+With a known centre (`center="none"`, `"pairs"`, `"own"`) the first three questions are left out.
+
+**Subjects.** A batch is then a round, and mu is that of a round, because subjects come back: the
+warm-up spends what every other round spends. A subject adds the mean over its rows of what a record
+adds (to lengths, the length of its mean moment), so one subject moves every sum by what one record
+does, plus the rounding of sums of shares (`count_slack`). A place that is not taken is a null.
 """
 
 from __future__ import annotations
@@ -35,9 +40,9 @@ from ..noise import Noise
 from ..statistics import Block, Rows, Statistic
 from .histograms import hull, locate, spread
 from .standard import CLAMP, FLOOR, Standard
-from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts
+from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts, count_slack
 
-__all__ = ["WarmUp", "length_grid", "warm_up_batches"]
+__all__ = ["ENOUGH", "WarmUp", "length_grid", "warm_up_batches"]
 
 #: Twentieths of the warm-up's budget, question by question.
 SHARES = {"octaves": 5, "grid": 3, "fine grid": 2, "distances": 5, "moments": 3, "lengths": 2}
@@ -54,7 +59,7 @@ _BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
 _COARSEST = 2.0**-14
 #: With a smaller share of valid records than this, nothing that was found is trusted.
-_ENOUGH = 0.25
+ENOUGH = 0.25
 #: Where values are looked for, and how narrow that stretch can become: the octaves go from 2^-64 to
 #: 2^64, and three cells of the first grid are the least that is left.
 _FARTHEST, _NARROWEST = 2.0**66, 2.0**-80
@@ -114,12 +119,26 @@ class WarmUp:
         Share of the records that the radius leaves as they are.
     known_center
         If true, the centre is 0.
+    each
+        Rows per unit, at most.
+    enough
+        With a smaller share of valid units than this, the warm-up begins anew.
     """
 
     def __init__(
-        self, *, d: int, mu: float, units: int, quantile: float, known_center: bool
+        self,
+        *,
+        d: int,
+        mu: float,
+        units: int,
+        quantile: float,
+        known_center: bool,
+        each: int = 1,
+        enough: float = ENOUGH,
     ) -> None:
+        self.enough = enough
         self.d, self.mu, self.units, self.quantile = d, mu, units, quantile
+        self.count_slack = count_slack(units, each)
         self.batches = warm_up_batches(d=d, mu=mu, units=units, known_center=known_center)
         names = [name for name in SHARES if not (known_center and name in _OF_CENTER)]
         # The questions left fill the whole batches: integers, so that shares add up exactly.
@@ -188,7 +207,7 @@ class WarmUp:
         if name in ("octaves", "distances"):
             center = tuple(self.standard.center.tolist())
             octaves = OctaveCounts(every, center, signs=name == "octaves")
-            return octaves, octaves.sensitivity
+            return octaves, octaves.sensitivity * self.count_slack
         if name in ("grid", "fine grid"):
             columns = np.flatnonzero(self.coarse)
             width = (self.high - self.low) / CELLS[name]
@@ -198,7 +217,7 @@ class WarmUp:
                 tuple(width[columns].tolist()),
                 CELLS[name],
             )
-            return cells, cells.sensitivity
+            return cells, cells.sensitivity * self.count_slack
         if name == "moments":
             radius = math.sqrt(_BALL * self.d + 1)
             moments = MomentsInBall(**self.standard.parameters(), radius=radius)
@@ -288,7 +307,7 @@ class WarmUp:
         too_many = np.flatnonzero(beyond > allowed + forgiven)
         index = min(int(too_many[-1]) + 1, len(beyond) - 1) if too_many.size else 0
         self.radius = float(length_grid(self.d)[index])
-        if self.valid < _ENOUGH:
+        if self.valid < self.enough:
             self._begin()
 
     # State

@@ -24,6 +24,7 @@ __all__ = [
     "Chunk",
     "Claim",
     "Cluster",
+    "Feed",
     "FinishedBatch",
     "Membership",
     "Message",
@@ -176,6 +177,16 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class Feed(Protocol):
+    """Committed messages of a whole topic with keys and headers, as they come, without a group."""
+
+    def read(self, timeout_s: float) -> list[Message]:
+        """Messages that have come, or nothing; nothing too while the topic does not exist."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Cluster(Protocol):
     """A cluster, with the topics and the group of one model."""
 
@@ -195,6 +206,10 @@ class Cluster(Protocol):
 
     def scan(self, topic: str) -> list[Message]:
         """Every committed message of a topic, in the order of its partitions."""
+        ...
+
+    def follow(self, topic: str, back: int | None = None) -> Feed:
+        """Follow a topic, from so many offsets before its end; by default from its beginning."""
         ...
 
     def publish(self, messages: Sequence[Message]) -> None:

@@ -15,6 +15,7 @@ from ..errors import ClusterError
 from ..protocols import Claim, Message, Reader, TopicInfo
 from .client import close_client, read_to_end, send_messages, translated_errors
 from .config import KafkaConfig
+from .feed import KafkaFeed
 from .ledger import KafkaLedger
 from .membership import KafkaMembership
 from .reader import KafkaOffsets, KafkaReader
@@ -99,6 +100,10 @@ class KafkaCluster:
                 return found
             finally:
                 close_client(consumer)
+
+    def follow(self, topic: str, back: int | None = None) -> KafkaFeed:
+        with translated_errors():
+            return KafkaFeed(self.config, topic, back)
 
     def publish(self, messages: Sequence[Message]) -> None:
         with translated_errors():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ..protocols import Message
 from .releases import Component, PublishedRelease, parse_release
 
-__all__ = ["current_release", "describe", "meaning", "status_in_words"]
+__all__ = ["current_release", "describe", "meaning", "raw_units", "status_in_words"]
 
 WIDTH = 24
 
@@ -79,24 +79,30 @@ def meaning(release: PublishedRelease, most: int = 4) -> str:
     if not release.learned:
         return ""
     component = release.components[0]
-    raw, loadings = _raw(release, component), component.loadings
+    raw, loadings = raw_units(release, component), component.loadings
     largest = max(loadings.values(), key=abs)
     names = sorted(loadings, key=lambda name: -abs(loadings[name]))
     names = [name for name in names if abs(loadings[name]) > 0.5 * abs(largest)][:most]
 
-    def listed(sign: int) -> str:
-        return ", ".join(
+    def listed(sign: int) -> list[str]:
+        return [
             f"{name} (±{_rounded(abs(raw[name][0]))} around {_rounded(raw[name][1])})"
             if raw
             else name
             for name in names
             if loadings[name] * largest * sign > 0
-        )
+        ]
 
     ratio = component.explained_variance_ratio
     share = "" if ratio is None else f", {100 * ratio:.0f} % of all variation"
-    against = f"; when they rise, {listed(-1)} fall" if listed(-1) else ""
-    return f"What varies most{share}: {listed(1)} rise and fall together{against}."
+    together, opposite = listed(1), listed(-1)
+    several = len(together) > 1
+    what = ", ".join(together) + (" rise and fall together" if several else "")
+    if opposite:
+        when = "when they rise" if several else "when it rises"
+        verb = "fall" if len(opposite) > 1 else "falls"
+        what += f"; {when}, {', '.join(opposite)} {verb}"
+    return f"What varies most{share}: {what}."
 
 
 def _rounded(value: float) -> str:
@@ -119,7 +125,7 @@ def _facts(component: Component) -> str:
 
 def _table(release: PublishedRelease, component: Component, top: int) -> Iterator[str]:
     """Loadings, the largest first; beside them how the raw features move together, if known."""
-    raw = _raw(release, component)
+    raw = raw_units(release, component)
     names = sorted(component.loadings, key=lambda name: -abs(component.loadings[name]))
     width = max(len(name) for name in names)
     if raw:
@@ -131,7 +137,7 @@ def _table(release: PublishedRelease, component: Component, top: int) -> Iterato
         yield f"  {name:<{width}}  {weight:+z.4f}{change}  {bar}".rstrip()
 
 
-def _raw(release: PublishedRelease, component: Component) -> dict[str, tuple[float, float]]:
+def raw_units(release: PublishedRelease, component: Component) -> dict[str, tuple[float, float]]:
     """By name: how far the raw feature moves when the score grows by one standard deviation, and
     the mean that it moves around. Empty if that is not known."""
     c, s, m, r = release.center, release.scale, release.mean, release.deviation

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
@@ -20,6 +20,10 @@ from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up
 from ..protocols import Claim, Cluster, Membership
 from ..settings import Settings
+from ..settings.connection import reveal
+from ..web.follow import Follower
+from ..web.page import Page
+from ..web.tracker import Tracker
 from .http import HttpServer
 from .metrics import Metrics
 from .task import Task, TaskConfig
@@ -73,7 +77,8 @@ class Service:
         self._cluster = cluster
         self._config = task_config(settings)
         # Refuse before anything is made on the cluster.
-        self._config.offsets_per_batch(make_estimator(self._config.estimator).batch_size)
+        size = make_estimator(self._config.estimator).batch_size
+        self._needed = self._config.offsets_per_batch(size)
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None
@@ -107,12 +112,27 @@ class Service:
                 return running.current.value
         return None
 
+    def _page(self) -> Page:
+        """The live page, from the output topic: a standby has it too."""
+        tracker = Tracker(self.settings.model)
+        follower = Follower(self._cluster, self.settings.output_topic, tracker)
+        return Page(follower, tracker, self.facts)
+
+    def facts(self) -> dict[str, Any]:
+        """What the page says of this process: numbers that /metrics and /readyz show too."""
+        tasks = [str(number) for number in sorted(self._tasks.copy())]
+        lags = {task: self.metrics.lag_of(task) for task in tasks}
+        return {"state": self._state, "lag": lags, "needed": self._needed}
+
     # The loop
 
     def run(self) -> None:
         if self._watched:
             self._watchdog.start()
-        http = HttpServer(self.settings.http_host, self.settings.http_port, self, self.metrics)
+        http = HttpServer(
+            self.settings.http_host, self.settings.http_port, self, self.metrics, self._page(),
+            reveal(self.settings.http_token),
+        )  # fmt: skip
         log_event("listening", host=self.settings.http_host, port=http.port)
         try:
             self._prepare()

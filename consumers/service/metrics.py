@@ -112,6 +112,10 @@ class Metrics:
         definition = DEFINITIONS[name]
         return Gauge(name, definition.help, definition.labels, registry=self.registry)
 
+    def lag_of(self, task: str) -> int:
+        """Return the lag of a task, 0 before the first look."""
+        return int(self.registry.get_sample_value("dppca_lag_messages", {"task": task}) or 0)
+
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

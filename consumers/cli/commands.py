@@ -18,7 +18,7 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..settings import ModelSettings, TopicSettings
+    from ..settings import ModelSettings, ViewSettings
 
 __all__ = ["COMMANDS"]
 
@@ -142,9 +142,9 @@ def _topics(options: argparse.Namespace) -> int:
 def _merge(options: argparse.Namespace) -> int:
     from ..model.merge import merged_message
     from ..model.releases import parse_release
-    from ..settings import ClusterSettings
+    from ..settings import ViewSettings
 
-    settings = load(options, ClusterSettings)
+    settings = load(options, ViewSettings)
     with brokers.ask_once(settings) as cluster:
         record = merged_message(cluster.scan(settings.output_topic), settings.model)
         if record is None:
@@ -159,20 +159,39 @@ def _merge(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace) -> int:
     from ..model.describe import current_release, describe
-    from ..settings import ClusterSettings
+    from ..settings import ViewSettings
+    from .history import history_table, published, stored_release
 
-    settings = load(options, ClusterSettings)
-    with brokers.ask_once(settings) as cluster:
-        records = cluster.scan(settings.output_topic)
-    release = current_release(records, settings.model, options.task)
+    if options.state is not None:
+        records = [stored_release(options.state)]
+        model, where = published(records)[0][1].model, str(options.state)
+    else:
+        settings = load(options, ViewSettings)
+        with brokers.ask_once(settings) as cluster:
+            records = cluster.scan(settings.output_topic)
+        model, where = settings.model, settings.output_topic
+    release = current_release(records, model, options.task)
     if release is None:
-        return _no_release(settings)
-    text = release.model_dump_json() if options.json else describe(release, options.top)
+        return fail(f"no release of {model!r} on {where!r} yet", 1)
+    if not options.history:
+        text = release.model_dump_json() if options.json else describe(release, options.top)
+    else:
+        found = [pair for pair in published(records, model) if pair[1].task == release.task]
+        lines = [message.value.decode() for message, _ in found]
+        text = "\n".join(lines) if options.json else history_table(found)
     sys.stdout.write(text.rstrip() + "\n")
     return 0
 
 
-def _no_release(settings: TopicSettings) -> int:
+def _watch(options: argparse.Namespace) -> int:
+    from ..settings import ViewSettings
+    from .watch import watch
+
+    settings = load(options, ViewSettings)
+    return watch(brokers.connect(settings), settings, options, _stop_on_signals())
+
+
+def _no_release(settings: ViewSettings) -> int:
     return fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
 
 
@@ -218,5 +237,6 @@ COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "topics": _topics,
     "merge": _merge,
     "inspect": _inspect,
+    "watch": _watch,
     "run": _run,
 }

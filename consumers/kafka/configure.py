@@ -6,7 +6,7 @@ import importlib.util
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from ..settings import ClusterSettings, ConnectionSettings
+from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
 from .config import KafkaConfig
 
@@ -21,7 +21,7 @@ _FETCH: Final = (
 )
 
 
-def kafka_config(settings: ClusterSettings, client_id: str = "") -> KafkaConfig:
+def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") -> KafkaConfig:
     """Return the configuration of all clients of a model.
 
     Parameters

@@ -23,6 +23,7 @@ from .model import ModelSettings
 from .operation import OperationSettings
 from .part import CONFIG_VARIABLE, PREFIX, Part
 from .topics import TopicSettings
+from .view import ViewSettings
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -36,6 +37,7 @@ __all__ = [
     "PlanSettings",
     "Settings",
     "TopicSettings",
+    "ViewSettings",
     "load_part",
     "load_settings",
     "names_by_part",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import math
 import threading
 from collections import deque
 from typing import Final
@@ -22,7 +23,7 @@ from ..model.releases import Promise, PublishedRelease, parse_release
 from ..model.uncertainty import angle, loading_noise, noise_movement
 from ..protocols import Message
 
-__all__ = ["Current", "History", "Point", "Tracker", "promise_in_words"]
+__all__ = ["Current", "History", "Point", "Tracker", "promise_sentence"]
 
 FloatArray = NDArray[np.float64]
 
@@ -194,29 +195,28 @@ class Tracker:
             return self._count
 
 
-def promise_in_words(p: Promise) -> str:
+def promise_sentence(p: Promise) -> str:
     """The privacy statement in a sentence.
 
     Examples
     --------
     >>> p = Promise(epsilon=1, delta=1e-6, adjacency="replace-one", unit="record",
     ...             scope="whole stream", method="adaptive", private=True)
-    >>> promise_in_words(p)
+    >>> promise_sentence(p)
     'Replacing any one record changes the probability of any component shown here by at most a \
 factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     """
     if not p.private:
         return "Not private: the noise came from a seed, so nobody is protected."
-    if p.adjacency != "replace-one" or p.epsilon > 500:
+    if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
         return (
-            f"The components are ({p.epsilon:g}, {p.delta:g})-differentially private: "
-            f"{p.adjacency}, {p.unit}, {p.scope}."
+            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"every {p.unit}: {p.adjacency}, {p.scope}."
         )
-    where = "over the whole stream" if p.scope == "whole stream" else f"({p.scope})"
+    factor = f"{math.exp(min(p.epsilon, 500.0)):.3g}"
     return (
-        f"Replacing any one {p.unit} changes the probability of any component shown here by at "
-        f"most a factor of {np.exp(p.epsilon):.3g} (ε = {p.epsilon:g}) plus {p.delta:g} (δ), "
-        f"{where}."
+        f"Replacing any one record changes the probability of any component shown here by at most "
+        f"a factor of {factor} (ε = {p.epsilon:g}) plus {p.delta:g} (δ), over the whole stream."
     )
 
 
@@ -249,7 +249,7 @@ def _current(release: PublishedRelease, time: int | None) -> Current:
         warm_up_left=release.warm_up_left,
         words=status_in_words(release),
         meaning=meaning(release),
-        promise=promise_in_words(release.privacy),
+        promise=promise_sentence(release.privacy),
         private=release.privacy.private,
         features=release.features,
         components=components,

@@ -208,6 +208,15 @@ class Cluster(Protocol):
         """Every committed message of a topic, in the order of its partitions."""
         ...
 
+    def tail(self, topic: str, partition: int) -> list[bytes]:
+        """The newest committed values of a partition, oldest first, read to its end; at least the
+        last one, if there is any. It fences nobody."""
+        ...
+
+    def groups_of(self, topic: str) -> list[str] | None:
+        """The consumer groups that have committed offsets of a topic; None if we may not ask."""
+        ...
+
     def follow(self, topic: str, back: int | None = None) -> Feed:
         """Follow a topic, from so many offsets before its end; by default from its beginning."""
         ...

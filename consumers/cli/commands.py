@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -51,13 +52,17 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from stream_dppca import NothingLearnedWarning
+
     from ..events import describe_error, log_event, set_up_logs
     from ..service.loop import Service
     from ..settings import Settings
 
     settings = load(options, Settings)
     cluster = brokers.connect(settings)
-    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+    set_up_logs(sys.stdout, settings.log_format, model=settings.model, pid=os.getpid())
+    # The log says it, with every batch.
+    warnings.filterwarnings("ignore", category=NothingLearnedWarning)
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
@@ -104,17 +109,20 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
 def _check_config(options: argparse.Namespace) -> int:
     from ..model.states import make_estimator
     from ..service.loop import task_config
-    from ..service.topics import ensure_topics
     from ..settings import Settings
+    from .check import check_cluster, settings_warnings, show_sample
 
     settings = load(options, Settings)
-    make_estimator(task_config(settings).estimator)
+    config = task_config(settings)
+    make_estimator(config.estimator)
     _warn_if_not_private(settings)
+    for warning in settings_warnings(settings):
+        sys.stderr.write(f"warning: {warning}\n")
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
-            missing = ensure_topics(cluster, settings, create=False)
-        if missing:
-            sys.stdout.write(f"will be created: {', '.join(missing)}\n")
+            check_cluster(cluster, settings, config)
+            if options.sample:
+                show_sample(cluster, settings, options.sample)
     sys.stdout.write(f"{_planned(settings)}\n")
     sys.stdout.write("the settings are fine\n")
     return 0

@@ -99,6 +99,10 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("--rate", type=float, help="records per second that will come")
     if command == "check-config":
         parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
+        parser.add_argument(
+            "--sample", type=int, default=0, metavar="N",
+            help="read N messages and say, on a terminal only, whether they have the features",
+        )  # fmt: skip
     if command in ("inspect", "watch"):
         parser.add_argument(
             "--task", help="number of a shard, or merged; default: merged if there are several"

@@ -185,6 +185,17 @@ class MemoryCluster:
                 if entry.status == "committed"
             ]
 
+    def tail(self, topic: str, partition: int) -> list[bytes]:
+        with self.broker.changed:
+            at = self.broker._topic(topic).partitions[partition]
+            entries = at.entries[at.first : at.end()]
+            return [e.value for e in entries if e.status == "committed" and e.value is not None]
+
+    def groups_of(self, topic: str) -> list[str] | None:
+        with self.broker.changed:
+            groups = self.broker.groups.items()
+            return sorted(name for name, g in groups if any(t == topic for t, _ in g.offsets))
+
     def follow(self, topic: str, back: int | None = None) -> MemoryFeed:
         return MemoryFeed(self, topic, back)
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from stream_dppca.learned import WARMING_UP_ANEW
+
 from ..protocols import Message
 from .releases import Component, PublishedRelease, parse_release
 
-__all__ = ["current_release", "describe", "meaning", "raw_units", "status_in_words"]
+__all__ = [
+    "CHECK_NAMES",
+    "current_release",
+    "describe",
+    "learned_nothing",
+    "meaning",
+    "raw_units",
+    "status_in_words",
+]
+
+#: Said whenever nothing was learned: it is nearly always the reason.
+CHECK_NAMES = "check the feature names"
 
 WIDTH = 24
 
@@ -38,6 +51,11 @@ def current_release(
     return newest.get(min(newest, default=""))
 
 
+def learned_nothing(status: str, reason: str | None) -> bool:
+    """Whether a batch came to nothing, as far as a noisy release can tell."""
+    return status in ("nothing_learned", "skipped") or reason == WARMING_UP_ANEW
+
+
 def status_in_words(release: PublishedRelease) -> str:
     """Return what is known so far, in words; empty if all is well.
 
@@ -45,12 +63,14 @@ def status_in_words(release: PublishedRelease) -> str:
     """
     if release.status == "warming_up" and release.task == "merged":
         return f"warming up ({release.warm_up_left} more batches of each shard)"
+    if release.reason == WARMING_UP_ANEW:
+        return f"{release.reason}; {CHECK_NAMES}"
     if release.status == "warming_up":
         return f"warming up (batch {release.batch} of {release.batch + release.warm_up_left})"
     if release.status == "nothing_learned":
-        return f"nothing learned yet: {release.reason}"
+        return f"nothing learned yet: {release.reason}; {CHECK_NAMES}"
     if release.status == "skipped":
-        return f"nothing was learned from this batch: {release.reason}"
+        return f"nothing was learned from this batch: {release.reason}; {CHECK_NAMES}"
     return "the stream has changed: what was learned before was dropped" if release.drift else ""
 
 

@@ -24,6 +24,7 @@ from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
 from ..model.codecs import Codec
+from ..model.describe import learned_nothing
 from ..model.learner import Learner, finish_batch
 from ..model.releases import key_of, parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
@@ -80,6 +81,7 @@ class Task:
         self.number, self.claim = number, claim
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the release that is out
+        self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
         self._ending = Background("batch-end")
         self._batch: PlannedBatch | None = None  # the one that is being read
         crashpoints.reach("claimed")
@@ -211,8 +213,11 @@ class Task:
         self._note_published(batch.message, batch.positions)
         self._metrics.commit_seconds.observe(seconds)
         self._metrics.batches.labels(task=str(self.number)).inc()
-        expected = batch.status in ("learned", "warming_up")
-        log_event("released", level="info" if expected else "warning", task=self.number,
+        nothing = learned_nothing(batch.status, batch.reason)
+        self.fruitless = self.fruitless + 1 if nothing else 0
+        if nothing:
+            self._metrics.fruitless.labels(task=str(self.number)).inc()
+        log_event("released", level="warning" if nothing else "info", task=self.number,
                   batch=batch.number, status=batch.status, reason=batch.reason,
                   drift=batch.drift)  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, SecretStr
 
 from .part import Part
@@ -36,6 +38,9 @@ class OperationSettings(Part):
         min_length=16,
         description="token that readers of these pages must give, /livez and /readyz excepted; "
         "without it whoever reaches the port may read them",
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="format of the log; auto is text on a terminal and JSON elsewhere"
     )
     stall_timeout_s: float = Field(
         120.0, gt=0, description="time without progress after which the process ends, in seconds"

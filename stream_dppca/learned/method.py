@@ -50,6 +50,7 @@ from .warmup import WarmUp, warm_up_batches
 
 __all__ = [
     "WARMING_UP",
+    "WARMING_UP_ANEW",
     "LearnedMethod",
     "Memory",
     "constant",
@@ -59,6 +60,8 @@ __all__ = [
 
 #: Reason of a release during the warm-up.
 WARMING_UP = "warming up"
+#: The same, of a warm-up that ended without enough valid records, by noisy counts.
+WARMING_UP_ANEW = "warming up anew: hardly any record could be read"
 #: "auto", "all", or a number of batches.
 Memory = str | float
 
@@ -177,7 +180,8 @@ class LearnedMethod:
         if self.warming_up:
             self.warm_up.step(rows, noise)
             self.standard = self.warm_up.standard
-            return Outcome.skip(WARMING_UP)
+            anew = self.warm_up.batches_left == self.warm_up.batches
+            return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP)
         query = self._query()
         # A query that is taken for more sensitive than it is spends less: mu_mean instead of mu.
         looking = not self.standard.known.all()

@@ -211,8 +211,7 @@ function drawWaiting(learned) {
     const all = current.batch + current.warm_up_left;
     title = `Warming up: batch ${current.batch} of ${all}`;
     if (current.task === "merged") title = "Warming up";
-    text = "The centre and the scale of each feature are being learned, privately. The records of these batches are used for nothing else."
-      + (current.hint ? ` ${current.hint}` : "");
+    text = current.words.startsWith("warming up anew") ? `${current.words}.` : "The centre and the scale of each feature are being learned, privately. The records of these batches are used for nothing else.";
     share = current.batch / all;
   } else if (current !== null) {
     title = "Nothing learned yet";

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..settings import FileSettings, ModelSettings, TopicSettings
+    from ..settings import FileSettings, ModelSettings, ViewSettings
 
 __all__ = ["COMMANDS"]
 
@@ -51,6 +52,8 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from stream_dppca import NothingLearnedWarning
+
     from ..events import describe_error, log_event, set_up_logs
     from ..service.loop import Service
     from ..settings import Settings
@@ -59,8 +62,11 @@ def _serve(options: argparse.Namespace) -> int:
     cluster = brokers.connect(settings)
     # With privacy per subject offsets are secret, and the client's warnings may hold some.
     set_up_logs(
-        sys.stdout, mask_numbers=settings.unit == "subject", model=settings.model, pid=os.getpid()
-    )
+        sys.stdout, settings.log_format, mask_numbers=settings.unit == "subject",
+        model=settings.model, pid=os.getpid(),
+    )  # fmt: skip
+    # The log says it, with every batch.
+    warnings.filterwarnings("ignore", category=NothingLearnedWarning)
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
@@ -109,17 +115,20 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
 def _check_config(options: argparse.Namespace) -> int:
     from ..model.states import make_estimator
     from ..service.loop import task_config
-    from ..service.topics import ensure_topics
     from ..settings import Settings
+    from .check import check_cluster, settings_warnings, show_sample
 
     settings = load(options, Settings)
-    make_estimator(task_config(settings).estimator)
+    config = task_config(settings)
+    make_estimator(config.estimator)
     _warn_if_not_private(settings)
+    for warning in settings_warnings(settings):
+        sys.stderr.write(f"warning: {warning}\n")
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
-            missing = ensure_topics(cluster, settings, create=False, rounds=settings.rounds())
-        if missing:
-            sys.stdout.write(f"will be created: {', '.join(missing)}\n")
+            check_cluster(cluster, settings, config)
+            if options.sample:
+                show_sample(cluster, settings, options.sample)
     sys.stdout.write(f"{_planned(settings)}\n")
     sys.stdout.write("the settings are fine\n")
     return 0
@@ -147,9 +156,9 @@ def _topics(options: argparse.Namespace) -> int:
 def _merge(options: argparse.Namespace) -> int:
     from ..model.merge import merged_message
     from ..model.releases import parse_release
-    from ..settings import ClusterSettings
+    from ..settings import ViewSettings
 
-    settings = load(options, ClusterSettings)
+    settings = load(options, ViewSettings)
     with brokers.ask_once(settings) as cluster:
         record = merged_message(cluster.scan(settings.output_topic), settings.model)
         if record is None:
@@ -164,20 +173,39 @@ def _merge(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace) -> int:
     from ..model.describe import current_release, describe
-    from ..settings import ClusterSettings
+    from ..settings import ViewSettings
+    from .history import history_table, published, stored_release
 
-    settings = load(options, ClusterSettings)
-    with brokers.ask_once(settings) as cluster:
-        records = cluster.scan(settings.output_topic)
-    release = current_release(records, settings.model, options.task)
+    if options.state is not None:
+        records = [stored_release(options.state)]
+        model, where = published(records)[0][1].model, str(options.state)
+    else:
+        settings = load(options, ViewSettings)
+        with brokers.ask_once(settings) as cluster:
+            records = cluster.scan(settings.output_topic)
+        model, where = settings.model, settings.output_topic
+    release = current_release(records, model, options.task)
     if release is None:
-        return _no_release(settings)
-    text = release.model_dump_json() if options.json else describe(release, options.top)
+        return fail(f"no release of {model!r} on {where!r} yet", 1)
+    if not options.history:
+        text = release.model_dump_json() if options.json else describe(release, options.top)
+    else:
+        found = [pair for pair in published(records, model) if pair[1].task == release.task]
+        lines = [message.value.decode() for message, _ in found]
+        text = "\n".join(lines) if options.json else history_table(found)
     sys.stdout.write(text.rstrip() + "\n")
     return 0
 
 
-def _no_release(settings: TopicSettings) -> int:
+def _watch(options: argparse.Namespace) -> int:
+    from ..settings import ViewSettings
+    from .watch import watch
+
+    settings = load(options, ViewSettings)
+    return watch(brokers.connect(settings), settings, options, _stop_on_signals())
+
+
+def _no_release(settings: ViewSettings) -> int:
     return fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
 
 
@@ -248,5 +276,6 @@ COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "topics": _topics,
     "merge": _merge,
     "inspect": _inspect,
+    "watch": _watch,
     "run": _run,
 }

@@ -10,19 +10,25 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
 from ..model.codecs import make_codec, make_subject_codec
+from ..model.describe import CHECK_NAMES
 from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up
 from ..protocols import Claim, Cluster, Membership
 from ..settings import Settings
+from ..settings.connection import reveal
+from ..web.follow import Follower
+from ..web.page import Page
+from ..web.tracker import Tracker
 from .http import HttpServer
 from .metrics import Metrics
 from .round_task import RoundTask
+from .stored import check_stored, other_models
 from .task import RoundConfig, Task, TaskConfig
 from .topics import ensure_topics
 from .watchdog import Watchdog
@@ -36,6 +42,11 @@ GROUP_SECONDS: Final = 0.1
 #: How long an idle one waits for anything.
 IDLE_SECONDS: Final = 0.2
 MERGE_SECONDS: Final = 1.0
+#: Said of a new model on a topic that another one has read.
+USED_TWICE: Final = (
+    "another model has learned from these records: using them again spends their privacy a second "
+    "time. To begin with new records only, set start=latest before the first batch"
+)
 BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 
@@ -89,9 +100,9 @@ class Service:
         self._cluster = cluster
         self._config = task_config(settings)
         # Refuse before anything is made on the cluster.
-        places = make_estimator(self._config.estimator).batch_size
-        if self._config.rounds is None:
-            self._config.offsets_per_batch(places)
+        size = make_estimator(self._config.estimator).batch_size
+        self._rounds = self._config.rounds is not None
+        self._needed = None if self._rounds else self._config.offsets_per_batch(size)
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None
@@ -114,7 +125,15 @@ class Service:
         return self._watchdog.alive()
 
     def ready(self) -> tuple[bool, str]:
-        return self._state in ("working", "standing by"), self._state
+        return self._state in ("working", "standing by"), "; ".join(filter(None, self._says()))
+
+    def _says(self) -> tuple[str, str]:
+        """The state of the service, and what an operator should look at."""
+        fruitless = max((task.fruitless for task in self._tasks.copy().values()), default=0)
+        if not fruitless or self._state != "working":
+            return self._state, ""
+        which = "batch" if fruitless == 1 else f"{fruitless} batches"
+        return self._state, f"nothing was learned from the last {which}: {CHECK_NAMES}"
 
     def component(self, task: str | None) -> bytes | None:
         merger = self._merger
@@ -125,12 +144,31 @@ class Service:
                 return running.current.value
         return None
 
+    def _page(self) -> Page:
+        """The live page, from the output topic: a standby has it too."""
+        tracker = Tracker(self.settings.model)
+        follower = Follower(self._cluster, self.settings.output_topic, tracker)
+        return Page(follower, tracker, self.facts)
+
+    def facts(self) -> dict[str, Any]:
+        """What the page says of this process: numbers that /metrics and /readyz show too.
+
+        With rounds a lag counts records of subjects, which the page must not show.
+        """
+        tasks = [] if self._rounds else [str(number) for number in sorted(self._tasks.copy())]
+        lags = {task: self.metrics.lag_of(task) for task in tasks}
+        state, note = self._says()
+        return {"state": state, "note": note, "lag": lags, "needed": self._needed}
+
     # The loop
 
     def run(self) -> None:
         if self._watched:
             self._watchdog.start()
-        http = HttpServer(self.settings.http_host, self.settings.http_port, self, self.metrics)
+        http = HttpServer(
+            self.settings.http_host, self.settings.http_port, self, self.metrics, self._page(),
+            reveal(self.settings.http_token),
+        )  # fmt: skip
         log_event("listening", host=self.settings.http_host, port=http.port)
         try:
             self._prepare()
@@ -155,6 +193,7 @@ class Service:
         while not self.stop.is_set():
             try:
                 ensure_topics(self._cluster, self.settings, rounds=self.settings.rounds())
+                self._check_stored()
                 while warming.is_alive() and not self.stop.is_set():
                     warming.join(0.1)
                 self._membership = self._cluster.join()
@@ -163,6 +202,14 @@ class Service:
                 log_event("waiting_for_brokers", level="warning", **describe_error(error))
                 self._watchdog.beat()
                 self.stop.wait(1.0)
+
+    def _check_stored(self) -> None:
+        """Refuse settings that do not fit the stored state now, not when a task is taken over."""
+        stored = check_stored(self._cluster, self.settings, self._config)
+        if stored or self.settings.start == "latest":
+            return
+        if others := other_models(self._cluster, self.settings):
+            log_event("records_used_before", level="warning", groups=others, advice=USED_TWICE)
 
     def _turn(self) -> None:
         """Once round: the group, the tasks, the merged release."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
@@ -24,6 +24,7 @@ from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
 from ..model.codecs import Codec, SubjectCodec
+from ..model.describe import learned_nothing
 from ..model.learner import Learner, finish_batch
 from ..model.releases import key_of, parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
@@ -71,6 +72,17 @@ class TaskConfig:
     stall_s: float = 120.0  #: how long a partition with unread messages may stand still
     rounds: RoundConfig | None = None  #: with privacy per subject
 
+    def identity(self, task: int) -> ModelIdentity:
+        """Which model a state must be of, for a task to go on from it."""
+        identity = ModelIdentity(
+            model=self.model, task=task, shards=self.shards, input=self.input_topic,
+            slots=SlotRule("offsets", self.codec.rows_per_message),
+        )  # fmt: skip
+        if self.rounds is None:
+            return identity
+        rule = self.rounds.rule
+        return replace(identity, slots=SlotRule("rounds"), unit="subject", rounds=rule)
+
     def offsets_per_batch(self, batch_size: int) -> int:
         """The offsets of a batch; refuses a batch that would end inside a message."""
         per_message = self.codec.rows_per_message
@@ -97,6 +109,7 @@ class Task:
         self.number, self.claim = number, claim
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the release that is out
+        self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
         # Well before the watchdog ends the process: to load again is enough.
         self._ending = Background("the end of a batch", config.stall_s / 2)
         self._batch: PlannedBatch | None = None  # the one that is being read
@@ -120,13 +133,6 @@ class Task:
             raise
 
     # The input
-
-    def _identity(self) -> ModelIdentity:
-        config = self._config
-        return ModelIdentity(
-            model=config.model, task=self.number, shards=config.shards, input=config.input_topic,
-            slots=SlotRule("offsets", config.codec.rows_per_message),
-        )  # fmt: skip
 
     def _open_planner(self, cluster: Cluster) -> None:
         config = self._config
@@ -183,7 +189,7 @@ class Task:
 
     def _load(self) -> Learner:
         """The learner of the last committed state."""
-        config, identity = self._config, self._identity()
+        config, identity = self._config, self._config.identity(self.number)
         refusal = "the state record cannot be read: is this the state topic?"
         history = [decode_state(value, refusal) for value in self._store.load()]
         learner = Learner(identity, config.estimator, history)
@@ -266,8 +272,11 @@ class Task:
         self._note_published(batch.message, batch.positions)
         self._metrics.commit_seconds.observe(round(seconds, 2))  # the sum is shown, too
         self._metrics.batches.labels(task=str(self.number)).inc()
-        expected = batch.status in ("learned", "warming_up")
-        log_event("released", level="info" if expected else "warning", task=self.number,
+        nothing = learned_nothing(batch.status, batch.reason)
+        self.fruitless = self.fruitless + 1 if nothing else 0
+        if nothing:
+            self._metrics.fruitless.labels(task=str(self.number)).inc()
+        log_event("released", level="warning" if nothing else "info", task=self.number,
                   batch=batch.number, status=batch.status, reason=batch.reason,
                   drift=batch.drift)  # fmt: skip
 

@@ -57,6 +57,7 @@ from .warmup import ENOUGH, WarmUp, warm_up_batches
 
 __all__ = [
     "WARMING_UP",
+    "WARMING_UP_ANEW",
     "LearnedMethod",
     "Memory",
     "constant",
@@ -66,6 +67,8 @@ __all__ = [
 
 #: Reason of a release during the warm-up.
 WARMING_UP = "warming up"
+#: The same, of a warm-up that ended without enough valid records, by noisy counts.
+WARMING_UP_ANEW = "warming up anew: hardly any record could be read"
 #: "auto", "all", or a number of batches.
 Memory = str | float
 
@@ -204,10 +207,12 @@ class LearnedMethod:
         """Learn from one batch."""
         present = None if self.subjects is None else self._count(rows, noise)
         if self.warming_up:
-            if present is None or present >= ENOUGH * self.units:
+            enough = present is None or present >= ENOUGH * self.units
+            if enough:
                 self.warm_up.step(rows, noise)
                 self.standard = self.warm_up.standard
-            return Outcome.skip(WARMING_UP, units=present)
+            anew = enough and self.warm_up.batches_left == self.warm_up.batches
+            return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP, units=present)
         if present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
             return Outcome.skip(FEW_SUBJECTS, units=present)
         query = self._query()

@@ -12,10 +12,12 @@ nothing of it is ever raised, logged or counted.
 | `json` | an object; a feature `a.b` is the member `b` of the member `a` | 1 |
 | `json-array` | an array of d numbers in the order of the features | 1 |
 | `float32`, `float64` | packed little-endian rows, one after another | 0 or more |
+| `avro`, `protobuf` | the id of its schema, then what it says (`registered.py`) | 1 |
 """
 
 from __future__ import annotations
 
+import importlib
 import operator
 import struct
 from collections.abc import Callable, Sequence
@@ -26,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
-from ..formats import Format
+from ..formats import PACKED_FORMATS, Format
+from ..protocols import SchemaSource
 
 __all__ = ["FORMATS", "Codec", "Format", "make_codec"]
 
@@ -53,6 +56,7 @@ def make_codec(
     max_bytes: int,
     nested: bool = True,
     rows_per_message: int | None = None,
+    registry: SchemaSource | None = None,
 ) -> Codec:
     """Make the codec of a format.
 
@@ -65,12 +69,14 @@ def make_codec(
     max_bytes
         Longer messages are nulls.
     nested
-        Whether a dot in a feature's name leads into a nested object (`json` only).
+        Whether a dot in a feature's name leads into a nested object (`json`, `avro`, `protobuf`).
     rows_per_message
         How many rows each message becomes. JSON messages hold one row; for packed formats it must
         be given, because with any default the other rows would be ignored without a word.
+    registry
+        Where the schemas of `avro` and `protobuf` are.
     """
-    if format in ("json", "json-array"):
+    if format not in PACKED_FORMATS:
         if rows_per_message not in (None, 1):
             raise ConfigurationError(
                 f"`rows_per_message` must be 1 with format {format}: a message holds one row. "
@@ -78,6 +84,8 @@ def make_codec(
             )
         if format == "json":
             return _JsonObjects(features, max_bytes, nested)
+        if format != "json-array":
+            return _registered(format, features, max_bytes, nested, registry)
         return _JsonArrays(len(features), max_bytes)
     if rows_per_message is None:
         raise ConfigurationError(
@@ -90,6 +98,32 @@ def make_codec(
         )
     dtype = "<f4" if format == "float32" else "<f8"
     return _Packed(len(features), dtype, max_bytes, rows_per_message)
+
+
+def _registered(
+    format: Format,
+    features: Sequence[str],
+    max_bytes: int,
+    nested: bool,
+    registry: SchemaSource | None,
+) -> Codec:
+    """Make a codec whose libraries are extras."""
+    from .registered import RegisteredCodec, feature_tree
+
+    if registry is None:
+        raise ConfigurationError(f"`schema_registry_url` must be set with format {format}")
+    try:
+        reader = (
+            importlib.import_module(".avro", __package__).avro_reader
+            if format == "avro"
+            else importlib.import_module(".protobuf", __package__).protobuf_reader
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"format {format} needs {error.name}: pip install '.[{format}]'"
+        ) from None
+    tree, width = feature_tree(features, nested), len(features)
+    return RegisteredCodec(width, max_bytes, registry, lambda s: reader(s, tree, width))
 
 
 class _Json:

@@ -15,6 +15,7 @@ from typing import Final
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
+from ..kafka.configure import open_registry
 from ..model.codecs import make_codec
 from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up
@@ -53,6 +54,7 @@ def task_config(settings: Settings) -> TaskConfig:
             settings.max_message_bytes,
             settings.nested,
             settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None,
+            open_registry(settings),
         ),
         start=settings.start,
         plan_interval_s=settings.plan_interval_ms / 1000,

@@ -210,6 +210,40 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _score(options: argparse.Namespace) -> int:
+    from ..events import set_up_logs
+    from ..kafka.configure import kafka_config, open_registry
+    from ..kafka.producer import MessageProducer
+    from ..kafka.subscription import Subscription
+    from ..model.codecs import make_codec
+    from ..model.scores import NOT_PRIVATE, CurrentModel
+    from ..service.score import ensure_scores_topic, run_scoring
+    from ..settings import ClusterSettings
+
+    settings = load(options, ClusterSettings)
+    topic = options.scores_topic or f"{settings.model}.scores"
+    group = options.scores_group or f"{settings.group}.scores"
+    sys.stderr.write(f"warning: {NOT_PRIVATE}\n")
+    cluster = brokers.connect(settings)
+    config = kafka_config(settings)
+    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+    stop = _stop_on_signals()
+    ensure_scores_topic(cluster, settings, topic)
+    rows = settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
+    registry = open_registry(settings)
+    written = run_scoring(
+        cluster, CurrentModel(settings.model, options.task), stop=stop, once=options.once,
+        output_topic=settings.output_topic, input_topic=settings.input_topic,
+        open_source=lambda: Subscription(config, settings.input_topic, group, settings.start),
+        open_target=lambda: MessageProducer(config, topic),
+        make_codec=lambda features: make_codec(
+            settings.format, features, settings.max_message_bytes, settings.nested, rows, registry
+        ),
+    )  # fmt: skip
+    sys.stderr.write(f"{written} scores written to {topic}\n")
+    return 0
+
+
 COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "plan": _plan,
@@ -218,5 +252,6 @@ COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "topics": _topics,
     "merge": _merge,
     "inspect": _inspect,
+    "score": _score,
     "run": _run,
 }

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "topics": "create the output and state topics, or say what is missing",
     "merge": "publish the combined component of all shards, once",
     "inspect": "print the current component of a model, labelled and sorted",
+    "score": "write the scores of each record to a topic, which is NOT PRIVATE",
     "run": "learn from a file instead of a topic; releases are JSON lines",
 }
 
@@ -82,7 +83,7 @@ def _needed(command: str) -> type[Part]:
 
     if command == "plan":
         return PlanSettings
-    if command in ("topics", "merge", "inspect"):
+    if command in ("topics", "merge", "inspect", "score"):
         return ClusterSettings
     return FileSettings if command == "run" else Settings
 
@@ -103,6 +104,25 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("--json", action="store_true", help="print the release as published")
         parser.add_argument(
             "--top", type=int, default=0, metavar="N", help="print only the N largest loadings"
+        )
+    if command == "score":
+        parser.description = (
+            "Write the projections and the anomaly score of each record of the input topic to "
+            "another topic, with the current release of a model. THE SCORES ARE NOT PRIVATE: each "
+            "is about one record, so their topic is as secret as the input topic."
+        )
+        parser.add_argument(
+            "--scores-topic", metavar="TOPIC", help="topic to write to; default: <model>.scores"
+        )
+        parser.add_argument(
+            "--scores-group", metavar="GROUP",
+            help="consumer group that remembers how far it is; default: <group>.scores",
+        )  # fmt: skip
+        parser.add_argument(
+            "--task", help="number of a shard, or merged; default: merged if there are several"
+        )
+        parser.add_argument(
+            "--once", action="store_true", help="end when the records of now have been scored"
         )
     if command == "run":
         parser.add_argument(

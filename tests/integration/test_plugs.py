@@ -1,8 +1,12 @@
-"""What producers of others write, on a real Kafka: compressed batches, Avro with a registry."""
+"""On a real Kafka: compressed batches, Avro with a registry, and scores of its records."""
 
 from __future__ import annotations
 
+import json
+import os
 import struct
+import subprocess
+import sys
 import uuid
 from collections import Counter
 from itertools import product
@@ -19,8 +23,8 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.protocols import Reader, TopicInfo
 
-from ..harness import READERS, model
-from ..processes import PATIENCE_SECONDS, PATIENT_LEAVING, wait_for
+from ..harness import READERS, Model, model, read_topic
+from ..processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for
 from ..registry import registry
 from .conftest import RunningBroker
 from .test_service import SESSION, loadings
@@ -99,8 +103,9 @@ def test_a_missing_package_is_named(
         opened.close()
 
 
-def test_avro_and_a_registry_that_is_away(broker: RunningBroker, fresh_name: Any) -> None:
-    """The task waits for the registry and skips nothing; an unknown schema makes one null."""
+def test_avro_from_the_registry_to_the_scores(broker: RunningBroker, fresh_name: Any) -> None:
+    """The task waits for a registry that is away and skips nothing; an unknown schema makes one
+    null; scores resume where they ended."""
     schema = {"type": "record", "name": "T", "fields": [
         {"name": "device", "type": "string"}, {"name": "cpu", "type": "double"},
         {"name": "memory", "type": ["null", "double"]},
@@ -128,3 +133,25 @@ def test_avro_and_a_registry_that_is_away(broker: RunningBroker, fresh_name: Any
             assert angle(loadings(m.releases()[3]), np.array([1.0, 0.0, 0.0])) < 10
             assert str(number) not in instance.text and str(number + 1) not in instance.text
             assert instance.leave() == 0
+            # Scores of all records, and then of those that are new.
+            for more in (0, 5):
+                for _ in range(more):
+                    m.send(b"\0" + number.to_bytes(4) + b"\x04ab" + bytes(8) + b"\0" + bytes(4))
+                m.producer.flush()
+                shown = score(m)
+                assert "scores are NOT PRIVATE" in shown
+                assert str(number) not in shown
+            found = [json.loads(s.value) for s in read_topic(m.servers, f"{m.name}.scores")]
+            places = [(one["partition"], one["offset"]) for one in found]
+            assert sorted(places) == [(p, o) for p in (0, 1) for o in range(m.sent[p])]
+            assert [one["scores"] for one in found].count(None) == 1  # of the unknown schema
+            assert {one["batch"] for one in found} == {3}
+
+
+def score(m: Model) -> str:
+    """Run `stream-dppca score` until all records are scored; returns what it says."""
+    command = [sys.executable, "-m", "consumers.cli", "score", "--once"]
+    done = subprocess.run(command, env={**os.environ, **m.environment}, text=True, cwd=ROOT,
+                          capture_output=True, timeout=PATIENCE_SECONDS)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr

@@ -58,11 +58,17 @@ def column(frame: Any, name: Any) -> FloatArray | float:
         if found.dtype.kind in "biuf":  # missing values are NaN
             return np.asarray(found, dtype=np.float64)
     try:
-        return np.fromiter(map(number, values.to_list()), np.float64, len(values))
-    except Exception:
-        # A column with a type cannot be listed only if none of it is a number, such as times that
-        # Python has no type for. Then all of it is NaN, whichever value was at fault.
-        return math.nan
+        cells = values.to_list()
+    except Exception:  # there is one that Python has no type for, such as a time in nanoseconds
+        cells = [_cell(values, i) for i in range(len(values))]
+    return np.fromiter(map(number, cells), np.float64, len(cells))
+
+
+def _cell(values: nw.Series[Any], i: int) -> Any:
+    try:
+        return values.item(i)
+    except Exception:  # whatever a cell does wrong, it is not a number, and the others may be
+        return None
 
 
 def column_names(frame: Any) -> list[Any]:

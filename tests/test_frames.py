@@ -13,6 +13,7 @@ from river import compose
 
 from stream_dppca import DPPCA, ParameterError, PublicScaler, SubspaceDistance
 from stream_dppca.baselines import analyze_gauss, oja
+from stream_dppca.frames import column
 
 FEATURES = ("a", "b", "c")
 KINDS = (pd.DataFrame, pl.DataFrame, pa.table)
@@ -117,3 +118,13 @@ def test_a_record_is_a_dict(wrong: Any) -> None:
     pca.learn_one({})
     pca.learn_one(pd.Series({"a": 1.0, "b": 2.0, "c": 3.0}))
     assert pca.n_seen == 2
+
+
+def test_a_cell_that_python_cannot_hold_changes_no_other() -> None:
+    """A time in nanoseconds in a union: arrow cannot list the column, but its numbers are read."""
+    times = pa.array([1], pa.timestamp("ns"))
+    kinds = pa.array([0, 1, 0], pa.int8())
+    mixed = pa.UnionArray.from_dense(kinds, pa.array([0, 0, 1], pa.int32()),
+                                     [pa.array([1.5, 2.5]), times])  # fmt: skip
+    found = column(pa.table({"a": mixed}), "a")
+    assert np.array_equal(found, [1.5, np.nan, 2.5], equal_nan=True)

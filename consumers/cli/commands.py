@@ -178,28 +178,32 @@ def _no_release(settings: TopicSettings) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ..files.run import run_file
+    from ..files.streams import uncompressed_name
     from ..settings import FileSettings
 
-    name = "stdin" if options.input == "-" else Path(options.input).stem
+    plain = uncompressed_name(options.input)
+    name = "stdin" if options.input == "-" else Path(plain).stem
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name) or "file"
     settings = load(options, FileSettings, input_topic=safe)
     _warn_if_not_private(settings)
-    suffix = Path(options.input).suffix.lstrip(".")
+    suffix = Path(plain).suffix.lstrip(".")
     format: Any = options.format or {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
     if format not in ("csv", "jsonl", "parquet", "npy"):
         return fail("--format must be given: csv, jsonl, parquet or npy", EXIT_CONFIGURATION)
+    if plain != options.input and format in ("parquet", "npy"):
+        return fail(f"{format} files must not be compressed once more", EXIT_CONFIGURATION)
 
-    def out(value: bytes) -> None:
-        sys.stdout.buffer.write(value + b"\n")
-        sys.stdout.buffer.flush()
-
+    from .output import Releases, json_lines
     from .progress import shown_progress
 
-    with shown_progress(options.input, quiet=options.quiet) as progress:
+    with shown_progress(options.input, quiet=options.quiet) as shown:
+        releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
         rows = run_file(
-            settings, options.input, format, state=options.state, out=out, progress=progress,
-            new_records=options.new_records,
+            settings, options.input, format, state=options.state, out=releases or json_lines,
+            progress=shown.progress, share=shown.share, new_records=options.new_records,
         )  # fmt: skip
+    if releases is not None:
+        releases.end()
     if not rows.read:
         sys.stderr.write("there were no records in the input\n")
     elif rows.waiting and options.state and not options.new_records:

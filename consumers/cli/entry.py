@@ -88,7 +88,8 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
     except ModuleNotFoundError as error:
-        text = f"this command needs {error.name}: pip install '.[service]'"
+        extra = "cli" if command == "run" else "service"
+        text = f"this command needs {error.name}: pip install '.[{extra}]'"
         return fail(text, EXIT_CONFIGURATION)
     except Exception as error:
         from ..events import describe_error

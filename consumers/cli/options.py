@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "merge": "publish the combined component of all shards, once",
     "inspect": "print the current component of a model, labelled and sorted",
     "score": "write the scores of each record to a topic, which is NOT PRIVATE",
-    "run": "learn from a file instead of a topic; releases are JSON lines",
+    "run": "learn from a file instead of a topic; releases are JSON lines, or a table",
 }
 
 
@@ -126,7 +126,10 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         )
     if command == "run":
         parser.add_argument(
-            "--input", required=True, metavar="FILE", help="file to read, or - for standard input"
+            "--input",
+            required=True,
+            metavar="FILE",
+            help="file to read, also .gz and .zst, or - for standard input",
         )
         choices = ("csv", "jsonl", "parquet", "npy")
         parser.add_argument(
@@ -140,6 +143,9 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             help="the input holds new records only: skip none of its rows",
         )  # fmt: skip
         parser.add_argument("--quiet", action="store_true", help="do not show a progress bar")
+        parser.add_argument(
+            "--json", action="store_true", help="print releases as JSON lines on a terminal, too"
+        )
 
 
 def _add_setting(group: argparse._ArgumentGroup, name: str, kind: type[Part] | None) -> None:

@@ -85,7 +85,7 @@ class Scorer:
         self, rows: NDArray[np.float64], places: Sequence[tuple[int, int]], per_message: int
     ) -> Iterator[Score]:
         """Scores of rows, `per_message` for each of the places (partition, offset)."""
-        readable: list[bool] = (~np.isnan(rows)).any(axis=1).tolist()
+        readable = np.asarray(~np.isnan(rows).all(axis=1)).tolist()
         along = self._projector.transform_array(rows).tolist()
         away = self._projector.reconstruction_error(rows).tolist()
         release = self.release

@@ -42,6 +42,7 @@ def run_file(
     out: Callable[[bytes], None],
     progress: Callable[[int, int], None] = lambda slots, batches: None,
     new_records: bool = False,
+    share: Callable[[float], None] = lambda share: None,
 ) -> Counted:
     """Learn from a file; releases go to `out`. An interrupt says how far it came.
 
@@ -52,6 +53,8 @@ def run_file(
     new_records
         The input holds only rows that come after the state. Otherwise it is the last input again,
         and the rows that the state has used are passed over.
+    share
+        Told which share of the file has been read, where that is known.
     """
     store = NoState(out) if state is None else StateFile(state, out)
     try:
@@ -66,7 +69,7 @@ def run_file(
         size, total = learner.batch_size, learner.positions.get(0, 0)
         batch = np.empty((size, len(settings.features)))
         read = filled = 0
-        for block in read_blocks(source, format, settings.features):
+        for block in read_blocks(source, format, settings.features, share):
             crashpoints.reach("polling")
             read += len(block)
             rows = record.pass_over(block)

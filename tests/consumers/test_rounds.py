@@ -292,7 +292,7 @@ def test_a_reader_that_stands_still_is_given_up(failing: bool) -> None:
     driver = Driver(topic([Sent(i, 0, "a", i) for i in range(37)]), source=Broken)
     driver.reader._stall_s = 0.05
     driver.now_ms = START_MS + 2 * ROUND_MS
-    with pytest.raises(ClusterError, match="partition 0 of 'in' stands still$"):
+    with pytest.raises(ClusterError, match=r"partition 0 of 'in' stands still$"):
         driver.step()
 
 

@@ -56,8 +56,8 @@ def test_normal_form_case_and_length() -> None:
     "value",
     [
         None, "", b"", " ", "\0", math.nan, math.inf, True, np.bool_(False), [1], {"a": 1},
-        object(), dt.date(2026, 1, 1), np.datetime64("2026-01-01"), np.timedelta64(1), pd.NA, pd.NaT,
-        1 + 2j, Decimal("NaN"), (),
+        object(), dt.date(2026, 1, 1), np.datetime64("2026-01-01"), np.timedelta64(1), pd.NA,
+        pd.NaT, 1 + 2j, Decimal("NaN"), (),
     ],
 )  # fmt: skip
 def test_what_is_not_usable(value: Any) -> None:

@@ -80,6 +80,12 @@ def test_a_statistic_of_a_subject_is_the_mean_over_its_rows(name: str) -> None:
     np.testing.assert_allclose(often.total(STATISTICS[name]), once, rtol=1e-12, atol=1e-12)
 
 
+def test_batches_of_records_can_say_how_many_are_there_too() -> None:
+    X = np.ones((9, D))
+    X[2, 0], X[5] = np.nan, 1e300
+    assert batch_of(X).present() == round_of(X, range(9), 9).present() == 7
+
+
 def test_nulls_partial_rows_and_scales() -> None:
     X = np.ones((6, D))
     X[1, 0], X[2], X[4] = np.nan, 1e300, np.inf

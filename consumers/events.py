@@ -72,9 +72,7 @@ class _JsonLines(logging.Handler):
                 entry["message"] = _masked(str(entry.get("message", "")))
         else:
             text = record.getMessage()[:500]
-            entry.update(
-                logger=record.name, message=_masked(text) if self._mask_numbers else text
-            )
+            entry.update(logger=record.name, message=_masked(text) if self._mask_numbers else text)
         with _lock:
             try:
                 self._stream.write(json.dumps(entry, default=str) + "\n")

@@ -24,6 +24,8 @@ def test_the_figures_on_the_page() -> None:
         digits = len(said.split(".")[1])
         assert f"{epsilon_of_periods(1.0, 1e-6, days):.{digits}f}" == said and said in text
     mu = gaussian_mu(1.0, 1e-6)
-    for rounds, said in ((1, 1.455), (24, 1.02)):  # one round more
+    for devices, said in ((2, "2.12"), (3, "3.32")):  # of one person, in the same rounds
+        assert f"{gaussian_epsilon(mu * devices, 1e-6):.2f}" == said and said in text
+    for rounds, more in ((1, 1.455), (24, 1.02)):  # one round more
         over = gaussian_epsilon(mu * ((rounds + 1) / rounds) ** 0.5, 1e-6)
-        assert over == pytest.approx(said, abs=0.006) and f"{said}" in text
+        assert over == pytest.approx(more, abs=0.006) and f"{more}" in text

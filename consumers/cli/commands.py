@@ -88,12 +88,20 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from ..settings import PlanSettings
+    from ..settings import MESSAGE_KEY, PlanSettings
 
     if options.count is not None:
         options.flags["features"] = tuple(f"feature {i}" for i in range(options.count))
+    if options.subjects is not None:
+        options.flags.setdefault("subject", MESSAGE_KEY)  # which one does not matter for a plan
     settings = load(options, PlanSettings)
-    sys.stdout.write(f"{_planned(settings, options.rate)}\n")
+    if settings.unit == "subject":
+        if options.subjects is None and settings.batch_size is None:
+            return fail("--subjects must be given: how many are there?", EXIT_CONFIGURATION)
+        text = _planned_rounds(settings, options.subjects, options.presence)
+    else:
+        text = _planned(settings, options.rate)
+    sys.stdout.write(f"{text}\n")
     return 0
 
 
@@ -101,16 +109,37 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
     """Return what to expect; of the published algorithm there are no predictions."""
     from stream_dppca import plan
 
+    if settings.unit == "subject":
+        return _planned_rounds(settings)
     if settings.method == "paper":
         return "method=paper: no predictions; it needs very large batches"
-    if settings.unit == "subject":
-        return "unit=subject: no predictions"
+    return str(plan(batch_size=settings.batch_size, rate=rate, **_known(settings)))
+
+
+def _planned_rounds(
+    settings: ModelSettings, subjects: float | None = None, presence: float = 1.0
+) -> str:
+    """Return what to expect of rounds; without a number of subjects, if all places are taken."""
+    from stream_dppca import plan
+
+    rounds = settings.rounds()
+    if rounds is None:
+        raise ValueError("there are no rounds with unit=record")
     expected = plan(
-        d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
-        batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,
-        center=settings.center, scales=None if settings.scales == "none" else settings.scales,
+        subjects=settings.batch_size if subjects is None else subjects, presence=presence,
+        period=rounds.period, horizon=rounds.horizon, batch_size=settings.batch_size,
+        **_known(settings),
     )  # fmt: skip
-    return str(expected)
+    return f"{expected}\nepsilon is for {rounds.scope()}"
+
+
+def _known(settings: ModelSettings) -> dict[str, Any]:
+    """Return the parameters of every plan."""
+    return {
+        "d": len(settings.features), "epsilon": settings.epsilon, "delta": settings.delta,
+        "n_components": settings.n_components, "center": settings.center,
+        "scales": None if settings.scales == "none" else settings.scales,
+    }  # fmt: skip
 
 
 def _check_config(options: argparse.Namespace) -> int:

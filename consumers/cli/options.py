@@ -98,6 +98,14 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "--count", type=int, metavar="N", help="number of features, instead of their names"
         )
         parser.add_argument("--rate", type=float, help="records per second that will come")
+        parser.add_argument(
+            "--subjects", type=float, metavar="N",
+            help="with unit=subject: how many subjects there are; default: the places of a round",
+        )  # fmt: skip
+        parser.add_argument(
+            "--presence", type=float, default=1.0, metavar="SHARE",
+            help="with unit=subject: share of the subjects that send something in a round [1]",
+        )  # fmt: skip
     if command == "check-config":
         parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
         parser.add_argument(

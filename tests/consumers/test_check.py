@@ -169,6 +169,24 @@ def test_settings_that_are_seldom_meant(
     assert "shards = 5, but 'in' has 3 partitions" in capsys.readouterr().err
 
 
+def test_scales_by_name_are_those_of_the_features(capsys: pytest.CaptureFixture[str]) -> None:
+    def check(scales: str) -> tuple[int, str]:
+        arguments = [*MODEL, "--center", "mean", "--batch-size", "3000", "--delta", "1e-6",
+                     "--scales", scales]  # fmt: skip
+        return cli.main(["check-config", "--offline", *arguments]), capsys.readouterr().err
+
+    assert check('{"cpu": 10, "memory": 5, "disk.read": 1e6}') == (0, "")
+    code, said = check('{"cpu": 10, "memroy": 5}')
+    assert code == 78 and said == (
+        "`scales` must have a number for every feature; missing: memory (did you mean memroy?), "
+        "disk.read\n"
+    )
+    code, said = check('{"cpu": 10, "memory": 5, "disk.read": 1e6, "other": 1}')
+    assert code == 78 and said == "`scales` must name features only. Found other.\n"
+    assert cli.main(["check-config", "--offline", *MODEL, "--features", "a,b,a"]) == 78
+    assert "none of them twice. Found twice: a" in capsys.readouterr().err
+
+
 # Batches without a result
 
 

@@ -64,7 +64,8 @@ class _Lines(logging.Handler):
         entry: dict[str, Any] = {
             # To the second: how long a batch took may depend on its records.
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
+            # A broker that is away is waited for: nothing has failed.
+            "level": "warning" if event == "waiting_for_brokers" else record.levelname.lower(),
             "event": event,
             **self._context,
             **fields,
@@ -109,6 +110,8 @@ class _ClientNoise:
     """
 
     SECONDS: Final = 30.0
+    #: What follows from a connection that failed, and says nothing more.
+    _ALSO: Final = re.compile("Connection lost|not ready; waiting|Unable to bootstrap")
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[float, int]] = {}  # when it was last said, and how often since
@@ -117,8 +120,10 @@ class _ClientNoise:
         message = record.getMessage()[:500]
         failed = ConnectionFailures.FAILED.search(message)
         kind = "connection" if failed else _NUMBER.sub("#", message)
+        if not failed and self._ALSO.search(message) and self._recent("connection", record):
+            kind = "connection"
         at, since = self._said.get(kind, (-math.inf, 0))
-        if record.created - at < self.SECONDS:
+        if self._recent(kind, record):
             self._said[kind] = (at, since + 1)
             return None
         if len(self._said) > 1000:  # texts that never repeat
@@ -128,6 +133,9 @@ class _ClientNoise:
         if failed:
             return "waiting_for_brokers", {"reason": failed[1], **fields}
         return "client", {"logger": record.name, "message": message, **fields}
+
+    def _recent(self, kind: str, record: logging.LogRecord) -> bool:
+        return kind in self._said and record.created - self._said[kind][0] < self.SECONDS
 
 
 #: What differs between two messages of the client that say the same: numbers, addresses, ids.

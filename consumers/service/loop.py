@@ -5,6 +5,7 @@ One loop, one thread. Signals and rebalances only set flags; the loop looks at t
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +42,8 @@ GROUP_SECONDS: Final = 0.1
 #: How long an idle one waits for anything.
 IDLE_SECONDS: Final = 0.2
 MERGE_SECONDS: Final = 1.0
+#: Brokers that have not answered for longer are mentioned in /readyz.
+SILENT_SECONDS: Final = 5.0
 #: Said of a new model on a topic that another one has read.
 USED_TWICE: Final = (
     "another model has learned from these records: using them again spends their privacy a second "
@@ -112,7 +115,12 @@ class Service:
 
     def _says(self) -> tuple[str, str]:
         """The state of the service, and what an operator should look at."""
-        fruitless = max((task.fruitless for task in self._tasks.copy().values()), default=0)
+        tasks = self._tasks.copy()
+        fruitless = max((task.fruitless for task in tasks.values()), default=0)
+        answered = [at for number, at in self.metrics.answered.copy().items() if number in tasks]
+        silent_s = time.monotonic() - min(answered, default=math.inf)
+        if silent_s > SILENT_SECONDS:
+            return self._state, f"the brokers have not answered for {silent_s:.0f} s"
         if not fruitless or self._state != "working":
             return self._state, ""
         which = "batch" if fruitless == 1 else f"{fruitless} batches"

@@ -116,6 +116,7 @@ class Planner:
 
     def start(self) -> None:
         """Start the clock."""
+        self._metrics.answered[self._task] = time.monotonic()
         self._thread.start()
 
     # Samples
@@ -128,6 +129,7 @@ class Planner:
                 return
             try:
                 self.sample()
+                self._metrics.answered[self._task] = time.monotonic()
                 self._failing = None
             except Exception as error:  # brokers that are away come back
                 since = self._failing[0] if self._failing else time.monotonic()

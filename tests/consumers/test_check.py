@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from consumers.errors import StateRefused
 from consumers.events import set_up_logs
 from consumers.kafka.memory import MemoryBroker
 from consumers.model.sample import describe_sample
+from consumers.service import loop
 from stream_dppca import DPPCA, NothingLearnedWarning
 
 from ..processes import wait_for
@@ -210,6 +212,24 @@ def test_batches_that_learned_nothing_are_seen(learns: dict[str, Any]) -> None:
         assert service.facts()["note"] in words
 
 
+def test_brokers_that_do_not_answer_are_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SILENT_SECONDS", 0.5)
+    broker = MemoryBroker()
+    broker.create("in", 1)
+    thaw = threading.Event()
+    with running(broker, settings()) as service:
+        wait_for("a task", lambda: service.ready() == (True, "working"))
+        offsets = service._tasks[0].planner._offsets
+        ends, bounds = offsets.ends, offsets.bounds
+        monkeypatch.setattr(offsets, "ends", lambda of: thaw.wait() and ends(of))
+        monkeypatch.setattr(offsets, "bounds", lambda of: thaw.wait() and bounds(of))
+        try:
+            wait_for("a word about it", lambda: "have not answered for" in service.ready()[1])
+        finally:
+            thaw.set()
+        wait_for("them again", lambda: service.ready() == (True, "working"))
+
+
 def test_words_about_batches_that_learned_nothing() -> None:
     from consumers.model.describe import status_in_words
 
@@ -259,10 +279,12 @@ def test_what_the_client_repeats_is_summarised(capsys: pytest.CaptureFixture[str
     for i in range(100):
         say(f"Connection failed: KafkaConnectionError: {i} ECONNREFUSED", 1000.0 + i / 10)
         say(f"something else {i}", 1000.0 + i / 10)
+        say(f"Bootstrap bootstrap-0 not ready; waiting 0.{i} secs", 1000.0 + i / 10)
     say("Connection failed: KafkaConnectionError: 111 ECONNREFUSED", 1040.0)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [
         "waiting_for_brokers", "client", "waiting_for_brokers",
     ]  # fmt: skip
     assert lines[0]["reason"] == "0 ECONNREFUSED" and "repeated" not in lines[0]
-    assert lines[2]["repeated"] == 99
+    assert lines[2]["repeated"] == 199
+    assert {line["level"] for line in lines} == {"warning"}

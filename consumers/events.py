@@ -25,6 +25,9 @@ __all__ = ["ConnectionFailures", "describe_error", "log_event", "set_up_logs"]
 
 Level = Literal["info", "warning", "error"]
 
+#: Events whose text comes from the Kafka client.
+_ABOUT_THE_CLUSTER: Final = ("task_dropped", "group_error", "waiting_for_brokers")
+
 _logger = logging.getLogger("stream_dppca.service")
 _lock = threading.Lock()
 
@@ -44,12 +47,18 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return fields
 
 
+def _masked(text: str) -> str:
+    return re.sub(r"\d+", "#", text)
+
+
 class _Lines(logging.Handler):
     """Writes events, one per line: as JSON for programs, or as text for people."""
 
-    def __init__(self, stream: TextIO, context: dict[str, Any], *, text: bool = False) -> None:
+    def __init__(
+        self, stream: TextIO, context: dict[str, Any], *, text: bool, mask_numbers: bool
+    ) -> None:
         super().__init__()
-        self._stream, self._context = stream, context
+        self._stream, self._context, self._mask_numbers = stream, context, mask_numbers
         self._format = _as_text if text else _as_json
         self._noise = _ClientNoise()
 
@@ -70,6 +79,10 @@ class _Lines(logging.Handler):
             **self._context,
             **fields,
         }
+        if self._mask_numbers and (event == "client" or event in _ABOUT_THE_CLUSTER):
+            for name in ("message", "reason"):
+                if name in entry:
+                    entry[name] = _masked(str(entry[name]))
         with _lock:
             try:
                 self._stream.write(self._format(entry) + "\n")
@@ -164,15 +177,20 @@ class ConnectionFailures(logging.Handler):
 
 
 def set_up_logs(
-    stream: TextIO | None = None, format: Literal["auto", "json", "text"] = "json", **context: Any
+    stream: TextIO | None = None,
+    format: Literal["auto", "json", "text"] = "json",
+    *,
+    mask_numbers: bool = False,
+    **context: Any,
 ) -> None:
     """Send every event to `stream` (default: stdout), each with the fields of `context`.
 
-    The format auto is text for people on a terminal, and JSON elsewhere.
+    The format auto is text for people on a terminal, and JSON elsewhere. With `mask_numbers`,
+    numbers in what the Kafka client says are masked: some are offsets.
     """
     stream = stream or sys.stdout
     text = format == "text" or (format == "auto" and stream.isatty())
-    handler = _Lines(stream, context, text=text)
+    handler = _Lines(stream, context, text=text, mask_numbers=mask_numbers)
     _logger.handlers = [handler]
     _logger.setLevel(logging.INFO)
     _logger.propagate = False

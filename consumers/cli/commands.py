@@ -19,7 +19,7 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..settings import ModelSettings, ViewSettings
+    from ..settings import FileSettings, ModelSettings, ViewSettings
 
 __all__ = ["COMMANDS"]
 
@@ -60,13 +60,17 @@ def _serve(options: argparse.Namespace) -> int:
 
     settings = load(options, Settings)
     cluster = brokers.connect(settings)
-    set_up_logs(sys.stdout, settings.log_format, model=settings.model, pid=os.getpid())
+    # With privacy per subject offsets are secret, and the client's warnings may hold some.
+    set_up_logs(
+        sys.stdout, settings.log_format, mask_numbers=settings.unit == "subject",
+        model=settings.model, pid=os.getpid(),
+    )  # fmt: skip
     # The log says it, with every batch.
     warnings.filterwarnings("ignore", category=NothingLearnedWarning)
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
-              epsilon=settings.epsilon, delta=settings.delta,
+              epsilon=settings.epsilon, delta=settings.delta, unit=settings.unit,
               private=_private(settings))  # fmt: skip
     if not _private(settings):
         log_event("not_private", level="warning", reason="seed is set: nothing is private")
@@ -98,6 +102,8 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
 
     if settings.method == "paper":
         return "method=paper: no predictions; it needs very large batches"
+    if settings.unit == "subject":
+        return "unit=subject: no predictions"
     expected = plan(
         d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
         batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,
@@ -181,12 +187,13 @@ def _inspect(options: argparse.Namespace) -> int:
     release = current_release(records, model, options.task)
     if release is None:
         return fail(f"no release of {model!r} on {where!r} yet", 1)
+    found = [pair for pair in published(records, model) if pair[1].task == release.task]
     if not options.history:
-        text = release.model_dump_json() if options.json else describe(release, options.top)
+        found = [pair for pair in found if pair[1].batch == release.batch]
+    if options.json:
+        text = "\n".join(message.value.decode() for message, _ in found)
     else:
-        found = [pair for pair in published(records, model) if pair[1].task == release.task]
-        lines = [message.value.decode() for message, _ in found]
-        text = "\n".join(lines) if options.json else history_table(found)
+        text = history_table(found) if options.history else describe(release, options.top)
     sys.stdout.write(text.rstrip() + "\n")
     return 0
 
@@ -222,6 +229,10 @@ def _run(options: argparse.Namespace) -> int:
 
     from .progress import shown_progress
 
+    if settings.unit == "subject":
+        return _run_rounds(options, settings, format, out)
+    if options.time is not None:
+        return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
     with shown_progress(options.input, quiet=options.quiet) as progress:
         rows = run_file(
             settings, options.input, format, state=options.state, out=out, progress=progress,
@@ -234,6 +245,27 @@ def _run(options: argparse.Namespace) -> int:
     elif rows.waiting:
         size = settings.batch_size
         sys.stderr.write(f"{rows.waiting} rows were left over: fewer than a batch of {size}\n")
+    return 0
+
+
+def _run_rounds(
+    options: argparse.Namespace, settings: FileSettings, format: Any, out: Callable[[bytes], None]
+) -> int:
+    from ..files.rounds import run_rounds
+    from .progress import shown_progress
+
+    if options.time is None:
+        text = "--time must be given with --subject: the column that says when a row is from"
+        return fail(text, EXIT_CONFIGURATION)
+    with shown_progress(options.input, quiet=options.quiet) as progress:
+        done = run_rounds(
+            settings, options.input, format, options.time, state=options.state, out=out,
+            progress=progress, new_records=options.new_records,
+        )  # fmt: skip
+    if done.finished:
+        sys.stderr.write("the horizon is reached: this model learns nothing more\n")
+    elif not done.rounds:
+        sys.stderr.write("there were no rows of new rounds in the input\n")
     return 0
 
 

@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,15 @@ from stream_dppca.values import number
 from ..errors import ConfigurationError
 from ..model.codecs import make_codec
 
-__all__ = ["FileFormat", "Rows", "read_blocks"]
+__all__ = [
+    "FileFormat",
+    "Rows",
+    "csv_columns",
+    "line_blocks",
+    "opened",
+    "parquet_batches",
+    "read_blocks",
+]
 
 FileFormat = Literal["csv", "jsonl", "parquet", "npy"]
 ROWS: Final = 4096  #: read at once
@@ -33,12 +41,13 @@ def read_blocks(source: str, format: FileFormat, features: Sequence[str]) -> Ite
     elif format == "parquet":
         yield from _parquet(source, features)
     else:
-        with _opened(source) as stream:
+        with opened(source) as stream:
             yield from (_csv if format == "csv" else _jsonl)(stream, features)
 
 
 @contextlib.contextmanager
-def _opened(source: str) -> Iterator[IO[bytes]]:
+def opened(source: str) -> Iterator[IO[bytes]]:
+    """Open a file, or standard input for `-`."""
     if source == "-":
         yield sys.stdin.buffer
     else:
@@ -55,25 +64,31 @@ def _file(source: str) -> Path:
     return path
 
 
-def _lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+def line_blocks(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """The lines of a stream, many at a time."""
     while lines := stream.readlines(1 << 20):
         yield lines
 
 
 def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
     codec = make_codec("json", features, 1 << 20)
-    for lines in _lines(stream):
+    for lines in line_blocks(stream):
         yield codec.decode(lines)
+
+
+def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
+    """Read the header of a CSV; returns the places of the columns with these names."""
+    header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
+    missing = [name for name in names if name not in header]
+    if missing:
+        raise ConfigurationError(f"the header of the CSV has no column {', '.join(missing)}")
+    return [header.index(name) for name in names]
 
 
 def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
     """One line, one row: a quote that is not closed must not swallow the lines after it."""
-    header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
-    missing = [name for name in features if name not in header]
-    if missing:
-        raise ConfigurationError(f"the header of the CSV has no column {', '.join(missing)}")
-    columns = [header.index(name) for name in features]
-    for lines in _lines(stream):
+    columns = csv_columns(stream, features)
+    for lines in line_blocks(stream):
         rows = np.empty((len(lines), len(features)))
         for i, line in enumerate(lines):
             try:
@@ -101,6 +116,15 @@ def _npy(source: str, width: int) -> Iterator[Rows]:
 
 
 def _parquet(source: str, features: Sequence[str]) -> Iterator[Rows]:
+    for columns in parquet_batches(source, features):
+        rows = np.empty((len(columns[0]), len(features)))
+        for j, column in enumerate(columns):
+            rows[:, j] = [number(value) for value in column]
+        yield rows
+
+
+def parquet_batches(source: str, names: Sequence[str]) -> Iterator[list[list[Any]]]:
+    """The columns of a Parquet file with these names, many rows at a time."""
     try:
         pa = importlib.import_module("pyarrow")
         pq = importlib.import_module("pyarrow.parquet")
@@ -108,14 +132,28 @@ def _parquet(source: str, features: Sequence[str]) -> Iterator[Rows]:
         raise ConfigurationError("parquet needs pyarrow: pip install pyarrow") from None
     try:
         file = pq.ParquetFile(_file(source))
-        missing = [name for name in features if name not in file.schema_arrow.names]
+        missing = [name for name in names if name not in file.schema_arrow.names]
         if missing:
             raise ConfigurationError(f"{source} has no column {', '.join(missing)}")
-        for batch in file.iter_batches(ROWS, columns=list(features)):
-            rows = np.empty((batch.num_rows, len(features)))
-            for j, name in enumerate(features):
-                column = batch.column(batch.schema.get_field_index(name))
-                rows[:, j] = [number(value) for value in column.to_pylist()]
-            yield rows
+        for batch in file.iter_batches(ROWS, columns=list(names)):
+            yield [_cells(batch.column(batch.schema.get_field_index(name))) for name in names]
     except (pa.ArrowException, OSError):  # their texts may quote the file
         raise ConfigurationError(f"{source} is not a Parquet file, or a damaged one") from None
+
+
+def _cells(column: Any) -> list[Any]:
+    """The values of a column; None for what Python cannot hold, such as a date in the year 300000.
+
+    `to_pylist` would raise for the whole column.
+    """
+    try:
+        return list(column.to_pylist())
+    except Exception:  # whatever a cell does wrong, it is a null, and the others are not
+
+        def cell(scalar: Any) -> Any:
+            try:
+                return scalar.as_py()
+            except Exception:
+                return None
+
+        return [cell(scalar) for scalar in column]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
-from ..model.codecs import make_codec
+from ..model.codecs import make_codec, make_subject_codec
 from ..model.describe import CHECK_NAMES
 from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up
@@ -28,8 +28,9 @@ from ..web.page import Page
 from ..web.tracker import Tracker
 from .http import HttpServer
 from .metrics import Metrics
-from .stored import check_stored, other_models
-from .task import Task, TaskConfig
+from .round_task import RoundTask
+from .stored import check_stored, other_models, reads_old_records
+from .task import RoundConfig, Task, TaskConfig
 from .topics import ensure_topics
 from .watchdog import Watchdog
 
@@ -54,6 +55,9 @@ BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 def task_config(settings: Settings) -> TaskConfig:
     """The settings as tasks need them."""
+    rows_per_message = (
+        settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
+    )
     return TaskConfig(
         model=settings.model,
         shards=settings.shards,
@@ -66,13 +70,25 @@ def task_config(settings: Settings) -> TaskConfig:
             settings.features,
             settings.max_message_bytes,
             settings.nested,
-            settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None,
+            rows_per_message,
         ),
-        start=settings.start,
+        start="latest" if settings.start == "latest" else "earliest",
         plan_interval_s=settings.plan_interval_ms / 1000,
         refresh_s=settings.partition_refresh_s,
         stall_s=settings.stall_timeout_s,
+        rounds=_round_config(settings, rows_per_message),
     )
+
+
+def _round_config(settings: Settings, rows_per_message: int | None) -> RoundConfig | None:
+    rule = settings.rounds()
+    if rule is None:
+        return None
+    codec = make_subject_codec(
+        settings.format, settings.features, settings.max_message_bytes, settings.nested,
+        rows_per_message, subject=rule.subject, records=settings.records,
+    )  # fmt: skip
+    return RoundConfig(rule, codec, settings.first_round, slack_ms=settings.clock_slack)
 
 
 class Service:
@@ -87,8 +103,10 @@ class Service:
         self._cluster = cluster
         self._config = task_config(settings)
         # Refuse before anything is made on the cluster.
-        size = make_estimator(self._config.estimator).batch_size
-        self._needed = self._config.offsets_per_batch(size)
+        places = make_estimator(self._config.estimator).batch_size
+        self._needed: int | None = None  # messages of a batch
+        if self._config.rounds is None:
+            self._needed = self._config.offsets_per_batch(places)
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None
@@ -142,10 +160,15 @@ class Service:
         return Page(follower, tracker, self.facts)
 
     def facts(self) -> dict[str, Any]:
-        """What the page says of this process: numbers that /metrics and /readyz show too."""
+        """What the page says of this process.
+
+        With privacy per subject the number of messages is secret, so the lag is not on the page.
+        """
+        state, note = self._says()
+        if self._needed is None:
+            return {"state": state, "note": note}
         tasks = [str(number) for number in sorted(self._tasks.copy())]
         lags = {task: self.metrics.lag_of(task) for task in tasks}
-        state, note = self._says()
         return {"state": state, "note": note, "lag": lags, "needed": self._needed}
 
     # The loop
@@ -180,7 +203,7 @@ class Service:
         warming.start()
         while not self.stop.is_set():
             try:
-                ensure_topics(self._cluster, self.settings)
+                ensure_topics(self._cluster, self.settings, rounds=self.settings.rounds())
                 self._check_stored()
                 while warming.is_alive() and not self.stop.is_set():
                     warming.join(0.1)
@@ -194,7 +217,7 @@ class Service:
     def _check_stored(self) -> None:
         """Refuse settings that do not fit the stored state now, not when a task is taken over."""
         stored = check_stored(self._cluster, self.settings, self._config)
-        if stored or self.settings.start == "latest":
+        if stored or not reads_old_records(self.settings):
             return
         if others := other_models(self._cluster, self.settings):
             log_event("records_used_before", level="warning", groups=others, advice=USED_TWICE)
@@ -288,7 +311,8 @@ class Service:
         if self._membership is None:
             return
         log_event("task_starting", task=number)
-        self._tasks[number] = Task(
+        kind = Task if self._config.rounds is None else RoundTask
+        self._tasks[number] = kind(
             number, self._cluster, self._membership, claim, self._config, self.metrics
         )
         self.metrics.tasks.set(len(self._tasks))

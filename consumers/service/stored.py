@@ -7,12 +7,12 @@ over, which in a rolling update is when the last instance with the old settings 
 from __future__ import annotations
 
 from ..model.learner import Learner
-from ..model.states import ModelIdentity, SlotRule, decode_state
+from ..model.states import decode_state
 from ..protocols import Cluster
 from ..settings import Settings
 from .task import TaskConfig
 
-__all__ = ["check_stored", "other_models"]
+__all__ = ["check_stored", "other_models", "reads_old_records"]
 
 REFUSAL = "the state record cannot be read: is this the state topic?"
 
@@ -29,12 +29,13 @@ def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> di
     for task in range(config.shards):
         history = [decode_state(v, REFUSAL) for v in cluster.tail(settings.state_topic, task)]
         if history:
-            identity = ModelIdentity(
-                model=config.model, task=task, shards=config.shards, input=config.input_topic,
-                slots=SlotRule("offsets", config.codec.rows_per_message),
-            )  # fmt: skip
-            found[task] = Learner(identity, config.estimator, history[-1:]).n_batches
+            found[task] = Learner(config.identity(task), config.estimator, history[-1:]).n_batches
     return found
+
+
+def reads_old_records(settings: Settings) -> bool:
+    """Whether a new model begins with records that are there already."""
+    return settings.start == "earliest" and settings.unit == "record"
 
 
 def other_models(cluster: Cluster, settings: Settings) -> list[str]:

@@ -22,11 +22,13 @@ from .load import load_part, load_settings, suggestion, unmatched_variables
 from .model import ModelSettings
 from .operation import OperationSettings
 from .part import CONFIG_VARIABLE, PREFIX, Part
+from .rounds import MESSAGE_KEY, RoundRule
 from .topics import TopicSettings
 from .view import ViewSettings
 
 __all__ = [
     "CONFIG_VARIABLE",
+    "MESSAGE_KEY",
     "PREFIX",
     "ClusterSettings",
     "ConnectionSettings",
@@ -35,6 +37,7 @@ __all__ = [
     "OperationSettings",
     "Part",
     "PlanSettings",
+    "RoundRule",
     "Settings",
     "TopicSettings",
     "ViewSettings",

@@ -72,6 +72,7 @@ class Current(msgspec.Struct, frozen=True):
     status: str
     drift: bool
     warm_up_left: int
+    extent: str  #: how much it is about: records, or a noisy number of subjects
     words: str  #: the status in words; empty if all is well
     meaning: str  #: of the main component, in a sentence
     promise: str
@@ -121,8 +122,10 @@ class Tracker:
             return False
         if release.model != self.model:
             return False
-        time = _time(message)
         with self._changed:
+            time = _time(message)
+            if time is None:  # a merged release has none: it is as old as the newest of its shards
+                time = max((t.time for t in self._tasks.values() if t.time), default=None)
             task = self._tasks.setdefault(str(release.task), _Task())
             known = task.release
             if known is not None and release.batch <= known.batch:
@@ -208,6 +211,13 @@ factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     """
     if not p.private:
         return "Not private: the noise came from a seed, so nobody is protected."
+    if p.unit == "subject":
+        longer = ", ".join(f"{time} {e:.3g}" for time, e in (p.epsilon_over or {}).items())
+        return (
+            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"everything that one subject sends in {p.scope}"
+            + (f"; ε over longer times: {longer}." if longer else ".")
+        )
     if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
         return (
             f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
@@ -247,6 +257,7 @@ def _current(release: PublishedRelease, time: int | None) -> Current:
         status=release.status,
         drift=release.drift,
         warm_up_left=release.warm_up_left,
+        extent=_extent(release),
         words=status_in_words(release),
         meaning=meaning(release),
         promise=promise_sentence(release.privacy),
@@ -254,6 +265,14 @@ def _current(release: PublishedRelease, time: int | None) -> Current:
         features=release.features,
         components=components,
     )
+
+
+def _extent(release: PublishedRelease) -> str:
+    """With privacy per subject, the number of records is secret and that of subjects is noisy."""
+    if release.round is None:
+        return f"{release.n_seen:,} records"
+    about = "" if release.subjects is None else f"about {max(release.subjects, 0):,.0f} subjects, "
+    return f"{about}to {release.round.end}"
 
 
 def _short(values: FloatArray | list[float]) -> list[float]:

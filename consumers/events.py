@@ -48,7 +48,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def _masked(text: str) -> str:
-    return _NUMBER.sub("#", text)
+    return re.sub(r"\d+", "#", text)
 
 
 class _Lines(logging.Handler):
@@ -73,14 +73,16 @@ class _Lines(logging.Handler):
         entry: dict[str, Any] = {
             # To the second: how long a batch took may depend on its records.
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
+            # A broker that is away is waited for: nothing has failed.
+            "level": "warning" if event == "waiting_for_brokers" else record.levelname.lower(),
             "event": event,
             **self._context,
             **fields,
         }
-        of_client = record.name != _logger.name or event in _ABOUT_THE_CLUSTER
-        if self._mask_numbers and of_client:
-            entry["message"] = _masked(str(entry.get("message", "")))
+        if self._mask_numbers and (event == "client" or event in _ABOUT_THE_CLUSTER):
+            for name in ("message", "reason"):
+                if name in entry:
+                    entry[name] = _masked(str(entry[name]))
         with _lock:
             try:
                 self._stream.write(self._format(entry) + "\n")
@@ -121,6 +123,8 @@ class _ClientNoise:
     """
 
     SECONDS: Final = 30.0
+    #: What follows from a connection that failed, and says nothing more.
+    _ALSO: Final = re.compile("Connection lost|not ready; waiting|Unable to bootstrap")
 
     def __init__(self) -> None:
         self._said: dict[str, tuple[float, int]] = {}  # when it was last said, and how often since
@@ -129,8 +133,10 @@ class _ClientNoise:
         message = record.getMessage()[:500]
         failed = ConnectionFailures.FAILED.search(message)
         kind = "connection" if failed else _NUMBER.sub("#", message)
+        if not failed and self._ALSO.search(message) and self._recent("connection", record):
+            kind = "connection"
         at, since = self._said.get(kind, (-math.inf, 0))
-        if record.created - at < self.SECONDS:
+        if self._recent(kind, record):
             self._said[kind] = (at, since + 1)
             return None
         if len(self._said) > 1000:  # texts that never repeat
@@ -140,6 +146,9 @@ class _ClientNoise:
         if failed:
             return "waiting_for_brokers", {"reason": failed[1], **fields}
         return "client", {"logger": record.name, "message": message, **fields}
+
+    def _recent(self, kind: str, record: logging.LogRecord) -> bool:
+        return kind in self._said and record.created - self._said[kind][0] < self.SECONDS
 
 
 #: What differs between two messages of the client that say the same: numbers, addresses, ids.

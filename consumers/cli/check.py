@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ..errors import ConfigurationError, Unavailable
 from ..model.sample import describe_sample
 from ..protocols import Cluster
-from ..service.stored import check_stored, other_models
+from ..service.stored import check_stored, other_models, reads_old_records
 from ..service.topics import ensure_topics
 from ..settings import Settings
 
@@ -54,7 +54,7 @@ def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> N
     if stored:
         tasks = ", ".join(f"task {task} at batch {batch:,}" for task, batch in stored.items())
         sys.stdout.write(f"the settings fit the stored model: {tasks}\n")
-    elif settings.start != "latest" and (others := other_models(cluster, settings)):
+    elif reads_old_records(settings) and (others := other_models(cluster, settings)):
         sys.stderr.write(
             f"warning: {settings.input_topic!r} has been read by {', '.join(others)}: a new model "
             "that begins at the earliest offset spends the privacy of those records a second time. "

@@ -217,12 +217,13 @@ def _inspect(options: argparse.Namespace) -> int:
     release = current_release(records, model, options.task)
     if release is None:
         return fail(f"no release of {model!r} on {where!r} yet", 1)
+    found = [pair for pair in published(records, model) if pair[1].task == release.task]
     if not options.history:
-        text = release.model_dump_json() if options.json else describe(release, options.top)
+        found = [pair for pair in found if pair[1].batch == release.batch]
+    if options.json:
+        text = "\n".join(message.value.decode() for message, _ in found)
     else:
-        found = [pair for pair in published(records, model) if pair[1].task == release.task]
-        lines = [message.value.decode() for message, _ in found]
-        text = "\n".join(lines) if options.json else history_table(found)
+        text = history_table(found) if options.history else describe(release, options.top)
     sys.stdout.write(text.rstrip() + "\n")
     return 0
 

@@ -59,7 +59,7 @@ def screen(
 def _head(current: Current, now: float) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"batch {current.batch:,}", style="bold")
-    text.append(f" · {current.n_seen:,} records")
+    text.append(f" · {current.extent}")
     if current.time is not None:
         text.append(f" · {_age(now - current.time)} ago")
     if current.shards > 1:

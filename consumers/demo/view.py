@@ -203,7 +203,7 @@ def _facts(history: History, deployment: Deployment, width: int) -> Table:
     grid.add_row("broker", Text(deployment.broker))
     ports = deployment.ports()
     if ports:
-        pages = f"http://127.0.0.1:{ports[0]}/component  /metrics  /livez  /readyz"
+        pages = f"http://127.0.0.1:{ports[0]}/  /component  /metrics  /livez  /readyz"
         grid.add_row("pages", Text(pages))
     return grid
 

@@ -5,6 +5,7 @@ One loop, one thread. Signals and rebalances only set flags; the loop looks at t
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from ..web.tracker import Tracker
 from .http import HttpServer
 from .metrics import Metrics
 from .round_task import RoundTask
-from .stored import check_stored, other_models
+from .stored import check_stored, other_models, reads_old_records
 from .task import RoundConfig, Task, TaskConfig
 from .topics import ensure_topics
 from .watchdog import Watchdog
@@ -43,6 +44,8 @@ GROUP_SECONDS: Final = 0.1
 #: How long an idle one waits for anything.
 IDLE_SECONDS: Final = 0.2
 MERGE_SECONDS: Final = 1.0
+#: Brokers that have not answered for longer are mentioned in /readyz.
+SILENT_SECONDS: Final = 5.0
 #: Said of a new model on a topic that another one has read.
 USED_TWICE: Final = (
     "another model has learned from these records: using them again spends their privacy a second "
@@ -103,9 +106,10 @@ class Service:
         self._cluster = cluster
         self._config = task_config(settings)
         # Refuse before anything is made on the cluster.
-        size = make_estimator(self._config.estimator).batch_size
-        self._rounds = self._config.rounds is not None
-        self._needed = None if self._rounds else self._config.offsets_per_batch(size)
+        places = make_estimator(self._config.estimator).batch_size
+        self._needed: int | None = None  # messages of a batch
+        if self._config.rounds is None:
+            self._needed = self._config.offsets_per_batch(places)
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None
@@ -132,7 +136,12 @@ class Service:
 
     def _says(self) -> tuple[str, str]:
         """The state of the service, and what an operator should look at."""
-        fruitless = max((task.fruitless for task in self._tasks.copy().values()), default=0)
+        tasks = self._tasks.copy()
+        fruitless = max((task.fruitless for task in tasks.values()), default=0)
+        answered = [at for number, at in self.metrics.answered.copy().items() if number in tasks]
+        silent_s = time.monotonic() - min(answered, default=math.inf)
+        if silent_s > SILENT_SECONDS:
+            return self._state, f"the brokers have not answered for {silent_s:.0f} s"
         if not fruitless or self._state != "working":
             return self._state, ""
         which = "batch" if fruitless == 1 else f"{fruitless} batches"
@@ -154,13 +163,15 @@ class Service:
         return Page(follower, tracker, self.facts)
 
     def facts(self) -> dict[str, Any]:
-        """What the page says of this process: numbers that /metrics and /readyz show too.
+        """What the page says of this process.
 
-        With rounds a lag counts records of subjects, which the page must not show.
+        With privacy per subject the number of messages is secret, so the lag is not on the page.
         """
-        tasks = [] if self._rounds else [str(number) for number in sorted(self._tasks.copy())]
-        lags = {task: self.metrics.lag_of(task) for task in tasks}
         state, note = self._says()
+        if self._needed is None:
+            return {"state": state, "note": note}
+        tasks = [str(number) for number in sorted(self._tasks.copy())]
+        lags = {task: self.metrics.lag_of(task) for task in tasks}
         return {"state": state, "note": note, "lag": lags, "needed": self._needed}
 
     # The loop
@@ -209,7 +220,7 @@ class Service:
     def _check_stored(self) -> None:
         """Refuse settings that do not fit the stored state now, not when a task is taken over."""
         stored = check_stored(self._cluster, self.settings, self._config)
-        if stored or self.settings.start == "latest":
+        if stored or not reads_old_records(self.settings):
             return
         if others := other_models(self._cluster, self.settings):
             log_event("records_used_before", level="warning", groups=others, advice=USED_TWICE)

@@ -104,6 +104,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        #: When the brokers last said where the input ends, for each task; by the monotonic clock.
+        self.answered: dict[int, float] = {}
         self.slots = self._counter("dppca_slots_total")
         self.batches = self._counter("dppca_batches_total")
         self.fruitless = self._counter("dppca_batches_without_result_total")

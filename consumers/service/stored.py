@@ -12,7 +12,7 @@ from ..protocols import Cluster
 from ..settings import Settings
 from .task import TaskConfig
 
-__all__ = ["check_stored", "other_models"]
+__all__ = ["check_stored", "other_models", "reads_old_records"]
 
 REFUSAL = "the state record cannot be read: is this the state topic?"
 
@@ -31,6 +31,11 @@ def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> di
         if history:
             found[task] = Learner(config.identity(task), config.estimator, history[-1:]).n_batches
     return found
+
+
+def reads_old_records(settings: Settings) -> bool:
+    """Whether a new model begins with records that are there already."""
+    return settings.start == "earliest" and settings.unit == "record"
 
 
 def other_models(cluster: Cluster, settings: Settings) -> list[str]:

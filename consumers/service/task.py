@@ -73,15 +73,14 @@ class TaskConfig:
     rounds: RoundConfig | None = None  #: with privacy per subject
 
     def identity(self, task: int) -> ModelIdentity:
-        """Which model a state must be of, for a task to go on from it."""
-        identity = ModelIdentity(
+        """Whose state the state of a task must be."""
+        found = ModelIdentity(
             model=self.model, task=task, shards=self.shards, input=self.input_topic,
             slots=SlotRule("offsets", self.codec.rows_per_message),
         )  # fmt: skip
         if self.rounds is None:
-            return identity
-        rule = self.rounds.rule
-        return replace(identity, slots=SlotRule("rounds"), unit="subject", rounds=rule)
+            return found
+        return replace(found, slots=SlotRule("rounds"), unit="subject", rounds=self.rounds.rule)
 
     def offsets_per_batch(self, batch_size: int) -> int:
         """The offsets of a batch; refuses a batch that would end inside a message."""
@@ -189,7 +188,8 @@ class Task:
 
     def _load(self) -> Learner:
         """The learner of the last committed state."""
-        config, identity = self._config, self._config.identity(self.number)
+        config = self._config
+        identity = config.identity(self.number)
         refusal = "the state record cannot be read: is this the state topic?"
         history = [decode_state(value, refusal) for value in self._store.load()]
         learner = Learner(identity, config.estimator, history)

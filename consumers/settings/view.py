@@ -38,7 +38,11 @@ class ViewSettings(ConnectionSettings):
         output = data.get("output_topic") or f"{model}.components"
         return {**data, "model": model, "output_topic": output}
 
-    # Names that the clients of a cluster are made with, and that viewers never use.
+    # What the clients of a cluster are made with, and what viewers never use.
+
+    @property
+    def rows_per_message(self) -> int:
+        return 1
 
     @property
     def group(self) -> str:

@@ -13,8 +13,9 @@ from .tracker import Tracker
 
 __all__ = ["Follower"]
 
-#: Offsets before the end of the output topic at which to begin: each release takes two.
-LOOK_BACK: Final = 1000
+#: Offsets before the end of the output topic at which to begin. Each release takes two, so this is
+#: about as many as a tracker keeps.
+LOOK_BACK: Final = 500
 READ_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 1.0
 

@@ -37,7 +37,7 @@ class Point(msgspec.Struct, frozen=True):
     """An earlier release in brief."""
 
     batch: int
-    n_seen: int | None  #: absent where the unit is a subject
+    n_seen: int
     time: int | None  #: seconds since 1970
     status: str
     drift: bool
@@ -67,12 +67,12 @@ class Current(msgspec.Struct, frozen=True):
     task: str
     shards: int
     batch: int
-    n_seen: int | None  #: absent where the unit is a subject
-    subjects: float | None  #: noisy; absent where the unit is a record
+    n_seen: int
     time: int | None
     status: str
     drift: bool
     warm_up_left: int
+    extent: str  #: how much it is about: records, or a noisy number of subjects
     words: str  #: the status in words; empty if all is well
     meaning: str  #: of the main component, in a sentence
     promise: str
@@ -122,8 +122,10 @@ class Tracker:
             return False
         if release.model != self.model:
             return False
-        time = _time(message)
         with self._changed:
+            time = _time(message)
+            if time is None:  # a merged release has none: it is as old as the newest of its shards
+                time = max((t.time for t in self._tasks.values() if t.time), default=None)
             task = self._tasks.setdefault(str(release.task), _Task())
             known = task.release
             if known is not None and release.batch <= known.batch:
@@ -210,13 +212,21 @@ factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     if not p.private:
         return "Not private: the noise came from a seed, so nobody is protected."
     if p.unit == "subject":
-        who, scope = f"everything that one subject (by {p.subject}) sends in {p.scope}", ""
-    else:
-        who, scope = f"any one {p.unit}", f", over the {p.scope}"
+        longer = ", ".join(f"{time} {e:.3g}" for time, e in (p.epsilon_over or {}).items())
+        return (
+            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"everything that one subject sends in {p.scope}"
+            + (f"; ε over longer times: {longer}." if longer else ".")
+        )
+    if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
+        return (
+            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"every {p.unit}: {p.adjacency}, {p.scope}."
+        )
     factor = f"{math.exp(min(p.epsilon, 500.0)):.3g}"
     return (
-        f"Replacing {who} changes the probability of any component shown here by at most a factor "
-        f"of {factor} (ε = {p.epsilon:g}) plus {p.delta:g} (δ){scope}."
+        f"Replacing any one record changes the probability of any component shown here by at most "
+        f"a factor of {factor} (ε = {p.epsilon:g}) plus {p.delta:g} (δ), over the whole stream."
     )
 
 
@@ -243,11 +253,11 @@ def _current(release: PublishedRelease, time: int | None) -> Current:
         shards=release.shards,
         batch=release.batch,
         n_seen=release.n_seen,
-        subjects=release.subjects,
         time=time,
         status=release.status,
         drift=release.drift,
         warm_up_left=release.warm_up_left,
+        extent=_extent(release),
         words=status_in_words(release),
         meaning=meaning(release),
         promise=promise_sentence(release.privacy),
@@ -255,6 +265,14 @@ def _current(release: PublishedRelease, time: int | None) -> Current:
         features=release.features,
         components=components,
     )
+
+
+def _extent(release: PublishedRelease) -> str:
+    """With privacy per subject, the number of records is secret and that of subjects is noisy."""
+    if release.round is None:
+        return f"{release.n_seen:,} records"
+    about = "" if release.subjects is None else f"about {max(release.subjects, 0):,.0f} subjects, "
+    return f"{about}to {release.round.end}"
 
 
 def _short(values: FloatArray | list[float]) -> list[float]:

@@ -207,11 +207,11 @@ class LearnedMethod:
         """Learn from one batch."""
         present = None if self.subjects is None else self._count(rows, noise)
         if self.warming_up:
-            enough = present is None or present >= ENOUGH * self.units
-            if enough:
+            anew = False
+            if present is None or present >= ENOUGH * self.units:
                 self.warm_up.step(rows, noise)
                 self.standard = self.warm_up.standard
-            anew = enough and self.warm_up.batches_left == self.warm_up.batches
+                anew = self.warm_up.batches_left == self.warm_up.batches
             return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP, units=present)
         if present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
             return Outcome.skip(FEW_SUBJECTS, units=present)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from consumers.errors import StateRefused
 from consumers.events import set_up_logs
 from consumers.kafka.memory import MemoryBroker
 from consumers.model.sample import describe_sample
+from consumers.service import loop
 from stream_dppca import DPPCA, NothingLearnedWarning
 
 from ..processes import wait_for
@@ -169,6 +171,24 @@ def test_settings_that_are_seldom_meant(
     assert "shards = 5, but 'in' has 3 partitions" in capsys.readouterr().err
 
 
+def test_scales_by_name_are_those_of_the_features(capsys: pytest.CaptureFixture[str]) -> None:
+    def check(scales: str) -> tuple[int, str]:
+        arguments = [*MODEL, "--center", "mean", "--batch-size", "3000", "--delta", "1e-6",
+                     "--scales", scales]  # fmt: skip
+        return cli.main(["check-config", "--offline", *arguments]), capsys.readouterr().err
+
+    assert check('{"cpu": 10, "memory": 5, "disk.read": 1e6}') == (0, "")
+    code, said = check('{"cpu": 10, "memroy": 5}')
+    assert code == 78 and said == (
+        "`scales` must have a number for every feature; missing: memory (did you mean memroy?), "
+        "disk.read\n"
+    )
+    code, said = check('{"cpu": 10, "memory": 5, "disk.read": 1e6, "other": 1}')
+    assert code == 78 and said == "`scales` must name features only. Found other.\n"
+    assert cli.main(["check-config", "--offline", *MODEL, "--features", "a,b,a"]) == 78
+    assert "none of them twice. Found twice: a" in capsys.readouterr().err
+
+
 # Batches without a result
 
 
@@ -190,6 +210,24 @@ def test_batches_that_learned_nothing_are_seen(learns: dict[str, Any]) -> None:
         assert ready and words.startswith("working; nothing was learned from the last ")
         assert words.endswith("check the feature names")
         assert service.facts()["note"] in words
+
+
+def test_brokers_that_do_not_answer_are_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SILENT_SECONDS", 0.5)
+    broker = MemoryBroker()
+    broker.create("in", 1)
+    thaw = threading.Event()
+    with running(broker, settings()) as service:
+        wait_for("a task", lambda: service.ready() == (True, "working"))
+        offsets = service._tasks[0].planner._offsets
+        ends, bounds = offsets.ends, offsets.bounds
+        monkeypatch.setattr(offsets, "ends", lambda of: thaw.wait() and ends(of))
+        monkeypatch.setattr(offsets, "bounds", lambda of: thaw.wait() and bounds(of))
+        try:
+            wait_for("a word about it", lambda: "have not answered for" in service.ready()[1])
+        finally:
+            thaw.set()
+        wait_for("them again", lambda: service.ready() == (True, "working"))
 
 
 def test_words_about_batches_that_learned_nothing() -> None:
@@ -241,10 +279,12 @@ def test_what_the_client_repeats_is_summarised(capsys: pytest.CaptureFixture[str
     for i in range(100):
         say(f"Connection failed: KafkaConnectionError: {i} ECONNREFUSED", 1000.0 + i / 10)
         say(f"something else {i}", 1000.0 + i / 10)
+        say(f"Bootstrap bootstrap-0 not ready; waiting 0.{i} secs", 1000.0 + i / 10)
     say("Connection failed: KafkaConnectionError: 111 ECONNREFUSED", 1040.0)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [
         "waiting_for_brokers", "client", "waiting_for_brokers",
     ]  # fmt: skip
     assert lines[0]["reason"] == "0 ECONNREFUSED" and "repeated" not in lines[0]
-    assert lines[2]["repeated"] == 99
+    assert lines[2]["repeated"] == 199
+    assert {line["level"] for line in lines} == {"warning"}

@@ -15,10 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.model.releases import PublishedRelease, key_of, make_release, release_message
+from consumers.kafka.memory import MemoryBroker
+from consumers.model.releases import (
+    PublishedRelease,
+    Round,
+    key_of,
+    make_release,
+    release_message,
+)
 from consumers.model.uncertainty import angle, loading_noise
 from consumers.protocols import Message
 from consumers.service.http import HttpServer
+from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.web import page as pages
 from consumers.web import tracker as trackers
@@ -32,6 +40,7 @@ from ..processes import wait_for
 from .helpers import OUTPUT, cluster, memory_log
 from .test_releases import Fleet, released
 from .test_service import Page as Status
+from .test_service import log_of, settings
 
 NOON = datetime.datetime(2030, 1, 1, 12, tzinfo=datetime.UTC)
 TOKEN = "sixteen or more letters"  # noqa: S105
@@ -101,6 +110,44 @@ def test_the_noise_in_loadings_is_about_what_is_said(k: int) -> None:
         said.append(noise[0])
     ratio = np.std(seen, axis=0) / np.mean(said, axis=0)
     assert 0.5 < np.sqrt(np.mean(ratio**2)) < 2.0, ratio
+
+
+def test_with_privacy_per_subject_nothing_counts_records() -> None:
+    """Neither lag nor messages nor records: they are secret in this mode."""
+    on = MemoryBroker()
+    on.create("in", 1)
+    s = settings(subject="device", round="1h")
+    facts = Service(s, log_of(on, s), watched=False).facts()
+    assert facts.keys() == {"state", "note"}
+    s = settings()
+    assert Service(s, log_of(on, s), watched=False).facts().keys() > {"lag", "needed"}
+    release = released()
+    promise = release.privacy.model_copy(
+        update={"unit": "subject", "scope": "any 1h", "epsilon_over": {"7 days": 3.21}}
+    )
+    hour = Round(start="2030-01-01T11:00:00+00:00", end="2030-01-01T12:00:00+00:00")
+    tracker = Tracker("m")
+    of_round = release.model_copy(
+        update={"privacy": promise, "round": hour, "subjects": 41.7, "n_seen": 98765}
+    )
+    assert tracker.add(message(of_round))
+    current = tracker.history()[1].current
+    assert current is not None and "about 42 subjects" in current.extent
+    assert "98765" not in current.extent
+    assert "one subject sends in any 1h" in current.promise and "7 days 3.21" in current.promise
+    assert "record" not in current.promise
+
+
+def test_a_merged_release_is_as_old_as_its_shards() -> None:
+    tracker = Tracker("m")
+    tracker.add(message(released(task=0), 3))
+    merged = released(batch=2).model_copy(update={"task": "merged"})
+    plain = message(merged)
+    undated = tuple(pair for pair in plain.headers if pair[0] != "ce_time")
+    assert tracker.add(Message(plain.key, plain.value, undated))
+    current = tracker.history()[1].current
+    assert current is not None and current.task == "merged"
+    assert current.time == int(NOON.timestamp()) + 180
 
 
 # The server

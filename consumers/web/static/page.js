@@ -172,8 +172,7 @@ function drawTiles() {
     $("age").textContent = age === null ? "–" : age < 1.5 ? "just now" : `${duration(age)} ago`;
     $("age-note").textContent = current.time === null ? "" : new Date(current.time * 1000).toLocaleString();
     $("batch").textContent = whole.format(current.batch);
-    $("records").textContent = current.n_seen !== null ? `${whole.format(current.n_seen)} records`
-      : current.subjects === null ? "" : `about ${whole.format(Math.max(current.subjects, 0))} subjects in the last round`;
+    $("records").textContent = current.extent;
     const tile = $("next-tile");
     let words = "–", note = "", share = 0, late = false;
     if (every !== null && age !== null) {

@@ -55,7 +55,7 @@ $(VENV)/.demo: pyproject.toml
 	@echo "setting up $(VENV) (once, about a minute): 1 of 2, an empty environment"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "2 of 2, the packages of the demonstration"
-	@$(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -e ".[demo]"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[demo]"
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml

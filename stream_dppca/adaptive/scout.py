@@ -47,7 +47,8 @@ class ScoutMethod:
     """In between: the first release is a second moment, and what it shows decides the form.
 
     - The (k+1)th eigenvalue stands out of the noise: second moments it remains.
-    - It does not: gradients follow, from those of the k components that do stand out.
+    - It does not: gradients follow, from the k components that it shows, with what is known
+      about those of them that do stand out.
 
     A batch that is skipped decides nothing; the next one scouts. After the decision this object is
     the chosen form, and nothing of the other is kept.
@@ -100,15 +101,14 @@ class ScoutMethod:
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
-        start = self.W
         outcome = self.form.step(rows, t, noise)
         if self.name == "scout" and isinstance(self.form, MomentMethod) and not outcome.skipped:
-            self._decide(self.form, start)
+            self._decide(self.form)
         return outcome
 
-    def _decide(self, scout: MomentMethod, start: FloatArray) -> None:
-        """Go on with one form. `start` is where W was before the first release."""
-        d, k = start.shape
+    def _decide(self, scout: MomentMethod) -> None:
+        """Go on with one form."""
+        d, k = scout.W.shape
         moment = unpack(scout.estimate.theta)
         values, _ = leading(moment, k + 1)
         radius = math.sqrt(d / 2 / scout.estimate.weight)
@@ -118,7 +118,9 @@ class ScoutMethod:
             self.name, scout.power = "moment", MOMENT_POWER
             return
         shown = values[:k][values[:k] > edge]
-        gradient = GradientMethod(W=scout.W if len(shown) else start, **self._how)
+        # Where nothing stands out, what was found still leans towards the components. From there
+        # G(.1) with 512 features ends 2 % better than from a random start, T(1) no worse.
+        gradient = GradientMethod(W=scout.W, **self._how)
         if len(shown):
             # Noise lifts an eigenvalue l to l + radius^2/l and turns its vector by radius/l.
             strength = (shown + np.sqrt(shown**2 - 4 * radius**2)) / 2
@@ -129,7 +131,6 @@ class ScoutMethod:
                 gain=max(gain, gradient.gain),
                 weight=2 * scout.estimate.weight,  # off the diagonal the variance is 1/2
             )
-        gradient.W = scout.W  # what was released, wherever gradients start
         gradient.remember(self._memory)
         self.name, self.form = "gradient", gradient
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from .adaptive.correlated import DECAYS, weights
 from .adaptive.method import range_share, smallest_batch
-from .adaptive.scout import SCOUT_COMPONENTS, edge_of_noise, form_for, scout_noise
+from .adaptive.scout import SCOUT_COMPONENTS, STAY, edge_of_noise, form_for, scout_noise
 from .calibration import gaussian_mu
 from .checks import between, one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
@@ -292,7 +292,8 @@ class _Guess:
         radius, others = self._scout_radius(rows), max(self.d - self.k, 1)
         bulk = max(self.ratio - self.k, 0.0) / others
         edge = edge_of_noise(bulk, radius, d=self.d, rows=rows)
-        if self.k > SCOUT_COMPONENTS or _lifted(1 - self.gap, radius) > edge:
+        stay = edge_of_noise(bulk, radius, d=self.d, rows=rows, margin=STAY)
+        if self.k > SCOUT_COMPONENTS or _lifted(1 - self.gap, radius) > stay:
             return "moment"
         return "scouted" if _lifted(1.0, radius) > edge else "late"
 

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test test-fast check bench crash soak docs clean
+.PHONY: run test test-fast check bench crash soak torture docs clean
 
 run: $(VENV)/.ready  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m consumers.demo $(ARGS)
@@ -31,6 +31,9 @@ crash: $(VENV)/.ready  ## the crash matrix, with 50 random kills
 
 soak: $(VENV)/.ready  ## ten minutes at full speed, memory flat
 	@$(BIN)/python -m tests.crash.soak $(ARGS)
+
+torture: $(VENV)/.ready  ## a thousand kills and everything else that breaks; goes on where it stopped
+	@$(BIN)/python -m tests.torture --report $(ARGS)
 
 docs: $(VENV)/.ready  ## the tables of the settings in docs/service.md
 	@$(BIN)/python -m consumers.settings.table

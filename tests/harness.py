@@ -61,10 +61,11 @@ class Model:
 
     def __init__(self, servers: str, name: str, *, partitions: int = 1, shards: int = 1,
                  batch: int = BATCH, topic_configs: dict[str, str] | None = None,
-                 rows_per_message: int = 1, **settings: Any) -> None:  # fmt: skip
+                 rows_per_message: int = 1, replication: int = 1,
+                 **settings: Any) -> None:  # fmt: skip
         self.servers, self.name = servers, name
         self.partitions, self.shards, self.batch = partitions, shards, batch
-        self.rows_per_message = rows_per_message
+        self.rows_per_message, self.replication = rows_per_message, replication
         self.environment = {
             f"DPPCA_{key.upper()}": str(value)
             for key, value in {
@@ -101,7 +102,11 @@ class Model:
         return KafkaAdminClient(bootstrap_servers=self.servers)
 
     def create(self, topic: str, partitions: int, **configs: str) -> None:
-        made = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
+        made = {
+            "num_partitions": partitions,
+            "replication_factor": self.replication,
+            "configs": configs,
+        }
         with self.admin() as admin:
             admin.create_topics({topic: made})
             admin.wait_for_topics([topic])

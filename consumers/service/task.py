@@ -80,7 +80,8 @@ class Task:
         self.number, self.claim = number, claim
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the release that is out
-        self._ending = Background("batch-end")
+        # Well before the watchdog ends the process: to load again is enough.
+        self._ending = Background("the end of a batch", config.stall_s / 2)
         self._batch: PlannedBatch | None = None  # the one that is being read
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.

@@ -149,6 +149,7 @@ class CorrelatedRelease(Forgetful):
         return added
 
 
+@lru_cache(maxsize=64)
 def weights(power: float, decays: tuple[float, ...] = DECAYS) -> Weights:
     """Weights of an endless column of length 1, nearest to (1 + age)^-power by least squares.
 

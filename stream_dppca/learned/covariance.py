@@ -145,7 +145,7 @@ def components(
         r where the scales are given; None to take the released standard deviations.
     """
     M, d = moments.matrix, moments.size - 1
-    w = min(max(M[d, d] / constant**2, 0.05), 1.0)
+    w = min(max(float(M[d, d]) / constant**2, 0.05), 1.0)
     sd = moments.sd / w
     m = np.zeros(d) if known_center else M[:d, d] / (constant * w)
     C = M[:d, :d] / w - np.outer(m, m)

@@ -241,7 +241,8 @@ def seen_from_outside(
     content: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> tuple[list[str], list[str], list[Any], list[bytes]]:
     """Logs, metrics, states and releases of two batches of which one slot has this content."""
-    on, s = MemoryBroker(), settings(seed=3, max_message_bytes=1 << 20)
+    on = MemoryBroker()
+    s = settings(seed=3, max_message_bytes=1 << 20)
     on.create("in", 1)
     for i, row in enumerate(rows(2 * BATCH)):
         on.produce("in", content if i == BATCH + 37 else as_json(row))

@@ -139,7 +139,7 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     "damage", [{"share": 0.0}, {"share": 1e9}, {"total": [0.0] * 257}, {"total": [[math.inf]]}]
 )
 def test_a_damaged_answer_is_refused(damage: dict[str, Any]) -> None:
-    w = WarmUp(d=20, mu=2.0, units=100, quantile=0.95, known_center=False)
+    w = WarmUp(d=20, mu=2.0, units=100, longer=0.05, known_center=False)
     X = np.random.default_rng(0).normal(size=(100, 20))
     w.step(Batch(X, Reading(max_norm=1e18)), SeededNoise(1))
     state = json.loads(json.dumps(w.state()))

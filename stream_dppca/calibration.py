@@ -18,8 +18,6 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from scipy.special import log_ndtr
-
 from .checks import between
 from .errors import ParameterError
 
@@ -66,11 +64,14 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     """
     if mu <= 0.0:
         return 0.0
-    tail = -mu / 2 - epsilon / mu
     if epsilon > _LARGE:
-        lower = math.exp(epsilon + float(log_ndtr(tail)))
+        # e^epsilon overflows. With x = mu/2 + epsilon/mu, above sqrt(2 epsilon), it is
+        # epsilon - x^2/2 = -(mu/2 - epsilon/mu)^2/2, and the tail from below is a short series.
+        x, z = mu / 2 + epsilon / mu, mu / 2 - epsilon / mu
+        series = 1 - 1 / x**2 + 3 / x**4 - 15 / x**6
+        lower = math.exp(-z * z / 2) / (x * math.sqrt(2 * math.pi)) * series
     else:
-        lower = math.exp(epsilon) * _phi(tail)
+        lower = math.exp(epsilon) * _phi(-mu / 2 - epsilon / mu)
     return max(_phi(mu / 2 - epsilon / mu) - lower, 0.0)
 
 

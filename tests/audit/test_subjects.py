@@ -25,14 +25,14 @@ def test_a_mutant_is_caught(mutant: str) -> None:
 
 def test_an_attacker_learns_no_more_than_was_promised() -> None:
     # The means have .89 of it, of which so few coins prove about half.
-    assert 0.25 < subjects.coin_flips(1500, period=2) <= subjects.CLAIMED
+    assert 0.25 < subjects.coin_flips(1200, period=2) <= subjects.CLAIMED
 
 
 @pytest.mark.parametrize(
     ("mutant", "periods"),
     [
-        ("a place per record", 300),
-        ("spellings are subjects", 300),
+        ("a place per record", 180),
+        ("spellings are subjects", 180),
         ("the budget of one round in each", 550),
     ],
 )

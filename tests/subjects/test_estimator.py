@@ -157,6 +157,19 @@ def test_the_statement_is_that_of_dp_accounting() -> None:
     assert said.epsilon_over["365 periods"] == pytest.approx(31.04, abs=0.01)
 
 
+def test_large_epsilons_do_not_overflow() -> None:
+    from scipy.special import log_ndtr
+
+    from stream_dppca.calibration import gaussian_delta
+
+    for epsilon, mu in ((699.0, 30.0), (701.0, 30.0), (900.0, 38.0), (5000.0, 95.0), (900.0, 20.0)):
+        tail = math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+        exact = math.exp(log_ndtr(mu / 2 - epsilon / mu)) - tail
+        assert gaussian_delta(epsilon, mu) == pytest.approx(exact, rel=1e-6, abs=1e-18)
+    said = model(4, 5000, epsilon=20.0).privacy
+    assert isinstance(said, SubjectStatement) and 1000 < said.epsilon_over["365 periods"] < 1e5
+
+
 def test_a_horizon_gives_one_number_for_all() -> None:
     est = model(4, 5000, epsilon=1.0, delta=1e-6, period=2, horizon=14)
     said = est.privacy

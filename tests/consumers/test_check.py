@@ -88,6 +88,13 @@ def test_a_sample_is_for_a_terminal_only(
     assert code == (0 if terminal else 78)
     assert ("20 of 20 messages have all features" in shown.out) == terminal
     assert ("--sample needs a terminal" in shown.err) == (not terminal)
+    if terminal:
+        assert shown.out.splitlines()[-1] == "the settings are fine"
+        mistyped = [*MODEL, "--features", "cpu,memroy,disk.read"]
+        assert cli.main(["check-config", *mistyped, "--sample", "20"]) == 0
+        said = capsys.readouterr().out
+        assert "did you mean memory?" in said
+        assert said.splitlines()[-1] == "the settings are fine, but see the sample above"
 
 
 # Stored states

@@ -30,6 +30,8 @@ __all__ = [
     "Message",
     "Positions",
     "Reader",
+    "RegisteredSchema",
+    "SchemaSource",
     "Store",
     "TopicInfo",
     "TopicOffsets",
@@ -198,6 +200,26 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema as a Schema Registry has it, with everything that it refers to."""
+
+    kind: str  #: "avro", "protobuf" or "json"
+    text: str  #: JSON for Avro; for Protobuf the serialized file descriptor, in base64
+    references: tuple[tuple[str, RegisteredSchema], ...] = ()  #: by the names they are imported by
+
+
+class SchemaSource(Protocol):
+    """A registry of schemas. What it says of an id never changes, except that new ones come."""
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        """The schema with this id; None if the registry says that there is none.
+
+        Raises `ClusterError` if the registry does not answer.
+        """
+        ...
 
 
 class Cluster(Protocol):

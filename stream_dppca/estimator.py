@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from .batch import Reading
 from .calibration import check_budget
 from .checks import between, one_of, whole
 from .errors import DPPCAError, NothingLearnedWarning, ParameterError, StateError
+from .frames import frame_like, require_frame
 from .learned import WARMING_UP, WARMING_UP_ANEW, LearnedMethod
 from .method import Method, Outcome
 from .noise import Noise, OpenDPNoise, Sampler, make_noise
@@ -32,9 +33,6 @@ from .slots import SlotBuffer
 from .statistics import Rows
 from .subjects import MOST_RECORDS, SubjectTable
 from .values import number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["DPPCA"]
 
@@ -228,15 +226,19 @@ class DPPCA(base.MiniBatchTransformer):
     # Learning
 
     def learn_one(self, x: dict[Any, Any]) -> None:
-        """Take one record. A bad one is a null in its slot; nothing raises."""
+        """Take one record, a dict. A bad one is a null in its slot; nothing in it raises."""
+        if type(x) is not dict and not hasattr(x, "keys"):
+            raise ParameterError("x", "must be a dict of features", type(x).__name__)
         batch = self._slots.put_dict(x)
         if batch is not None:
             self._run(batch)
 
-    def learn_many(self, X: pd.DataFrame) -> None:
-        """Take the rows of a frame, in order. Missing columns make nulls; nothing raises."""
-        if not hasattr(X, "columns"):
-            raise ParameterError("X", "must be a pandas frame", type(X).__name__)
+    def learn_many(self, X: Any) -> None:
+        """Take the rows of a frame (pandas, polars, pyarrow), in order.
+
+        Missing columns make nulls; nothing in the frame raises.
+        """
+        require_frame(X)
         if isinstance(self._slots, SubjectTable):
             self._slots.put_frame(X)
             return
@@ -399,12 +401,15 @@ class DPPCA(base.MiniBatchTransformer):
         row = np.array([[number(x.get(name)) for name in self._slots.features]])
         return dict(enumerate(self.transform_array(row)[0].tolist()))
 
-    def transform_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Scores of the rows of a frame, with its index and columns 0, 1, ...; none if none."""
-        import pandas as pd
+    def transform_many(self, X: Any) -> Any:
+        """Scores of the rows of a frame, in a frame of its kind with its index.
 
+        The columns are 0, 1, ... in pandas and "0", "1", ... elsewhere; there are none before
+        anything has been learned.
+        """
+        require_frame(X)
         scores = self.transform_array(self._slots.frame_to_rows(X))
-        return pd.DataFrame(scores, index=X.index, columns=range(scores.shape[1]))
+        return frame_like(X, scores, range(scores.shape[1]))
 
     def transform_array(self, X: NDArray[Any]) -> FloatArray:
         """Scores of the rows of an n x d array: n x k, n x 0 before anything has been learned."""

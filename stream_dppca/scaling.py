@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from river import base
 
 from .checks import positive
 from .errors import ParameterError
-from .values import column, number
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .frames import column, column_names, require_frame, with_columns
+from .values import number
 
 __all__ = ["PublicScaler"]
 
@@ -75,14 +73,15 @@ class PublicScaler(base.MiniBatchTransformer):
                 out[name] = (number(out[name]) - shift) / scale
         return out
 
-    def transform_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """A new frame, scaled value by value as `transform_one` does."""
-        out = X.copy()
+    def transform_many(self, X: Any) -> Any:
+        """A new frame of the same kind, scaled value by value as `transform_one` does."""
+        require_frame(X)
+        scaled = {}
         with np.errstate(all="ignore"):  # a warning would tell of the records
             for name, (shift, scale) in self._affine.items():
-                if name in out.columns:
-                    out[name] = (column(X, name) - shift) / scale
-        return out
+                if name in column_names(X):
+                    scaled[name] = (column(X, name) - shift) / scale
+        return with_columns(X, scaled)
 
     @classmethod
     def _unit_test_params(cls) -> Any:

@@ -14,12 +14,14 @@ from operator import countOf, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from narwhals.dependencies import is_pandas_dataframe
 from numpy.typing import NDArray
 
 from .arrays import FloatArray, Workspace, aligned
 from .batch import Batch, Reading
+from .frames import column
 from .secrecy import Forgetful
-from .values import PLAIN, column, number, plain
+from .values import PLAIN, number, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,18 +113,18 @@ class SlotBuffer(Forgetful):
             if self.fill == self.size:
                 yield self._close(rows)
 
-    def put_frame(self, frame: pd.DataFrame) -> Iterator[Batch]:
+    def put_frame(self, frame: Any) -> Iterator[Batch]:
         """Take a slot for each row of a frame. A missing column makes every row a null."""
         yield from self.put_rows(self.frame_to_rows(frame))
 
-    def frame_to_rows(self, frame: pd.DataFrame) -> FloatArray:
+    def frame_to_rows(self, frame: Any) -> FloatArray:
         """The declared columns of a frame as floats; NaN for what is missing or not a number.
 
         The same memory whatever the columns are: one cell that changes a column must not decide
         where the other rows lie.
         """
         X = aligned(len(frame), len(self.features))
-        if (where := self._columns(frame)) is not None:
+        if is_pandas_dataframe(frame) and (where := self._columns(frame)) is not None:
             chosen = frame if where == slice(None) else frame.iloc[:, where]
             if all(map(plain, set(chosen.dtypes.tolist()))):
                 with np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import brokers
 from .exits import EXIT_CONFIGURATION, exit_code, fail
@@ -20,6 +20,7 @@ from .options import load
 
 if TYPE_CHECKING:
     from ..settings import FileSettings, ModelSettings, ViewSettings
+    from .progress import Shown
 
 __all__ = ["COMMANDS"]
 
@@ -87,12 +88,20 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from ..settings import PlanSettings
+    from ..settings import MESSAGE_KEY, PlanSettings
 
     if options.count is not None:
         options.flags["features"] = tuple(f"feature {i}" for i in range(options.count))
+    if options.subjects is not None:
+        options.flags.setdefault("subject", MESSAGE_KEY)  # which one does not matter for a plan
     settings = load(options, PlanSettings)
-    sys.stdout.write(f"{_planned(settings, options.rate)}\n")
+    if settings.unit == "subject":
+        if options.subjects is None and settings.batch_size is None:
+            return fail("--subjects must be given: how many are there?", EXIT_CONFIGURATION)
+        text = _planned_rounds(settings, options.subjects, options.presence)
+    else:
+        text = _planned(settings, options.rate)
+    sys.stdout.write(f"{text}\n")
     return 0
 
 
@@ -100,16 +109,37 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
     """Return what to expect; of the published algorithm there are no predictions."""
     from stream_dppca import plan
 
+    if settings.unit == "subject":
+        return _planned_rounds(settings)
     if settings.method == "paper":
         return "method=paper: no predictions; it needs very large batches"
-    if settings.unit == "subject":
-        return "unit=subject: no predictions"
+    return str(plan(batch_size=settings.batch_size, rate=rate, **_known(settings)))
+
+
+def _planned_rounds(
+    settings: ModelSettings, subjects: float | None = None, presence: float = 1.0
+) -> str:
+    """Return what to expect of rounds; without a number of subjects, if all places are taken."""
+    from stream_dppca import plan
+
+    rounds = settings.rounds()
+    if rounds is None:
+        raise ValueError("there are no rounds with unit=record")
     expected = plan(
-        d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
-        batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,
-        center=settings.center, scales=None if settings.scales == "none" else settings.scales,
+        subjects=settings.batch_size if subjects is None else subjects, presence=presence,
+        period=rounds.period, horizon=rounds.horizon, batch_size=settings.batch_size,
+        **_known(settings),
     )  # fmt: skip
-    return str(expected)
+    return f"{expected}\nepsilon is for {rounds.scope()}"
+
+
+def _known(settings: ModelSettings) -> dict[str, Any]:
+    """Return the parameters of every plan."""
+    return {
+        "d": len(settings.features), "epsilon": settings.epsilon, "delta": settings.delta,
+        "n_components": settings.n_components, "center": settings.center,
+        "scales": None if settings.scales == "none" else settings.scales,
+    }  # fmt: skip
 
 
 def _check_config(options: argparse.Namespace) -> int:
@@ -214,32 +244,37 @@ def _no_release(settings: ViewSettings) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ..files.run import run_file
+    from ..files.streams import uncompressed_name
     from ..settings import FileSettings
 
-    name = "stdin" if options.input == "-" else Path(options.input).stem
+    plain = uncompressed_name(options.input)
+    name = "stdin" if options.input == "-" else Path(plain).stem
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name) or "file"
     settings = load(options, FileSettings, input_topic=safe)
     _warn_if_not_private(settings)
-    suffix = Path(options.input).suffix.lstrip(".")
+    suffix = Path(plain).suffix.lstrip(".")
     format: Any = options.format or {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
     if format not in ("csv", "jsonl", "parquet", "npy"):
         return fail("--format must be given: csv, jsonl, parquet or npy", EXIT_CONFIGURATION)
+    if plain != options.input and format in ("parquet", "npy"):
+        return fail(f"{format} files must not be compressed once more", EXIT_CONFIGURATION)
 
-    def out(value: bytes) -> None:
-        sys.stdout.buffer.write(value + b"\n")
-        sys.stdout.buffer.flush()
-
+    from .output import Releases, json_lines
     from .progress import shown_progress
 
-    if settings.unit == "subject":
-        return _run_rounds(options, settings, format, out)
-    if options.time is not None:
-        return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
-    with shown_progress(options.input, quiet=options.quiet) as progress:
+    with shown_progress(options.input, quiet=options.quiet) as shown:
+        releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
+        out = releases or json_lines
+        if settings.unit == "subject":
+            return _run_rounds(options, settings, format, out, shown)
+        if options.time is not None:
+            return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
         rows = run_file(
-            settings, options.input, format, state=options.state, out=out, progress=progress,
-            new_records=options.new_records,
+            settings, options.input, format, state=options.state, out=out,
+            progress=shown.progress, share=shown.share, new_records=options.new_records,
         )  # fmt: skip
+    if releases is not None:
+        releases.end()
     if not rows.read:
         sys.stderr.write("there were no records in the input\n")
     elif rows.waiting and options.state and not options.new_records:
@@ -251,23 +286,60 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_rounds(
-    options: argparse.Namespace, settings: FileSettings, format: Any, out: Callable[[bytes], None]
+    options: argparse.Namespace,
+    settings: FileSettings,
+    format: Any,
+    out: Callable[[bytes], None],
+    shown: Shown,
 ) -> int:
     from ..files.rounds import run_rounds
-    from .progress import shown_progress
 
     if options.time is None:
         text = "--time must be given with --subject: the column that says when a row is from"
         return fail(text, EXIT_CONFIGURATION)
-    with shown_progress(options.input, quiet=options.quiet) as progress:
-        done = run_rounds(
-            settings, options.input, format, options.time, state=options.state, out=out,
-            progress=progress, new_records=options.new_records,
-        )  # fmt: skip
+    done = run_rounds(
+        settings, options.input, format, options.time, state=options.state, out=out,
+        progress=shown.progress, new_records=options.new_records,
+    )  # fmt: skip
     if done.finished:
         sys.stderr.write("the horizon is reached: this model learns nothing more\n")
     elif not done.rounds:
         sys.stderr.write("there were no rows of new rounds in the input\n")
+    return 0
+
+
+def _score(options: argparse.Namespace) -> int:
+    from ..events import set_up_logs
+    from ..kafka.configure import kafka_config, open_registry
+    from ..kafka.producer import MessageProducer
+    from ..kafka.subscription import Subscription
+    from ..model.codecs import make_codec
+    from ..model.scores import NOT_PRIVATE, CurrentModel
+    from ..service.score import ensure_scores_topic, run_scoring
+    from ..settings import ClusterSettings
+
+    settings = load(options, ClusterSettings)
+    topic = options.scores_topic or f"{settings.model}.scores"
+    group = options.scores_group or f"{settings.group}.scores"
+    sys.stderr.write(f"warning: {NOT_PRIVATE}\n")
+    cluster = brokers.connect(settings)
+    config = kafka_config(settings)
+    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+    stop = _stop_on_signals()
+    ensure_scores_topic(cluster, settings, topic)
+    rows = settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
+    registry = open_registry(settings)
+    start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
+    written = run_scoring(
+        cluster, CurrentModel(settings.model, options.task), stop=stop, once=options.once,
+        output_topic=settings.output_topic, input_topic=settings.input_topic,
+        open_source=lambda: Subscription(config, settings.input_topic, group, start),
+        open_target=lambda: MessageProducer(config, topic),
+        make_codec=lambda features: make_codec(
+            settings.format, features, settings.max_message_bytes, settings.nested, rows, registry
+        ),
+    )  # fmt: skip
+    sys.stderr.write(f"{written} scores written to {topic}\n")
     return 0
 
 
@@ -280,5 +352,6 @@ COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "merge": _merge,
     "inspect": _inspect,
     "watch": _watch,
+    "score": _score,
     "run": _run,
 }

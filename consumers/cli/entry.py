@@ -89,7 +89,7 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
     except ModuleNotFoundError as error:
-        extra = "cli" if error.name == "rich" else "service"
+        extra = "cli" if command == "run" or error.name == "rich" else "service"
         text = f"this command needs {error.name}: pip install '.[{extra}]'"
         return fail(text, EXIT_CONFIGURATION)
     except Exception as error:

@@ -25,7 +25,8 @@ COMMANDS: Final = {
     "merge": "publish the combined component of all shards, once",
     "inspect": "print the current component of a model, labelled and sorted",
     "watch": "show a model as it learns, on the terminal or (--web) in a browser",
-    "run": "learn from a file instead of a topic; releases are JSON lines",
+    "score": "write the scores of each record to a topic, which is NOT PRIVATE",
+    "run": "learn from a file instead of a topic; releases are JSON lines, or a table",
 }
 
 
@@ -83,7 +84,7 @@ def _needed(command: str) -> type[Part]:
 
     if command == "plan":
         return PlanSettings
-    if command == "topics":
+    if command in ("topics", "score"):
         return ClusterSettings
     if command in ("merge", "inspect", "watch"):
         return ViewSettings
@@ -97,6 +98,14 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "--count", type=int, metavar="N", help="number of features, instead of their names"
         )
         parser.add_argument("--rate", type=float, help="records per second that will come")
+        parser.add_argument(
+            "--subjects", type=float, metavar="N",
+            help="with unit=subject: how many subjects there are; default: the places of a round",
+        )  # fmt: skip
+        parser.add_argument(
+            "--presence", type=float, default=1.0, metavar="SHARE",
+            help="with unit=subject: share of the subjects that send something in a round [1]",
+        )  # fmt: skip
     if command == "check-config":
         parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
         parser.add_argument(
@@ -127,9 +136,31 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument(
             "--top", type=int, default=0, metavar="N", help="print only the N largest loadings"
         )
+    if command == "score":
+        parser.description = (
+            "Write the projections and the anomaly score of each record of the input topic to "
+            "another topic, with the current release of a model. THE SCORES ARE NOT PRIVATE: each "
+            "is about one record, so their topic is as secret as the input topic."
+        )
+        parser.add_argument(
+            "--scores-topic", metavar="TOPIC", help="topic to write to; default: <model>.scores"
+        )
+        parser.add_argument(
+            "--scores-group", metavar="GROUP",
+            help="consumer group that remembers how far it is; default: <group>.scores",
+        )  # fmt: skip
+        parser.add_argument(
+            "--task", help="number of a shard, or merged; default: merged if there are several"
+        )
+        parser.add_argument(
+            "--once", action="store_true", help="end when the records of now have been scored"
+        )
     if command == "run":
         parser.add_argument(
-            "--input", required=True, metavar="FILE", help="file to read, or - for standard input"
+            "--input",
+            required=True,
+            metavar="FILE",
+            help="file to read, also .gz and .zst, or - for standard input",
         )
         choices = ("csv", "jsonl", "parquet", "npy")
         parser.add_argument(
@@ -147,6 +178,9 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             help="the input holds new records only: skip none of its rows",
         )  # fmt: skip
         parser.add_argument("--quiet", action="store_true", help="do not show a progress bar")
+        parser.add_argument(
+            "--json", action="store_true", help="print releases as JSON lines on a terminal, too"
+        )
 
 
 def _add_setting(group: argparse._ArgumentGroup, name: str, kind: type[Part] | None) -> None:

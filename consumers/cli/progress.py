@@ -5,31 +5,56 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-__all__ = ["shown_progress"]
+__all__ = ["Shown", "shown_progress"]
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What may be told while a file is read; without a bar, numbers go nowhere."""
+
+    progress: Callable[[int, int], None] = lambda slots, batches: None  #: so far
+    share: Callable[[float], None] = lambda share: None  #: of the file that has been read
+    write: Callable[[str], None] = _print  #: a line, above the bar
 
 
 @contextlib.contextmanager
-def shown_progress(name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to call with the numbers of slots and batches so far.
-
-    Without a terminal, or without rich, it shows nothing.
-    """
+def shown_progress(name: str, *, quiet: bool) -> Iterator[Shown]:
+    """Show a bar while a file is read. Without a terminal, or without rich, there is none."""
     if quiet or not sys.stderr.isatty():
-        yield lambda slots, batches: None
+        yield Shown()
         return
     try:
         from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
     except ImportError:
-        yield lambda slots, batches: None
+        yield Shown()
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
         TextColumn("{task.fields[slots]:,} slots, {task.fields[batches]:,} releases"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=None, slots=0, batches=0)
-        yield lambda slots, batches: bar.update(task, slots=slots, batches=batches)
+        yield Shown(
+            lambda slots, batches: bar.update(task, slots=slots, batches=batches),
+            lambda share: bar.update(task, total=1.0, completed=share),
+            lambda line: bar.console.print(line, markup=False, highlight=False, soft_wrap=True),
+        )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import difflib
 import importlib
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, Final, Literal
 
 import numpy as np
@@ -17,13 +15,13 @@ from stream_dppca.values import number
 
 from ..errors import ConfigurationError
 from ..model.codecs import make_codec
+from .streams import existing_file, opened
 
 __all__ = [
     "FileFormat",
     "Rows",
     "csv_columns",
     "line_blocks",
-    "opened",
     "parquet_batches",
     "read_blocks",
 ]
@@ -34,34 +32,26 @@ ROWS: Final = 4096  #: read at once
 Rows = NDArray[np.float64]
 
 
-def read_blocks(source: str, format: FileFormat, features: Sequence[str]) -> Iterator[Rows]:
-    """The rows of a file (`-`: standard input) in blocks, columns in the order of `features`."""
+def read_blocks(
+    source: str,
+    format: FileFormat,
+    features: Sequence[str],
+    share: Callable[[float], None] = lambda share: None,
+) -> Iterator[Rows]:
+    """The rows of a file (`-`: standard input) in blocks, columns in the order of `features`.
+
+    `share` is told which share of the file has been read, where that is known.
+    """
     if format == "npy":
-        yield from _npy(source, len(features))
+        yield from _npy(source, len(features), share)
     elif format == "parquet":
-        yield from _parquet(source, features)
+        yield from _parquet(source, features, share)
     else:
-        with opened(source) as stream:
-            yield from (_csv if format == "csv" else _jsonl)(stream, features)
-
-
-@contextlib.contextmanager
-def opened(source: str) -> Iterator[IO[bytes]]:
-    """Open a file, or standard input for `-`."""
-    if source == "-":
-        yield sys.stdin.buffer
-    else:
-        with _file(source).open("rb") as stream:
-            yield stream
-
-
-def _file(source: str) -> Path:
-    if source == "-":
-        raise ConfigurationError("this format cannot be read from standard input: give a file")
-    path = Path(source)
-    if not path.is_file():
-        raise ConfigurationError(f"there is no file {source}")
-    return path
+        with opened(source) as (stream, read):
+            for rows in (_csv if format == "csv" else _jsonl)(stream, features):
+                if (so_far := read()) is not None:
+                    share(so_far)
+                yield rows
 
 
 def line_blocks(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -79,9 +69,7 @@ def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
 def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
     """Read the header of a CSV; returns the places of the columns with these names."""
     header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
-    missing = [name for name in names if name not in header]
-    if missing:
-        raise ConfigurationError(f"the header of the CSV has no column {', '.join(missing)}")
+    _require("the CSV", header, names)
     return [header.index(name) for name in names]
 
 
@@ -99,9 +87,31 @@ def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
         yield rows
 
 
-def _npy(source: str, width: int) -> Iterator[Rows]:
+def _require(source: str, columns: Sequence[str], features: Sequence[str]) -> None:
+    """Raise unless all features are among the columns; name the columns that there are."""
+    missing = [name for name in features if name not in columns]
+    if not missing:
+        return
+    text = f"{source} has no column {', '.join(missing)}"
+    if any(map(_is_number, columns)):  # these are not names, but a record
+        raise ConfigurationError(f"{text}: its first line is not a header, it has numbers in it")
+    close = [difflib.get_close_matches(name, columns, n=1) for name in missing]
+    meant = ", ".join(found[0] for found in close if found)
+    hint = f"; did you mean {meant}?" if meant else "."
+    raise ConfigurationError(f"{text}{hint} Its columns are: {', '.join(columns) or '(none)'}")
+
+
+def _is_number(text: str) -> bool:
     try:
-        array = np.load(_file(source), mmap_mode="r", allow_pickle=False)
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[Rows]:
+    try:
+        array = np.load(existing_file(source), mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         what = "holds objects, not numbers" if "objects" in str(error) else "is not a .npy file"
         raise ConfigurationError(f"{source} {what}") from None
@@ -112,18 +122,23 @@ def _npy(source: str, width: int) -> Iterator[Rows]:
     for start in range(0, len(array), ROWS):
         with np.errstate(all="ignore"):  # a warning would tell of the records
             rows = np.array(array[start : start + ROWS], dtype=np.float64)
+        share(min(1.0, (start + ROWS) / len(array)))
         yield rows
 
 
-def _parquet(source: str, features: Sequence[str]) -> Iterator[Rows]:
-    for columns in parquet_batches(source, features):
+def _parquet(
+    source: str, features: Sequence[str], share: Callable[[float], None]
+) -> Iterator[Rows]:
+    for columns in parquet_batches(source, features, share):
         rows = np.empty((len(columns[0]), len(features)))
         for j, column in enumerate(columns):
             rows[:, j] = [number(value) for value in column]
         yield rows
 
 
-def parquet_batches(source: str, names: Sequence[str]) -> Iterator[list[list[Any]]]:
+def parquet_batches(
+    source: str, names: Sequence[str], share: Callable[[float], None] = lambda share: None
+) -> Iterator[list[list[Any]]]:
     """The columns of a Parquet file with these names, many rows at a time."""
     try:
         pa = importlib.import_module("pyarrow")
@@ -131,11 +146,12 @@ def parquet_batches(source: str, names: Sequence[str]) -> Iterator[list[list[Any
     except ImportError:
         raise ConfigurationError("parquet needs pyarrow: pip install pyarrow") from None
     try:
-        file = pq.ParquetFile(_file(source))
-        missing = [name for name in names if name not in file.schema_arrow.names]
-        if missing:
-            raise ConfigurationError(f"{source} has no column {', '.join(missing)}")
+        file = pq.ParquetFile(existing_file(source))
+        _require(source, file.schema_arrow.names, names)
+        read, total = 0, max(1, file.metadata.num_rows)
         for batch in file.iter_batches(ROWS, columns=list(names)):
+            read += batch.num_rows
+            share(read / total)
             yield [_cells(batch.column(batch.schema.get_field_index(name))) for name in names]
     except (pa.ArrowException, OSError):  # their texts may quote the file
         raise ConfigurationError(f"{source} is not a Parquet file, or a damaged one") from None

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import crashpoints
 from ..errors import StateRefused
-from ..model.learner import Learner, finish_batch
+from ..model.learner import Finisher, Learner
 from ..model.states import ModelIdentity, SlotRule, StateRecord, UsedInput, decode_state
 from ..settings import FileSettings, RoundRule
 from .blocks import FileFormat, read_blocks
@@ -42,6 +42,7 @@ def run_file(
     out: Callable[[bytes], None],
     progress: Callable[[int, int], None] = lambda slots, batches: None,
     new_records: bool = False,
+    share: Callable[[float], None] = lambda share: None,
 ) -> Counted:
     """Learn from a file; releases go to `out`. An interrupt says how far it came.
 
@@ -52,6 +53,8 @@ def run_file(
     new_records
         The input holds only rows that come after the state. Otherwise it is the last input again,
         and the rows that the state has used are passed over.
+    share
+        Told which share of the file has been read, where that is known.
     """
     store = NoState(out) if state is None else StateFile(state, out)
     try:
@@ -63,10 +66,11 @@ def run_file(
         record = _input_record(settings.input_topic, learner, last, new_records)
         if learner.current is not None:
             store.publish([learner.current], learner.positions)
+        finisher = Finisher(store)
         size, total = learner.batch_size, learner.positions.get(0, 0)
         batch = np.empty((size, len(settings.features)))
         read = filled = 0
-        for block in read_blocks(source, format, settings.features):
+        for block in read_blocks(source, format, settings.features, share):
             crashpoints.reach("polling")
             read += len(block)
             rows = record.pass_over(block)
@@ -77,7 +81,7 @@ def run_file(
                 if filled == size:
                     record.use(batch)
                     total, filled = total + size, 0
-                    finish_batch(store, learner.learn(batch, {0: total}, record.inputs()))
+                    finisher.finish(learner.learn(batch, {0: total}, record.inputs()))
                 progress(total + filled, learner.n_batches)
         record.check_end(read)
         crashpoints.reach("closing")

@@ -19,7 +19,8 @@ from stream_dppca.values import number
 
 from ..errors import ConfigurationError
 from ..model.codecs import Subject, make_member_parser, make_subject_codec
-from .blocks import FileFormat, Rows, csv_columns, line_blocks, opened, parquet_batches
+from .blocks import FileFormat, Rows, csv_columns, line_blocks, parquet_batches
+from .streams import opened
 
 __all__ = ["StampedRows", "parse_time", "read_stamped_blocks"]
 
@@ -79,7 +80,7 @@ def read_stamped_blocks(
     if format == "parquet":
         yield from _parquet(source, features, subject, time)
     else:
-        with opened(source) as stream:
+        with opened(source) as (stream, _):
             yield from (_csv if format == "csv" else _jsonl)(stream, features, subject, time)
 
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from kafka import KafkaProducer  # type: ignore[import-untyped]
+from kafka import KafkaProducer, codec  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
 from kafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped]
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
-from ..errors import ClusterError, Fenced, OffsetsGone, Unavailable
+from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unavailable
 from ..protocols import Message
 from .config import KafkaConfig
 
@@ -67,6 +67,14 @@ def _read_any_msg(batch: Any) -> Any:
 DefaultRecordBatch._read_msg = _read_any_msg
 
 
+def missing_codec() -> ConfigurationError:
+    """Names the packages without which compressed messages cannot be read."""
+    needed = {"lz4": codec.has_lz4, "python-snappy": codec.has_snappy, "zstandard": codec.has_zstd}
+    missing = " ".join(package for package, there in needed.items() if not there())
+    what = f"pip install {missing}" if missing else "kafka-python does not know their compression"
+    return ConfigurationError(f"the input has messages that cannot be decompressed: {what}")
+
+
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
     """Errors of the client as ours. Their texts name topics and offsets, not records."""
@@ -80,6 +88,8 @@ def translated_errors() -> Iterator[None]:
         raise Unavailable(f"{type(error).__name__}: {error}") from error
     except kafka_errors.CorruptRecordError as error:  # its text may quote the record
         raise ClusterError("CorruptRecordError") from error
+    except kafka_errors.UnsupportedCodecError as error:
+        raise missing_codec() from error
     except kafka_errors.KafkaError as error:
         raise ClusterError(f"{type(error).__name__}: {error}") from error
 

@@ -6,11 +6,13 @@ import importlib.util
 from typing import Any, Final
 
 from ..errors import ConfigurationError
+from ..formats import REGISTERED_FORMATS
+from ..protocols import SchemaSource
 from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
 from .config import READ_ROWS, KafkaConfig
 
-__all__ = ["kafka_config"]
+__all__ = ["kafka_config", "open_registry"]
 
 _FETCH: Final = (
     "max_poll_records",
@@ -33,8 +35,9 @@ def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") 
     """
     client_id = client_id or f"stream-dppca-{settings.model}"
     fetch = {name: getattr(settings, name) for name in _FETCH}
-    messages = max(1, READ_ROWS // settings.rows_per_message)
-    fetch["max_poll_records"] = min(settings.max_poll_records, messages)
+    if not isinstance(settings, ViewSettings):  # which reads releases, not records
+        messages = max(1, READ_ROWS // settings.rows_per_message)
+        fetch["max_poll_records"] = min(settings.max_poll_records, messages)
     return KafkaConfig(
         connection=_kafka_python(settings, client_id),
         group=settings.group,
@@ -87,3 +90,29 @@ def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
         "sasl.password": reveal(settings.sasl_password),
     }
     return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def open_registry(settings: ClusterSettings) -> SchemaSource | None:
+    """Return the Schema Registry of these settings; None if their format does not need one."""
+    if settings.format not in REGISTERED_FORMATS:
+        return None
+    try:
+        from .registry import RegistryClient
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"`format`: {settings.format} needs {error.name}: pip install '.[{settings.format}]'"
+        ) from None
+    password = reveal(settings.schema_registry_password)
+    options = {
+        "url": settings.schema_registry_url,
+        "basic.auth.user.info": password and f"{settings.schema_registry_username}:{password}",
+        "ssl.ca.location": settings.schema_registry_cafile and str(settings.schema_registry_cafile),
+    }
+    given = {name: value for name, value in options.items() if value}
+    try:
+        return RegistryClient(given, protobuf=settings.format == "protobuf")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            "`schema_registry_url` or `schema_registry_cafile` cannot be used "
+            f"({type(error).__name__})"
+        ) from None

@@ -12,6 +12,7 @@ nothing of it is ever raised, logged or counted.
 | `json` | an object; a feature `a.b` is the member `b` of the member `a` | 1 |
 | `json-array` | an array of d numbers in the order of the features | 1 |
 | `float32`, `float64` | packed little-endian rows, one after another | 0 or more |
+| `avro`, `protobuf` | the id of its schema, then what it says (`registered.py`) | 1 |
 
 With privacy per subject each row also has the id of its subject (`make_subject_codec`): the key of
 its message, or a member of the JSON object that is a text or a number. A row without an id
@@ -20,6 +21,7 @@ is given as one of None, and counts for nothing.
 
 from __future__ import annotations
 
+import importlib
 import operator
 import struct
 from collections.abc import Callable, Sequence
@@ -31,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
-from ..formats import Format
+from ..formats import PACKED_FORMATS, Format
+from ..protocols import SchemaSource
 from ..settings import MESSAGE_KEY
 
 __all__ = [
@@ -78,6 +81,7 @@ def make_codec(
     max_bytes: int,
     nested: bool = True,
     rows_per_message: int | None = None,
+    registry: SchemaSource | None = None,
 ) -> Codec:
     """Make the codec of a format.
 
@@ -90,12 +94,14 @@ def make_codec(
     max_bytes
         Longer messages are nulls.
     nested
-        Whether a dot in a feature's name leads into a nested object (`json` only).
+        Whether a dot in a feature's name leads into a nested object (`json`, `avro`, `protobuf`).
     rows_per_message
         How many rows each message becomes. JSON messages hold one row; for packed formats it must
         be given, because with any default the other rows would be ignored without a word.
+    registry
+        Where the schemas of `avro` and `protobuf` are.
     """
-    if format in ("json", "json-array"):
+    if format not in PACKED_FORMATS:
         if rows_per_message not in (None, 1):
             raise ConfigurationError(
                 f"`rows_per_message` must be 1 with format {format}: a message holds one row. "
@@ -103,6 +109,8 @@ def make_codec(
             )
         if format == "json":
             return _JsonObjects(features, max_bytes, nested)
+        if format != "json-array":
+            return _registered(format, features, max_bytes, nested, registry)
         return _JsonArrays(len(features), max_bytes)
     if rows_per_message is None:
         raise ConfigurationError(
@@ -117,12 +125,39 @@ def make_codec(
     return _Packed(len(features), dtype, max_bytes, rows_per_message)
 
 
+def _registered(
+    format: Format,
+    features: Sequence[str],
+    max_bytes: int,
+    nested: bool,
+    registry: SchemaSource | None,
+) -> Codec:
+    """Make a codec whose libraries are extras."""
+    from .registered import RegisteredCodec, feature_tree
+
+    if registry is None:
+        raise ConfigurationError(f"`schema_registry_url` must be set with format {format}")
+    try:
+        reader = (
+            importlib.import_module(".avro", __package__).avro_reader
+            if format == "avro"
+            else importlib.import_module(".protobuf", __package__).protobuf_reader
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"format {format} needs {error.name}: pip install '.[{format}]'"
+        ) from None
+    tree, width = feature_tree(features, nested), len(features)
+    return RegisteredCodec(width, max_bytes, registry, lambda s: reader(s, tree, width))
+
+
 def make_subject_codec(
     format: Format,
     features: Sequence[str],
     max_bytes: int,
     nested: bool = True,
     rows_per_message: int | None = None,
+    registry: SchemaSource | None = None,
     *,
     subject: str,
     records: int,
@@ -131,7 +166,7 @@ def make_subject_codec(
 
     Parameters
     ----------
-    format, features, max_bytes, nested, rows_per_message
+    format, features, max_bytes, nested, rows_per_message, registry
         See `make_codec`.
     subject
         The member of a JSON object that holds the id, or `@key` for the key of the message.
@@ -139,7 +174,7 @@ def make_subject_codec(
         How many rows of a subject count. A packed message has one subject, so of one message no
         more than these are decoded.
     """
-    codec = make_codec(format, features, max_bytes, nested, rows_per_message)
+    codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
     if subject == MESSAGE_KEY:
         if isinstance(codec, _Packed):
             codec = codec.keeping(records)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
+from ..kafka.configure import open_registry
 from ..model.codecs import make_codec, make_subject_codec
 from ..model.describe import CHECK_NAMES
 from ..model.merge import Merger
@@ -71,6 +72,7 @@ def task_config(settings: Settings) -> TaskConfig:
             settings.max_message_bytes,
             settings.nested,
             rows_per_message,
+            open_registry(settings),
         ),
         start="latest" if settings.start == "latest" else "earliest",
         plan_interval_s=settings.plan_interval_ms / 1000,
@@ -86,7 +88,8 @@ def _round_config(settings: Settings, rows_per_message: int | None) -> RoundConf
         return None
     codec = make_subject_codec(
         settings.format, settings.features, settings.max_message_bytes, settings.nested,
-        rows_per_message, subject=rule.subject, records=settings.records,
+        rows_per_message, open_registry(settings), subject=rule.subject,
+        records=settings.records,
     )  # fmt: skip
     return RoundConfig(rule, codec, settings.first_round, slack_ms=settings.clock_slack)
 

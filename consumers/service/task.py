@@ -5,10 +5,11 @@
       └──────────────────────────┴─> commit: one transaction with state and offsets ─> publish
 
 While a batch is committed and published, in a thread of its own, the next one is read. It cannot
-end before the one before it is out. Everything in memory is worth nothing until the transaction has
-been confirmed. Whatever goes wrong before that, the task is dropped whole and another one loads the
-last committed state; nothing of the dropped one can have been seen. The argument is written out in
-docs/service.md.
+be committed before the one before it is. If it is ready by then, the release of that one becomes
+visible with its commit, and otherwise at once. Everything in memory is worth nothing until the
+transaction has been confirmed. Whatever goes wrong before that, the task is dropped whole and
+another one loads the last committed state; nothing of the dropped one can have been seen. The
+argument is written out in docs/service.md.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
 from ..model.codecs import Codec, SubjectCodec
 from ..model.describe import learned_nothing
-from ..model.learner import Learner, finish_batch
+from ..model.learner import Finisher, Learner
 from ..model.releases import key_of, parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
-from ..protocols import Claim, Cluster, FinishedBatch, Membership, Message, Positions, Store
+from ..protocols import Claim, Cluster, FinishedBatch, Membership, Message, Store
 from ..settings import RoundRule
 from .background import Background
 from .metrics import Metrics
@@ -116,6 +117,7 @@ class Task:
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
         self._store: Store = cluster.ledger(number, claim)
+        self._finisher = Finisher(self._store, waits=lambda: self._ending.waited_for)
         crashpoints.reach("fenced")
         self._open: list[_Closable] = [self._store]
         try:
@@ -268,20 +270,23 @@ class Task:
         return progress
 
     def _finish(self, batch: FinishedBatch) -> None:
-        seconds = finish_batch(self._store, batch)
-        self._note_published(batch.message, batch.positions)
-        self._metrics.commit_seconds.observe(round(seconds, 2))  # the sum is shown, too
-        self._metrics.batches.labels(task=str(self.number)).inc()
-        nothing = learned_nothing(batch.status, batch.reason)
-        self.fruitless = self.fruitless + 1 if nothing else 0
-        if nothing:
-            self._metrics.fruitless.labels(task=str(self.number)).inc()
-        log_event("released", level="warning" if nothing else "info", task=self.number,
-                  batch=batch.number, status=batch.status, reason=batch.reason,
-                  drift=batch.drift)  # fmt: skip
+        visible = self._finisher.finish(batch)
+        self._committed = batch.positions
+        # The sum of these is shown, too.
+        self._metrics.commit_seconds.observe(round(self._finisher.commit_seconds, 2))
+        for released in visible:
+            self._note_published(released.message)
+            self._metrics.batches.labels(task=str(self.number)).inc()
+            nothing = learned_nothing(released.status, released.reason)
+            self.fruitless = self.fruitless + 1 if nothing else 0
+            if nothing:
+                self._metrics.fruitless.labels(task=str(self.number)).inc()
+            log_event("released", level="warning" if nothing else "info", task=self.number,
+                      batch=released.number, status=released.status, reason=released.reason,
+                      drift=released.drift)  # fmt: skip
 
-    def _note_published(self, message: Message, positions: Positions) -> None:
-        self.current, self._committed = message, positions
+    def _note_published(self, message: Message) -> None:
+        self.current = message
         # To the second: how long a batch took may depend on its records.
         self._metrics.published.labels(task=str(self.number)).set(int(time.time()))
 
@@ -294,7 +299,7 @@ class Task:
         message = self._learner.current
         if message is not None:
             self._store.publish([message], self._committed)
-            self._note_published(message, self._committed)
+            self._note_published(message)
             log_event("published_again", task=self.number, batch=self._learner.n_batches)
 
     def publish_merged(self, message: Message) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import Field, model_validator
 
-from ..formats import PACKED_FORMATS
+from ..formats import PACKED_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings
 from .model import ModelSettings
 from .operation import OperationSettings
@@ -74,6 +74,12 @@ class Settings(FileSettings, ClusterSettings, OperationSettings):
                 f"`batch_size` must be a multiple of `rows_per_message`. Found {self.batch_size} "
                 f"and {rows}."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _registry_known(self) -> Settings:
+        if self.format in REGISTERED_FORMATS and self.schema_registry_url is None:
+            raise ValueError(f"`schema_registry_url` must be set with format {self.format}")
         return self
 
     @model_validator(mode="after")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from .part import Part
 
@@ -68,12 +69,44 @@ class ConnectionSettings(Part):
         4 << 20, ge=1024, description="maximum size of one partition's share of a fetch, in bytes"
     )
 
+    schema_registry_url: str | None = Field(
+        None,
+        description="address of the Schema Registry, for format avro and protobuf; several are "
+        "separated by commas",
+    )
+    schema_registry_username: str | None = Field(
+        None, description="user name of the Schema Registry"
+    )
+    schema_registry_password: SecretStr | None = Field(
+        None, description="password of the Schema Registry"
+    )
+    schema_registry_cafile: Path | None = Field(
+        None,
+        description="PEM file of the authorities to trust for the Schema Registry; default: those "
+        "of certifi",
+    )
+
+    @field_validator("schema_registry_url")
+    @classmethod
+    def _without_password(cls, value: str | None) -> str | None:
+        for address in (value or "").split(","):
+            if value is not None and not re.fullmatch(r"\s*https?://[^@\s]+\s*", address):
+                raise ValueError(
+                    "must be an address such as https://registry:8081; a user name and a password "
+                    "have settings of their own"
+                )
+        return value
+
     @model_validator(mode="after")
     def _usable(self) -> ConnectionSettings:
         if self.security_protocol.startswith("SASL") and not (
             self.sasl_mechanism and self.sasl_username and self.sasl_password
         ):
             raise ValueError("SASL needs `sasl_mechanism`, `sasl_username` and `sasl_password`")
+        if (self.schema_registry_username is None) != (self.schema_registry_password is None):
+            raise ValueError(
+                "`schema_registry_username` and `schema_registry_password` must be set together"
+            )
         self.ssl_context()
         return self
 

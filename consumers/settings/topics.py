@@ -61,7 +61,9 @@ class TopicSettings(NameSettings):
         "resumes",
     )
     format: Format = Field(
-        "json", description="message format; float32 and float64 are packed little-endian vectors"
+        "json",
+        description="message format; float32 and float64 are packed little-endian vectors, avro "
+        "and protobuf have their schemas in a Schema Registry",
     )
     rows_per_message: int = Field(
         1,
@@ -70,7 +72,7 @@ class TopicSettings(NameSettings):
         "ignored; must be set for packed formats and must divide batch_size",
     )
     nested: bool = Field(
-        True, description="a dot in the name of a feature leads into a nested JSON object"
+        True, description="a dot in the name of a feature leads into a nested object"
     )
     max_message_bytes: int = Field(
         1 << 20, ge=1, description="largest message that is read; a larger one is a null"

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from ..arrays import ROUNDOFF, FloatArray
 from ..checks import between, whole
 from ..errors import ParameterError
+from ..frames import all_columns, is_frame
 from ..noise import Noise, make_noise
 from ..oja import Schedule, column_signs
 
@@ -60,7 +61,7 @@ class Fit:
 
 
 def clean(X: ArrayLike) -> FloatArray:
-    """A float64 copy of X in which every unusable record is a row of zeros.
+    """A float64 copy of X, an array or a frame, in which every unusable record is a row of zeros.
 
     A record with a NaN, an infinity or a coordinate beyond 1e18 becomes a null: it keeps its slot
     and adds nothing. It is never dropped, which would shift the slots after it.
@@ -72,6 +73,8 @@ def clean(X: ArrayLike) -> FloatArray:
            [0., 0.],
            [0., 0.]])
     """
+    if is_frame(X):  # value by value: one cell must not decide how a column is read
+        X = all_columns(X)
     try:
         given = np.asarray(X)
     except ValueError:

@@ -18,7 +18,7 @@ The table is in memory only, and gone with the round. Every copy of it comes out
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,11 @@ from numpy.typing import NDArray
 from ..arrays import FloatArray
 from ..batch import Reading
 from ..errors import DPPCAError
+from ..frames import raw_column
 from ..secrecy import Forgetful
 from ..slots import SlotBuffer
 from .ids import canonical, canonical_all
 from .units import SubjectRows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["MOST_RECORDS", "SubjectTable"]
 
@@ -113,14 +111,12 @@ class SubjectTable(Forgetful):
         if len(self._waiting_ids) == _WAITING:
             self._enter_waiting()
 
-    def put_frame(self, frame: pd.DataFrame) -> None:
+    def put_frame(self, frame: Any) -> None:
         """Take the rows of a frame, which holds the ids in the column `subject`."""
         self.check_open()
-        if self.subject not in frame.columns:
-            return
-        ids = frame[self.subject]
-        if ids.ndim == 1:  # the name stands once
-            self.put_rows(self.frame_to_rows(frame), ids.to_numpy())
+        ids = raw_column(frame, self.subject)
+        if ids is not None:
+            self.put_rows(self.frame_to_rows(frame), ids)
 
     def put_rows(self, X: NDArray[np.floating[Any]], ids: Iterable[Any]) -> None:
         """Take the rows of an n x d array, with one id per row."""
@@ -128,7 +124,7 @@ class SubjectTable(Forgetful):
         self._enter_waiting()
         self._enter(X, canonical_all(ids))
 
-    def frame_to_rows(self, frame: pd.DataFrame) -> FloatArray:
+    def frame_to_rows(self, frame: Any) -> FloatArray:
         """As for `SlotBuffer`."""
         return self._waiting.frame_to_rows(frame)
 

@@ -11,15 +11,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError
+from consumers.formats import REGISTERED_FORMATS
 from consumers.model.codecs import FORMATS, make_codec, make_subject_codec
+from consumers.protocols import RegisteredSchema
 
 FEATURES = ("a", "b.c", "b.d.e")
 GOOD = json.dumps({"a": 1, "b": {"c": 2.5, "d": {"e": -3}}, "other": [1, {}]}).encode()
 
 
+class AnySchema:
+    """A registry in which every id is the same schema."""
+
+    def __init__(self, format: str) -> None:
+        fields = {"a": "double", "b": {"type": "map", "values": "long"}}
+        schema = {"type": "record", "name": "R",
+                  "fields": [{"name": n, "type": t} for n, t in fields.items()]}  # fmt: skip
+        self._schema = RegisteredSchema(format, json.dumps(schema) if format == "avro" else "")
+
+    def schema(self, number: int) -> RegisteredSchema:
+        return self._schema
+
+
 def decode(format: str, values: list[bytes | None], limit: int = 10_000, **options: Any) -> Any:
     if format.startswith("float"):
         options = {"rows_per_message": 2, **options}
+    if format in REGISTERED_FORMATS:
+        options = {"registry": AnySchema(format), **options}
     return make_codec(format, FEATURES, limit, **options).decode(values)  # type: ignore[arg-type]
 
 

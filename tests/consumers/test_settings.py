@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumers.errors import ConfigurationError, StateRefused
-from consumers.kafka.configure import kafka_config
+from consumers.kafka.configure import kafka_config, open_registry
 from consumers.model.states import make_estimator, restore_estimator
 from consumers.settings import (
     ClusterSettings,
@@ -77,9 +77,10 @@ def test_settings_cannot_change() -> None:
     "name, value",
     [("epsilon", "0"), ("epsilon", "nan"), ("epsilon", "inf"), ("delta", "1"), ("batch_size", "1"),
      ("batch_size", "x"), ("features", ""), ("features", "a,a"),
-     ("features", '["a"'), ("format", "avro"),
+     ("features", '["a"'), ("format", "xml"),
      ("shards", "0"), ("input_topic", "no spaces"), ("http_port", "70000"), ("seed", "-1"),
-     ("security_protocol", "TLS"), ("start", "middle")],
+     ("security_protocol", "TLS"), ("start", "middle"),
+     ("schema_registry_url", "registry:8081"), ("schema_registry_url", "http://a:b@registry")],
 )  # fmt: skip
 def test_a_bad_value_is_named_and_not_shown(name: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=f"`{name}`"):
@@ -350,6 +351,19 @@ def test_the_plan_interval() -> None:
     for value in ("9", "10001", "50.5"):
         with pytest.raises(ConfigurationError, match="`plan_interval_ms`"):
             load_settings({**LEAST, "plan_interval_ms": value})
+
+
+def test_a_registry_has_an_address_and_both_halves_of_a_login() -> None:
+    with pytest.raises(ConfigurationError, match="`schema_registry_url` must be set with format"):
+        load_settings({**LEAST, "format": "avro"})
+    address = {"format": "protobuf", "schema_registry_url": "http://one:8081, https://two"}
+    with pytest.raises(ConfigurationError, match="must be set together"):
+        load_settings({**LEAST, **address, "schema_registry_username": "u"})
+    login = {"schema_registry_username": "u", "schema_registry_password": SECRET}
+    found = load_settings({**LEAST, **address, **login})
+    assert SECRET not in str(found.shown()) and open_registry(found) is not None
+    with pytest.raises(ConfigurationError, match="schema_registry_cafile"):
+        open_registry(load_settings({**LEAST, **address, "schema_registry_cafile": "/none"}))
 
 
 # Privacy per subject

@@ -1,0 +1,61 @@
+"""Prints the releases of `run`: JSON lines for programs, a line per release on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..model.releases import PublishedRelease
+
+__all__ = ["Releases", "json_lines"]
+
+
+def json_lines(value: bytes) -> None:
+    """Write a release to standard output as it was made."""
+    sys.stdout.buffer.write(value + b"\n")
+    sys.stdout.buffer.flush()
+
+
+class Releases:
+    """Shows a line per release, and at the end the last one in full.
+
+    Parameters
+    ----------
+    write
+        Writes a line above the progress bar.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self.last: PublishedRelease | None = None
+
+    def __call__(self, value: bytes) -> None:
+        from ..model.releases import parse_release
+
+        self.last = parse_release(value)
+        self._write(summary(self.last))
+
+    def end(self) -> None:
+        """Write the last release in full."""
+        from ..model.describe import describe
+
+        if self.last is not None:
+            sys.stdout.write("\n" + describe(self.last).rstrip() + "\n")
+
+
+def summary(release: PublishedRelease, most: int = 3) -> str:
+    """Return one line about a release, with its largest loadings."""
+    from ..model.describe import status_in_words
+
+    line = f"batch {release.batch:>5}  {release.n_seen:>12,} slots"
+    if not release.components:
+        return f"{line}  {status_in_words(release)}"
+    first = release.components[0]
+    if first.explained_variance_ratio is not None:
+        line += f"  explains {min(1.0, max(0.0, first.explained_variance_ratio)):4.0%}"
+    largest = sorted(first.loadings.items(), key=lambda loading: -abs(loading[1]))[:most]
+    line += "  " + ", ".join(f"{name} {value:+.2f}" for name, value in largest)
+    words = status_in_words(release)
+    return f"{line}  ({words})" if words else line

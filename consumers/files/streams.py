@@ -1,0 +1,119 @@
+"""Opens files, compressed ones too, and says how much of a file has been read."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+from ..errors import ConfigurationError
+
+__all__ = ["COMPRESSIONS", "existing_file", "opened", "uncompressed_name"]
+
+#: Endings of the names of compressed files.
+COMPRESSIONS: Final = (".gz", ".zst")
+
+
+def uncompressed_name(name: str) -> str:
+    """Return the name of a file without the ending of its compression.
+
+    Examples
+    --------
+    >>> uncompressed_name("records.csv.gz"), uncompressed_name("records.csv")
+    ('records.csv', 'records.csv')
+    """
+    for ending in COMPRESSIONS:
+        name = name.removesuffix(ending)
+    return name
+
+
+def existing_file(source: str) -> Path:
+    """Return the path of a file that is there, or raise."""
+    if source == "-":
+        raise ConfigurationError("this format cannot be read from standard input: give a file")
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {source}")
+    return path
+
+
+@contextlib.contextmanager
+def opened(source: str) -> Iterator[tuple[IO[bytes], Callable[[], float | None]]]:
+    """Open a file, or standard input for `-`; decompress it if its name says so.
+
+    Yields the stream, and a function that says which share of the file has been read; None if that
+    cannot be known.
+    """
+    if source == "-":
+        yield sys.stdin.buffer, lambda: None
+        return
+    path = existing_file(source)
+    size = path.stat().st_size
+    with path.open("rb") as raw:
+
+        def share() -> float | None:
+            return min(1.0, raw.tell() / size) if size else None
+
+        try:
+            with _decompressed(raw, path.suffix) as stream:
+                yield stream, share
+        except _damage():  # their texts may quote the file
+            raise ConfigurationError(f"{source} is not a {path.suffix} file, or damaged") from None
+
+
+def _decompressed(raw: IO[bytes], suffix: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+    if suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw, mode="rb")  # type: ignore[return-value]
+    if suffix == ".zst":
+        return io.BufferedReader(_Zstd(raw), 1 << 17)
+    return contextlib.nullcontext(raw)
+
+
+class _Zstd(io.RawIOBase):
+    """Decompresses frames one after another. Unlike zstandard's own reader, it does not take a file
+    that was cut off for one that has ended."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self._make = raw, _zstandard().ZstdDecompressor().decompressobj
+        self._frame: Any = None
+        self._out = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._out:
+            chunk = self._raw.read(1 << 16)
+            if not chunk:
+                if self._frame is not None:
+                    raise EOFError
+                return 0
+            if self._frame is None:
+                self._frame = self._make()
+            self._out = self._frame.decompress(chunk)
+            if self._frame.eof:  # the next frame begins in what was read
+                self._raw.seek(-len(self._frame.unused_data), io.SEEK_CUR)
+                self._frame = None
+        taken, self._out = self._out[: len(buffer)], self._out[len(buffer) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+
+def _zstandard() -> Any:
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError:
+        raise ConfigurationError(".zst files need zstandard: pip install zstandard") from None
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """What decompression raises."""
+    kinds: tuple[type[Exception], ...] = (gzip.BadGzipFile, EOFError, zlib.error)
+    zstandard = sys.modules.get("zstandard")
+    return kinds if zstandard is None else (*kinds, zstandard.ZstdError)

@@ -1,0 +1,150 @@
+"""Decodes messages whose schema is in a Schema Registry: the frame around Avro and Protobuf.
+
+Such a message begins with a zero byte and the id of its schema, four bytes, big-endian (the wire
+format of Confluent). The schema of an id never changes, so it is fetched once and kept.
+
+An id is part of a record, so it must not decide about other records:
+
+- An id that the registry does not know makes **its own message** a null. That answer is not kept:
+  the next message with the same id asks again, so how it is read does not depend on this one.
+- A schema that cannot be used (another kind, damaged, no numbers in it) makes nulls, too.
+- A registry that does not answer is an error of the cluster. The task is dropped and loads again,
+  as for brokers that are away. Nothing is skipped, and the error does not say which id was asked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigurationError
+from ..protocols import RegisteredSchema, SchemaSource
+
+__all__ = [
+    "FeatureTree",
+    "MalformedMessage",
+    "RegisteredCodec",
+    "RowReader",
+    "UnusableSchema",
+    "feature_tree",
+]
+
+#: Bytes before the message proper: the zero and the id.
+FRAME_BYTES: Final = 5
+#: Ids are positive 32-bit integers; registries do not even understand the question for others.
+LARGEST_ID: Final = 2**31 - 1
+
+#: Where the features are: a name leads to the number of a feature, or to the names below it.
+FeatureTree = dict[str, "int | FeatureTree"]
+#: Reads a whole message, frame included, into as many numbers as there are features.
+RowReader = Callable[[bytes], Sequence[float]]
+
+
+class UnusableSchema(Exception):
+    """No message of this schema can be read."""
+
+
+class MalformedMessage(Exception):
+    """The message is not what its schema says, or a feature in it is not a number."""
+
+
+class RegisteredCodec:
+    """Decodes messages of one row each, by the schema that each of them names.
+
+    Parameters
+    ----------
+    width
+        Number of features.
+    max_bytes
+        Longer messages are nulls.
+    source
+        Where schemas come from.
+    compile
+        Makes the reader of a schema, or raises `UnusableSchema`.
+    """
+
+    rows_per_message: Final = 1
+
+    def __init__(
+        self,
+        width: int,
+        max_bytes: int,
+        source: SchemaSource,
+        compile: Callable[[RegisteredSchema], RowReader],
+    ) -> None:
+        self._max_bytes, self._source, self._compile = max_bytes, source, compile
+        self._row = struct.Struct(f"={width}d")
+        self._width = width
+        self._readers: dict[bytes, RowReader] = {}  # by the frame that a message begins with
+
+    def decode(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
+        """Rows of the messages, in order."""
+        self._prepare(values)
+        rows = np.empty((len(values), self._width))
+        memory = rows.data.cast("B") if len(values) else memoryview(bytearray())
+        readers, limit = self._readers, self._max_bytes
+        pack, stride = self._row.pack_into, self._row.size
+        at = 0
+        bad = []
+        for i, value in enumerate(values):
+            try:
+                if len(value) > limit:  # type: ignore[arg-type]  # None raises: a null
+                    bad.append(i)
+                else:
+                    pack(memory, at, *readers[value[:FRAME_BYTES]](value))  # type: ignore[index, arg-type]
+            except Exception:  # whatever a message does wrong, it is a null
+                bad.append(i)
+            at += stride
+        if bad:
+            rows[bad] = np.nan
+        return rows
+
+    def _prepare(self, values: Sequence[bytes | None]) -> None:
+        """Fetch the schemas that these messages name and that are not known yet."""
+        limit = self._max_bytes
+        frames = {v[:FRAME_BYTES] for v in values if v is not None and len(v) <= limit}
+        for frame in sorted(frames - self._readers.keys()):
+            number = int.from_bytes(frame[1:])
+            if len(frame) < FRAME_BYTES or frame[0] or number > LARGEST_ID:
+                continue
+            schema = self._source.schema(number)
+            if schema is not None:
+                self._readers[frame] = self._reader(schema)
+
+    def _reader(self, schema: RegisteredSchema) -> RowReader:
+        try:
+            return self._compile(schema)
+        except UnusableSchema:
+            return _refuse
+
+
+def _refuse(value: bytes) -> Sequence[float]:
+    raise MalformedMessage
+
+
+def feature_tree(features: Sequence[str], nested: bool) -> FeatureTree:
+    """Return the tree of the names of the features.
+
+    Examples
+    --------
+    >>> feature_tree(["cpu", "disk.read", "disk.write"], nested=True)
+    {'cpu': 0, 'disk': {'read': 1, 'write': 2}}
+    """
+    tree: FeatureTree = {}
+    for number, feature in enumerate(features):
+        *above, last = feature.split(".") if nested else [feature]
+        if not all((*above, last)):
+            raise ConfigurationError(f"feature {feature!r} has an empty part between its dots")
+        branch: int | FeatureTree = tree
+        for name in above:
+            branch = branch.setdefault(name, {}) if isinstance(branch, dict) else branch
+        if not isinstance(branch, dict) or last in branch:
+            raise ConfigurationError(
+                f"feature {feature!r} would be a number and hold another feature: set nested=false"
+            )
+        branch[last] = number
+    return tree

@@ -1,0 +1,98 @@
+"""Scores of single records with the current release of a model.
+
+**A score is not private.** It is about one record: whoever sees it learns about that record. What
+keeps the guarantee is the model that it is computed with, for the records that the model has
+learned from. So a topic of scores is as secret as the topic of the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_dppca import Projector
+
+from ..protocols import Message
+from .describe import current_release
+from .releases import PublishedRelease, parse_release
+
+__all__ = ["NOT_PRIVATE", "CurrentModel", "Score", "Scorer"]
+
+NOT_PRIVATE: Final = (
+    "scores are NOT PRIVATE: each is about one record, so the topic of scores is as secret as the "
+    "input topic; only the model that they are computed with is private"
+)
+
+
+class Score(msgspec.Struct, frozen=True):
+    """What is written for each record."""
+
+    model: str
+    task: int | str  #: of the release, "merged" for all shards
+    batch: int  #: of the release
+    partition: int  #: of the record
+    offset: int  #: of its message
+    row: int  #: in its message; 0 unless messages hold several
+    scores: tuple[float, ...] | None  #: along the components; None if the record is not readable
+    anomaly: float | None  #: distance to the subspace, in standard deviations: larger is stranger
+    private: bool = False
+    version: int = 1
+
+
+class CurrentModel:
+    """Follows the releases of a model.
+
+    Parameters
+    ----------
+    model
+        Name of the model.
+    task
+        The shard whose releases to use; None takes the merged ones if there are several.
+    """
+
+    def __init__(self, model: str, task: str | None = None) -> None:
+        self._model, self._task = model, task
+        self._newest: dict[object, Message] = {}
+        self.release: PublishedRelease | None = None  #: the newest one that has components
+
+    def see(self, values: Iterable[bytes | None]) -> bool:
+        """Look at messages of the output topic, in order. True if another release is current."""
+        for value in values:
+            try:
+                release = parse_release(value or b"")
+            except ValueError:  # not a release, or nothing
+                continue
+            if release.model == self._model and release.components:
+                self._newest[release.task] = Message(b"", value or b"")
+        before = self.release
+        found = current_release(self._newest.values(), self._model, self._task)
+        self.release = found or before
+        return found is not None and found != before
+
+
+class Scorer:
+    """Scores rows with one release, exactly as `Projector.from_release` does."""
+
+    def __init__(self, release: PublishedRelease) -> None:
+        self.release = release
+        self._projector = Projector.from_release(release.model_dump_json())
+
+    def scores(
+        self, rows: NDArray[np.float64], places: Sequence[tuple[int, int]], per_message: int
+    ) -> Iterator[Score]:
+        """Scores of rows, `per_message` for each of the places (partition, offset)."""
+        readable = np.asarray(~np.isnan(rows).all(axis=1)).tolist()
+        along = self._projector.transform_array(rows).tolist()
+        away = self._projector.reconstruction_error(rows).tolist()
+        release = self.release
+        for i, (known, scores, anomaly) in enumerate(zip(readable, along, away, strict=True)):
+            message, row = divmod(i, per_message)
+            partition, offset = places[message]
+            yield Score(
+                release.model, release.task, release.batch, partition, offset, row,
+                tuple(scores) if known else None, anomaly if known else None,
+            )  # fmt: skip

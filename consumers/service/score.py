@@ -1,0 +1,212 @@
+"""`stream-dppca score`: reads a topic, writes the scores of each record to another.
+
+    releases ─────────────> current model ┐
+    records ─> decode ─> rows ─────────────┴─> scores ─> scores topic ─> commit the offsets
+
+The group commits offsets only after the brokers have the scores. A process that dies in between
+writes some of them again: a score names the partition, offset and row of its record, so readers can
+tell. Several processes share the partitions, as in every consumer group.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from ..errors import ClusterError, ConfigurationError
+from ..events import describe_error, log_event
+from ..kafka.subscription import Received
+from ..model.codecs import Codec
+from ..model.scores import NOT_PRIVATE, CurrentModel, Score, Scorer
+from ..protocols import Cluster, Message, Reader, TopicInfo
+from ..settings import TopicSettings
+
+__all__ = ["Source", "Target", "ensure_scores_topic", "run_scoring"]
+
+POLL_SECONDS: Final = 1.0
+BACKOFF_SECONDS: Final = 1.0
+
+
+class Source(Protocol):
+    """Where records come from."""
+
+    def read(self, timeout_s: float) -> list[Received]: ...
+    def positions(self) -> dict[int, int]: ...
+    def commit(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Target(Protocol):
+    """Where scores go."""
+
+    def send(self, messages: Sequence[Message]) -> None: ...
+    def close(self) -> None: ...
+
+
+def run_scoring(
+    cluster: Cluster,
+    current: CurrentModel,
+    *,
+    output_topic: str,
+    input_topic: str,
+    open_source: Callable[[], Source],
+    open_target: Callable[[], Target],
+    make_codec: Callable[[tuple[str, ...]], Codec],
+    stop: threading.Event,
+    once: bool = False,
+) -> int:
+    """Score records until `stop` is set; returns the number of scores written.
+
+    Parameters
+    ----------
+    current
+        The model to follow.
+    output_topic
+        Where its releases are.
+    input_topic
+        Where the records are.
+    open_source, open_target
+        Make what reads the records and what writes the scores.
+    make_codec
+        Makes the codec for the features of a release.
+    once
+        Return when all records that are there at the start have been scored.
+    """
+    log_event("not_private", level="warning", reason=NOT_PRIVATE)
+    written = 0
+    while not stop.is_set():
+        worker = None
+        try:
+            worker = _Worker(cluster, current, output_topic, make_codec)
+            worker.open(open_source, open_target, stop)
+            ends = cluster_ends(cluster, input_topic) if once else None
+            while not stop.is_set():
+                written += worker.step()
+                if ends is not None and worker.past(ends):
+                    return written
+        except ClusterError as error:
+            log_event("scoring_interrupted", level="warning", **describe_error(error))
+            stop.wait(BACKOFF_SECONDS)
+        finally:
+            if worker is not None:
+                worker.close()
+    return written
+
+
+def cluster_ends(cluster: Cluster, topic: str) -> dict[int, int]:
+    """Where the partitions of a topic end now."""
+    offsets = cluster.offsets(topic)
+    try:
+        return offsets.ends(sorted(offsets.partitions()))
+    finally:
+        offsets.close()
+
+
+def _place(score: Score) -> bytes:
+    """The key of a score whose record has none."""
+    return b"%d/%d" % (score.partition, score.offset)
+
+
+def ensure_scores_topic(cluster: Cluster, settings: TopicSettings, topic: str) -> None:
+    """Create the topic for scores if it does not exist, with the partitions of the input."""
+    if topic in (settings.input_topic, settings.output_topic, settings.state_topic):
+        raise ConfigurationError(f"--scores-topic must be a topic of its own. Found {topic!r}.")
+    records = cluster.topic(settings.input_topic)
+    if records is None:
+        raise ConfigurationError(f"input_topic {settings.input_topic!r} does not exist")
+    if cluster.topic(settings.output_topic) is None:
+        raise ConfigurationError(
+            f"output_topic {settings.output_topic!r} does not exist: there is no model "
+            f"{settings.model!r} yet"
+        )
+    if cluster.topic(topic) is None:
+        if not settings.create_topics:
+            raise ConfigurationError(f"topic {topic!r} does not exist: create it")
+        cluster.create_topic(topic, TopicInfo(records.partitions), settings.replication_factor)
+        log_event("topic_created", topic=topic, partitions=records.partitions)
+
+
+class _Worker:
+    """What is open at a time. Any error means: close it all, and begin with another."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        current: CurrentModel,
+        output_topic: str,
+        make_codec: Callable[[tuple[str, ...]], Codec],
+    ) -> None:
+        self._current, self._make_codec = current, make_codec
+        self._open: list[Any] = []
+        self._releases: Reader = cluster.reader(output_topic)
+        self._open.append(self._releases)
+        bounds = self._releases.bounds(sorted(self._releases.partitions()))
+        self._releases.assign({p: first for p, (first, _) in bounds.items()})
+        self._ends = {p: end for p, (_, end) in bounds.items()}
+        self._scorer: Scorer | None = None
+        self._codec: Codec | None = None
+
+    def open(
+        self,
+        open_source: Callable[[], Source],
+        open_target: Callable[[], Target],
+        stop: threading.Event,
+    ) -> None:
+        """Wait for a model that has learned something; only then begin to read records."""
+        waiting = False
+        while not stop.is_set():
+            self._follow(POLL_SECONDS)
+            at = self._releases.positions()
+            if all(at.get(p, 0) >= end for p, end in self._ends.items()):
+                if self._scorer is not None:
+                    break
+                if not waiting:
+                    waiting = True
+                    log_event("waiting_for_model")
+        self._target = open_target()
+        self._open.append(self._target)
+        self._source = open_source()
+        self._open.append(self._source)
+
+    def _follow(self, timeout_s: float) -> None:
+        """Take the newest release."""
+        for chunk in self._releases.read(timeout_s):
+            self._current.see(chunk.values)
+        release = self._current.release
+        if release is not None and (self._scorer is None or self._scorer.release != release):
+            if self._codec is None or self._scorer is None or (
+                self._scorer.release.features != release.features
+            ):  # fmt: skip
+                self._codec = self._make_codec(release.features)
+            self._scorer = Scorer(release)
+            log_event("model_current", task=release.task, batch=release.batch)
+
+    def step(self) -> int:
+        """Score the next records; returns their number."""
+        self._follow(0.0)
+        received = self._source.read(POLL_SECONDS)
+        if not received or self._scorer is None or self._codec is None:
+            return 0
+        per_message = self._codec.rows_per_message
+        rows = self._codec.decode([message.value for message in received])
+        places = [(message.partition, message.offset) for message in received]
+        encode = msgspec.json.Encoder().encode
+        messages = [
+            Message(received[i // per_message].key or _place(score), encode(score))
+            for i, score in enumerate(self._scorer.scores(rows, places, per_message))
+        ]
+        self._target.send(messages)
+        self._source.commit()
+        return len(messages)
+
+    def past(self, ends: dict[int, int]) -> bool:
+        """Whether all partitions that are ours have been read up to these offsets."""
+        at = self._source.positions()
+        return bool(at) and all(offset >= ends.get(p, 0) for p, offset in at.items())
+
+    def close(self) -> None:
+        while self._open:
+            self._open.pop().close()

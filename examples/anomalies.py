@@ -1,0 +1,57 @@
+"""Private anomaly scores in a river pipeline, on sensor readings of a space shuttle.
+
+    python examples/anomalies.py
+
+`datasets.Shuttle` comes with river: records of nine sensors, 7 % of them anomalies. Each record is
+scored before it is learned from, as in production. Nothing is told about the data but the names of
+the sensors: centres and scales are learned, too, under the same guarantee. As long as nothing is
+known (the first batch is a warm-up), there are no scores.
+
+There are two ways to be strange. A record may lie far out *along* the components: more of what
+varies anyway. Or it may lie *away* from them: a combination that does not occur otherwise
+(`SubspaceDistance`). Here anomalies are so many and so large that they are a good part of what
+varies, so it is the first that finds them.
+
+A score is about one record, so it is not private for the record that is scored. What is private is
+the model, for the records that it has learned from.
+"""
+
+from __future__ import annotations
+
+import math
+
+from river import compose, datasets, metrics
+
+from stream_dppca import DPPCA, SubspaceDistance
+
+SENSORS = tuple(f"f{i}" for i in range(1, 10))
+RECORDS = 12_000
+
+
+def main() -> None:
+    pca = DPPCA(features=SENSORS, epsilon=1.0, delta=1e-6, batch_size=2000, n_components=2)
+    pipeline = compose.Select(*SENSORS) | pca
+    distance = SubspaceDistance(pca)
+    along, away = metrics.ROCAUC(n_thresholds=50), metrics.ROCAUC(n_thresholds=50)
+    for record, anomaly in datasets.Shuttle().take(RECORDS):
+        if pca.components.size:  # something is known
+            scores = pipeline.transform_one(record)
+            along.update(anomaly, squashed(math.hypot(*scores.values())))
+            away.update(anomaly, squashed(distance.score_one(record)))
+        pipeline.learn_one(record)
+
+    print(f"batches: {pca.n_batches}, records: {pca.n_seen}")
+    for component in pca.components:
+        ordered = sorted(zip(SENSORS, component, strict=True), key=lambda pair: -abs(pair[1]))
+        print("component:", ", ".join(f"{name} {loading:+.2f}" for name, loading in ordered[:4]))
+    print(f"AUC along the components: {along.get():.3f}, away from them: {away.get():.3f}")
+    print(f"private: {pca.privacy.private}, epsilon {pca.privacy.epsilon:g} per {pca.privacy.unit}")
+
+
+def squashed(score: float) -> float:
+    """A score between 0 and 1, where the metric has its thresholds; the order stays."""
+    return score / (1 + score)
+
+
+if __name__ == "__main__":
+    main()

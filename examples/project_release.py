@@ -1,0 +1,68 @@
+"""Score records with a release of somebody else's model, in code that knows nothing about it.
+
+    python examples/project_release.py release.json '{"cpu": 93.0, "memory": 41.5}'
+
+A release is a JSON message on the output topic of the service. It holds everything that it takes:
+the formula is `score` below, a dozen lines that can be written in any language. In Python,
+`stream_dppca.Projector.from_release` does the same for whole arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def standardised(release: dict[str, Any], record: dict[str, Any]) -> dict[str, float]:
+    """Each feature in standard deviations from its mean; what is missing is at its mean."""
+    found = {}
+    for name in release["features"]:
+        value, deviation = record.get(name), release["deviation"][name]
+        usable = isinstance(value, int | float) and math.isfinite(value) and deviation > 0
+        if not usable:
+            found[name] = 0.0
+            continue
+        z = (value - release["center"][name]) / release["scale"][name]
+        clamp = release["clamp"][name] if release["clamp"] else math.inf
+        z = max(-clamp, min(clamp, z))
+        found[name] = (z - release["mean"][name]) / deviation
+    return found
+
+
+def scores(release: dict[str, Any], record: dict[str, Any]) -> list[float]:
+    """The position of a record along each component."""
+    u = standardised(release, record)
+    return [
+        sum(loading * u[name] for name, loading in component["loadings"].items())
+        for component in release["components"]
+    ]
+
+
+def anomaly(release: dict[str, Any], record: dict[str, Any]) -> float:
+    """The distance of a record to the components, in standard deviations: larger is stranger."""
+    u = standardised(release, record)
+    for along, component in zip(scores(release, record), release["components"], strict=True):
+        for name, loading in component["loadings"].items():
+            u[name] -= along * loading
+    return math.sqrt(sum(value**2 for value in u.values()))
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    release = json.loads(Path(sys.argv[1]).read_bytes())
+    if not release["components"]:
+        print(f"nothing to score with yet: {release['status']}")
+        return 1
+    record = json.loads(sys.argv[2])
+    print("scores:", *(f"{score:.4f}" for score in scores(release, record)))
+    print(f"anomaly: {anomaly(release, record):.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,158 @@
+"""Compressed files, how far a file is, missing columns, and what a terminal shows of a run."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zstandard
+
+from consumers.cli.output import summary
+from consumers.errors import ConfigurationError
+from consumers.files.blocks import read_blocks
+from consumers.model.releases import parse_release
+
+from ..processes import PATIENCE_SECONDS, ROOT
+
+FEATURES = ("a", "b")
+SETTINGS = ("--features", "a,b", "--epsilon", "5", "--delta", "1e-3", "--batch-size", "500",
+            "--center", "none", "--scales", "none")  # fmt: skip
+
+
+def csv(n: int = 1200) -> bytes:
+    X = np.random.default_rng(0).standard_normal((n, 2)) * [3.0, 1.0]
+    return pd.DataFrame(X, columns=list(FEATURES)).to_csv(index=False).encode()
+
+
+def compressed(content: bytes, ending: str) -> bytes:
+    if ending == ".gz":  # of two parts, as `cat` makes it
+        return gzip.compress(content[:500]) + gzip.compress(content[500:])
+    if ending == ".zst":
+        make = zstandard.ZstdCompressor().compress
+        return make(content[:500]) + make(content[500:])
+    return content
+
+
+def rows_of(path: Path, format: Any = "csv", shares: list[float] | None = None) -> np.ndarray:
+    told = shares if shares is not None else []
+    return np.concatenate(list(read_blocks(str(path), format, FEATURES, told.append)))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_compressed_files_hold_the_same_rows(tmp_path: Path, format: str, ending: str) -> None:
+    content = csv(40_000)
+    expected = pd.read_csv(io.BytesIO(content))
+    if format == "jsonl":
+        content = expected.to_json(orient="records", lines=True, double_precision=15).encode()
+    path = tmp_path / f"x.{format}{ending}"
+    path.write_bytes(compressed(content, ending))
+    shares: list[float] = []
+    np.testing.assert_allclose(rows_of(path, format, shares), expected.to_numpy(), atol=1e-12)
+    assert shares == sorted(shares) and shares[-1] == 1.0
+    assert ending or (len(shares) > 1 and shares[0] < 1.0)
+
+
+def test_shares_of_other_files(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).standard_normal((10_000, 2))
+    np.save(tmp_path / "x.npy", X)
+    pd.DataFrame(X, columns=list(FEATURES)).to_parquet(tmp_path / "x.parquet")
+    for name in ("npy", "parquet"):
+        shares: list[float] = []
+        rows_of(tmp_path / f"x.{name}", name, shares)
+        assert shares == sorted(shares) and shares[-1] == 1.0 and len(shares) == 3
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b"SECRET" + b, lambda b: b[:9]])
+def test_damaged_files(tmp_path: Path, ending: str, damage: Any) -> None:
+    path = tmp_path / f"x.csv{ending}"
+    path.write_bytes(damage(compressed(csv(), ending)))
+    with pytest.raises(ConfigurationError, match=f"is not a {ending} file, or damaged$") as caught:
+        rows_of(path)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_missing_columns_are_named_with_those_that_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("device,aa,memory\n1,2,3\n")
+    with pytest.raises(ConfigurationError) as caught:
+        list(read_blocks(str(path), "csv", ("memroy", "aa", "zzz")))
+    assert str(caught.value) == (
+        "the CSV has no column memroy, zzz; did you mean memory? "
+        "Its columns are: device, aa, memory"
+    )
+    pd.DataFrame({"cpu": [1.0]}).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ConfigurationError, match=r"has no column a, b\. Its columns are: cpu$"):
+        rows_of(tmp_path / "x.parquet", "parquet")
+
+
+def test_a_record_is_not_taken_for_a_header(tmp_path: Path) -> None:
+    """Without a header, the first line is a record, and nothing of it is shown."""
+    path = tmp_path / "x.csv"
+    path.write_text("host-77,0.123,9\nhost-78,0.456,9\n")
+    with pytest.raises(ConfigurationError, match="first line is not a header") as caught:
+        rows_of(path)
+    assert "host-77" not in str(caught.value) and "0.123" not in str(caught.value)
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """Run a command whose output is a terminal; returns what the terminal was sent."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "consumers.cli", *arguments]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "140"}
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=theirs, stdin=theirs, cwd=ROOT, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 1 << 16):
+                shown += piece
+        except OSError:  # the other end is closed
+            pass
+        finally:
+            os.close(ours)
+        assert process.wait(PATIENCE_SECONDS) == 0, shown.decode()
+    return shown.decode()
+
+
+def test_a_terminal_shows_a_table_and_a_program_gets_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(compressed(csv(), ".gz"))
+    shown = on_a_terminal("run", "--input", str(path), *SETTINGS)
+    assert "batch     1" in shown and "batch     2" in shown and "100%" in shown
+    assert '{"' not in shown and "component 0" in shown
+    assert "200 rows were left over" in shown
+    shown = on_a_terminal("run", "--input", str(path), *SETTINGS, "--json", "--quiet")
+    assert len([json.loads(line) for line in shown.splitlines() if line.startswith("{")]) == 2
+
+
+BLOCKED = "confluent_kafka crc32c kafka lz4 pandas prometheus_client pyarrow snappy"
+
+
+def test_the_cli_extra_suffices_for_csv(tmp_path: Path) -> None:
+    """Without the packages of the service."""
+    path = tmp_path / "x.csv.zst"
+    path.write_bytes(compressed(csv(), ".zst"))
+    code = (f"import sys; sys.modules.update(dict.fromkeys({BLOCKED.split()!r}))\n"
+            "from consumers.cli import main; raise SystemExit(main(sys.argv[1:]))")  # fmt: skip
+    command = [sys.executable, "-c", code, "run", "--input", str(path), *SETTINGS]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [parse_release(line).batch for line in lines] == [1, 2]
+    assert re.search(
+        r"^batch     2  .* slots .*a [+](1[.]00|0[.]9)", summary(parse_release(lines[1]))
+    )

@@ -1,0 +1,533 @@
+"""Avro and Protobuf with a Schema Registry; fastavro and Confluent's serializers are oracles."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from consumers.errors import ClusterError, ConfigurationError, Unavailable
+from consumers.kafka.registry import RegistryClient
+from consumers.model.codecs import make_codec
+from consumers.protocols import RegisteredSchema
+
+from ..registry import Registry, registry
+
+LIMIT = 1 << 20
+NAN = math.nan
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Registry]:
+    with registry() as made:
+        yield made
+
+
+class Schemas(dict[int, RegisteredSchema]):
+    """A registry without a network."""
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        return self.get(number)
+
+
+def framed(number: int, message: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4) + message
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def decode(format: Any, features: tuple[str, ...], source: Any, values: list[bytes | None],
+           **options: Any) -> list[list[float]]:  # fmt: skip
+    return make_codec(format, features, LIMIT, registry=source, **options).decode(values).tolist()
+
+
+def avro_rows(schema: Any, features: tuple[str, ...], *messages: bytes) -> list[list[float]]:
+    source = Schemas({1: RegisteredSchema("avro", json.dumps(schema))})
+    return decode("avro", features, source, [framed(1, message) for message in messages])
+
+
+def same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+# Avro against fastavro
+
+READ = {"type": "record", "name": "Disk", "fields": [
+    {"name": "read", "type": "double"}, {"name": "write", "type": ["null", "long"]},
+]}  # fmt: skip
+TELEMETRY = {"type": "record", "name": "Telemetry", "namespace": "example", "fields": [
+    {"name": "device", "type": "string"},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "cpu", "type": "double"}, {"name": "load", "type": "float"},
+    {"name": "on", "type": "boolean"}, {"name": "disk", "type": ["null", READ]},
+    {"name": "spare", "type": ["null", "Disk"]},
+    {"name": "tags", "type": {"type": "map", "values": ["string", "double"]}},
+    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9,
+                               "scale": 2}},
+    {"name": "notes", "type": {"type": "array", "items": "Disk"}},
+]}  # fmt: skip
+RECORD = {
+    "device": "röck-7", "at": 1_700_000_000_000, "cpu": 0.1, "load": 0.5, "on": True,
+    "disk": {"read": 2.5, "write": -7}, "spare": None, "tags": {"t": 21.5, "place": "x"},
+    "price": Decimal("-12.34"), "notes": [{"read": 1.0, "write": None}] * 3,
+}  # fmt: skip
+FEATURES = ("price", "tags.t", "disk.write", "disk.read", "on", "load", "cpu", "at", "spare.read",
+            "gone", "tags.gone")  # fmt: skip
+ROW = [-12.34, 21.5, -7.0, 2.5, 1.0, 0.5, 0.1, 1.7e12, NAN, NAN, NAN]
+
+
+def test_every_type_that_is_a_number() -> None:
+    (row,) = avro_rows(TELEMETRY, FEATURES, avro(TELEMETRY, RECORD))
+    assert all(map(same, row, ROW)), row
+
+
+@pytest.mark.parametrize("feature", ["device", "tags.place", "tags", "disk", "notes", "cpu.x"])
+def test_what_is_not_a_number_makes_the_message_a_null(feature: str) -> None:
+    (row,) = avro_rows(TELEMETRY, ("load", feature), avro(TELEMETRY, RECORD))
+    assert np.isnan(row).all()
+
+
+def test_dots_can_be_literal_and_paths_must_be_possible() -> None:
+    schema = {"type": "map", "values": "double"}
+    source = Schemas({1: RegisteredSchema("avro", json.dumps(schema))})
+    message = framed(1, avro(schema, {"a.b": 3.0}))
+    assert decode("avro", ("a.b",), source, [message], nested=False) == [[3.0]]
+    for features in (("a", "a.b"), ("a.b", "a"), ("a..b",)):
+        with pytest.raises(ConfigurationError, match="feature"):
+            make_codec("avro", features, LIMIT, registry=source)
+
+
+LEAVES = st.sampled_from([
+    "null", "boolean", "int", "long", "float", "double", "string", "bytes",
+    {"type": "fixed", "size": 3}, {"type": "enum", "symbols": ["A", "B"]},
+])  # fmt: skip
+
+
+@st.composite
+def schemas(draw: st.DrawFn, depth: int = 3) -> Any:
+    """Any schema: names are made unique afterwards."""
+    kind = draw(st.sampled_from(["leaf", "leaf", "record", "record", "array", "map", "union"]))
+    if depth == 0 or kind == "leaf":
+        return draw(LEAVES)
+    below = schemas(depth - 1)
+    if kind == "array":
+        return {"type": "array", "items": draw(below)}
+    if kind == "map":
+        return {"type": "map", "values": draw(below)}
+    if kind == "record":
+        names = draw(st.lists(st.sampled_from("abcdefg"), unique=True, max_size=5))
+        return {"type": "record", "fields": [{"name": n, "type": draw(below)} for n in names]}
+    other = draw(below)
+    return ["null", other] if other != "null" and not isinstance(other, list) else other
+
+
+def named(schema: Any, counter: list[int]) -> Any:
+    if isinstance(schema, list):
+        return [named(kind, counter) for kind in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    if made["type"] in ("record", "fixed", "enum"):
+        counter[0] += 1
+        made["name"] = f"N{counter[0]}"
+    for key in ("items", "values"):
+        if key in made:
+            made[key] = named(made[key], counter)
+    if "fields" in made:
+        made["fields"] = [{**f, "type": named(f["type"], counter)} for f in made["fields"]]
+    return made
+
+
+def datum(draw: st.DrawFn, schema: Any) -> Any:
+    if isinstance(schema, list):
+        return draw(st.none()) if draw(st.booleans()) else datum(draw, schema[1])
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind == "record":
+        return {f["name"]: datum(draw, f["type"]) for f in schema["fields"]}
+    if kind == "array":
+        return [datum(draw, schema["items"]) for _ in range(draw(st.integers(0, 3)))]
+    if kind == "map":
+        keys = draw(st.lists(st.sampled_from(["a", "b", "ü", ""]), unique=True, max_size=3))
+        return {key: datum(draw, schema["values"]) for key in keys}
+    return draw({
+        "null": st.none(), "boolean": st.booleans(), "int": st.integers(-(2**31), 2**31 - 1),
+        "long": st.integers(-(2**63), 2**63 - 1), "float": st.floats(width=32),
+        "double": st.floats(), "string": st.text(max_size=9), "bytes": st.binary(max_size=200),
+        "fixed": st.binary(min_size=3, max_size=3), "enum": st.sampled_from("AB"),
+    }[kind])  # fmt: skip
+
+
+def expected(value: Any, path: list[str]) -> float:
+    """The number at the end of a path, NaN for what is missing; raises for anything else."""
+    if value is None:
+        return NAN
+    if path:
+        if not isinstance(value, dict):
+            raise TypeError
+        return expected(value.get(path[0]), path[1:])
+    if not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+@given(data=st.data())
+@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_schema_is_read_as_fastavro_reads_it(data: st.DataObject) -> None:
+    fields = [{"name": n, "type": data.draw(schemas())} for n in "abc"]
+    schema = named({"type": "record", "fields": fields}, [0])
+    value = data.draw(st.composite(lambda draw: datum(draw, schema))())
+    message = avro(schema, value)
+    found = fastavro.schemaless_reader(io.BytesIO(message), fastavro.parse_schema(schema))
+    paths = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3).map(".".join)
+    features = data.draw(st.lists(paths, unique=True, min_size=1, max_size=4))
+    dotted = [feature + "." for feature in features]
+    assume(not any(a != b and a.startswith(b) for a in dotted for b in dotted))
+    try:
+        row = [expected(found, feature.split(".")) for feature in features]
+    except TypeError:
+        row = [NAN] * len(features)
+    (read,) = avro_rows(schema, tuple(features), message)
+    # A type that can hold no feature is refused by the schema, before a value is looked at.
+    assert all(map(same, read, row)) or (np.isnan(read).all() and _refused(schema, features))
+
+
+def _refused(schema: Any, features: list[str]) -> bool:
+    """Whether the schema, with nothing missing, has no number at the end of some path."""
+
+    def numeric(kind: Any, path: list[str]) -> bool:
+        if isinstance(kind, list):
+            return all(numeric(one, path) for one in kind)
+        name = kind["type"] if isinstance(kind, dict) else kind
+        if name == "null":
+            return True
+        if path and name == "record":
+            below = [f["type"] for f in kind["fields"] if f["name"] == path[0]]
+            return not below or numeric(below[0], path[1:])
+        if path and name == "map":
+            return numeric(kind["values"], path[1:])
+        return not path and name in ("boolean", "int", "long", "float", "double")
+
+    return not all(numeric(schema, feature.split(".")) for feature in features)
+
+
+GOOD = avro(TELEMETRY, RECORD)
+
+
+@given(st.one_of(
+    st.binary(max_size=300), st.just(GOOD[:-1]), st.just(GOOD + b"\0"),
+    st.tuples(st.integers(0, len(GOOD) - 1), st.binary(max_size=12)).map(
+        lambda cut: GOOD[: cut[0]] + cut[1] + GOOD[cut[0] + len(cut[1]) :]),
+))  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_a_broken_message_changes_no_other(broken: bytes) -> None:
+    rows = avro_rows(TELEMETRY, FEATURES, GOOD, broken, GOOD)
+    assert len(rows) == 3
+    assert all(map(same, rows[0], ROW)) and all(map(same, rows[2], ROW))
+
+
+def whole(number: int) -> bytes:
+    number = (number << 1) ^ (number >> 63)
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def wide(kind: Any) -> Any:
+    return {"type": "record", "name": "R", "fields": [
+        {"name": "x", "type": kind}, {"name": "cpu", "type": "double"}]}  # fmt: skip
+
+
+EMPTY = {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}
+CHAIN = {"type": "record", "name": "C", "fields": [{"name": "next", "type": ["null", "C"]}]}
+CPU = struct.pack("<d", 0.5)
+
+
+@pytest.mark.parametrize("kind, message, row", [
+    ({"type": "array", "items": "null"}, whole(2**60) + b"\0" + CPU, 0.5),
+    ({"type": "array", "items": EMPTY}, whole(2**60) + b"\0" + CPU, 0.5),
+    ({"type": "array", "items": "double"}, whole(2**60) + b"\0" + CPU, NAN),
+    ({"type": "array", "items": "int"}, whole(2**60) + b"\0" * 1000 + CPU, NAN),
+    ({"type": "array", "items": "int"}, whole(-(2**60)) + whole(2**40) + CPU, NAN),
+    ({"type": "array", "items": "string"}, whole(9) + whole(-1) * 9 + CPU, NAN),
+    ({"type": "map", "values": "null"}, whole(2**60) + b"\0" * 1000 + CPU, NAN),
+    ("string", whole(2**60) + CPU, NAN), ("string", whole(-3) + CPU, NAN),
+    ("bytes", whole(2**40) + CPU, NAN), ("long", b"\xff" * 5000 + b"\1" + CPU, 0.5),
+    (["null", "int"], whole(-1) + CPU, NAN), (["null", "int"], whole(7) + CPU, NAN),
+    (CHAIN, whole(1) * 900_000 + whole(0) + CPU, NAN),
+])  # fmt: skip
+def test_no_message_takes_long_or_much(kind: Any, message: bytes, row: float) -> None:
+    """Lengths and depths that a message only claims are not believed."""
+    started = time.process_time()
+    (read,) = avro_rows(wide(kind), ("cpu",), message)
+    assert same(read[0], row)
+    assert time.process_time() - started < 5
+
+
+def test_schemas_that_share_types_many_times_over_are_compiled_once() -> None:
+    kind: Any = "int"
+    for depth in range(40):  # 2^40 fields, were each of them compiled by itself
+        first = {"type": "record", "name": f"L{depth}", "fields": [
+            {"name": "l", "type": kind}, {"name": "r", "type": f"L{depth - 1}" if depth else "int"},
+        ]}  # fmt: skip
+        kind = first
+    assert np.isnan(avro_rows(wide(kind), ("cpu",), CPU)).all()
+
+
+# Protobuf against Confluent's serializer
+
+F = descriptor_pb2.FieldDescriptorProto
+
+
+def proto_file() -> descriptor_pb2.FileDescriptorProto:
+    file = descriptor_pb2.FileDescriptorProto(name="telemetry.proto", package="example",
+                                              syntax="proto3")  # fmt: skip
+    file.dependency.append("google/protobuf/wrappers.proto")
+    other = file.message_type.add(name="Other")
+    other.field.add(name="x", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
+    message = file.message_type.add(name="Telemetry")
+    disk = message.nested_type.add(name="Disk")
+    disk.field.add(name="read", number=1, type=F.TYPE_DOUBLE, label=F.LABEL_OPTIONAL)
+    entry = message.nested_type.add(name="TagsEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=F.TYPE_STRING, label=F.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=F.TYPE_FLOAT, label=F.LABEL_OPTIONAL)
+    message.oneof_decl.add(name="_memory")
+    for number, (name, kind, more) in enumerate([
+        ("device", F.TYPE_STRING, {}), ("cpu", F.TYPE_DOUBLE, {}), ("count", F.TYPE_UINT64, {}),
+        ("memory", F.TYPE_SINT64, {"oneof_index": 0, "proto3_optional": True}),
+        ("on", F.TYPE_BOOL, {}),
+        ("disk", F.TYPE_MESSAGE, {"type_name": ".example.Telemetry.Disk"}),
+        ("heat", F.TYPE_MESSAGE, {"type_name": ".google.protobuf.DoubleValue"}),
+        ("tags", F.TYPE_MESSAGE, {"type_name": ".example.Telemetry.TagsEntry",
+                                  "label": F.LABEL_REPEATED}),
+        ("many", F.TYPE_DOUBLE, {"label": F.LABEL_REPEATED}),
+    ], 1):  # fmt: skip
+        options = {"label": F.LABEL_OPTIONAL, **more}
+        message.field.add(name=name, number=number, type=kind, json_name=name, **options)
+    return file
+
+
+def proto_class(name: str) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(proto_file())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"example.{name}"))
+
+
+PROTO = RegisteredSchema("protobuf", base64.b64encode(proto_file().SerializeToString()).decode())
+PROTO_FEATURES = ("cpu", "count", "memory", "on", "disk.read", "heat", "tags.t", "tags.u", "gone")
+AT_1 = b"\x02\x02"  # one number, which is 1
+
+
+def proto_rows(features: tuple[str, ...], *messages: bytes) -> list[list[float]]:
+    values = [framed(1, message) for message in messages]
+    return decode("protobuf", features, Schemas({1: PROTO}), list(values))
+
+
+@given(st.data())
+@settings(max_examples=75, deadline=None)
+def test_protobuf_fields(data: st.DataObject) -> None:
+    made = proto_class("Telemetry")(device="d", many=[1.0])
+    row = [0.0, 0.0, NAN, 0.0, NAN, NAN, NAN, NAN, NAN]
+    for index, name, kind in (
+        (0, "cpu", st.floats()), (1, "count", st.integers(0, 2**64 - 1)),
+        (2, "memory", st.integers(-(2**63), 2**63 - 1)), (3, "on", st.booleans()),
+    ):  # fmt: skip
+        if data.draw(st.booleans()):
+            setattr(made, name, value := data.draw(kind))
+            row[index] = float(value)
+    if data.draw(st.booleans()):
+        made.disk.read = row[4] = data.draw(st.floats())
+    if data.draw(st.booleans()):
+        made.heat.value = row[5] = data.draw(st.floats())
+    if data.draw(st.booleans()):
+        made.tags["t"] = row[6] = data.draw(st.floats(width=32))
+    (read,) = proto_rows(PROTO_FEATURES, AT_1 + made.SerializeToString())
+    assert all(map(same, read, row)), (read, row)
+
+
+@pytest.mark.parametrize("feature", ["device", "many", "disk", "tags", "cpu.x", "many.x"])
+def test_protobuf_fields_that_are_not_numbers(feature: str) -> None:
+    made = proto_class("Telemetry")(cpu=1.0)
+    made.disk.read = 2.0
+    (row,) = proto_rows(("count", feature), AT_1 + made.SerializeToString())
+    assert np.isnan(row).all()
+
+
+def test_protobuf_paths_to_types() -> None:
+    other = proto_class("Other")(x=7).SerializeToString()
+    disk = proto_class("Telemetry.Disk")(read=3.0).SerializeToString()
+    bad = (b"\2\7", b"\1", b"", b"\xff" * 20)
+    rows = proto_rows(("x",), b"\0" + other, b"\2\0" + other, b"\4\2\0" + disk, *bad)
+    assert rows[:2] == [[7.0], [7.0]] and np.isnan(rows[2:]).all()
+    (row,) = proto_rows(("read",), b"\4\2\0" + disk)
+    assert row == [3.0]
+
+
+PROTO_GOOD = AT_1 + proto_class("Telemetry")(cpu=1.5, memory=3).SerializeToString()
+PROTO_ROW = [1.5, 0.0, 3.0, 0.0, NAN, NAN, NAN, NAN, NAN]
+
+
+@given(st.one_of(
+    st.binary(max_size=300), st.binary(max_size=300).map(lambda b: AT_1 + b),
+    st.just(AT_1 + b"\x0a" * 100_000), st.just(AT_1 + b"\x33" * 1000),
+    st.tuples(st.integers(0, len(PROTO_GOOD) - 1), st.binary(max_size=12)).map(
+        lambda cut: PROTO_GOOD[: cut[0]] + cut[1] + PROTO_GOOD[cut[0] + len(cut[1]) :]),
+))  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_a_broken_protobuf_message_changes_no_other(broken: bytes) -> None:
+    rows = proto_rows(PROTO_FEATURES, PROTO_GOOD, broken, PROTO_GOOD)
+    assert len(rows) == 3
+    assert all(map(same, rows[0], PROTO_ROW)) and all(map(same, rows[2], PROTO_ROW))
+
+
+# The frame and the registry
+
+
+@pytest.mark.parametrize("value", [
+    None, b"", b"\0", b"\0\0\0\0", b"\1\0\0\0\1" + GOOD, framed(2, GOOD), framed(2**32 - 1, GOOD),
+    framed(2**31, GOOD), b"{}", GOOD, framed(3, GOOD), framed(4, GOOD), framed(5, GOOD),
+    framed(1, GOOD + b"x" * LIMIT),
+])  # fmt: skip
+def test_a_bad_frame_is_one_null(value: bytes | None) -> None:
+    source = Schemas({
+        1: RegisteredSchema("avro", json.dumps(TELEMETRY)), 3: PROTO,
+        4: RegisteredSchema("avro", "{"), 5: RegisteredSchema("avro", '{"type": "nothing"}'),
+    })  # fmt: skip
+    good = framed(1, GOOD)
+    rows = decode("avro", FEATURES, source, [good, value, good])
+    assert np.isnan(rows[1]).all()
+    assert all(map(same, rows[0], ROW)) and all(map(same, rows[2], ROW))
+
+
+def test_serializers_and_a_registry_over_http(served: Registry) -> None:
+    client = SchemaRegistryClient({"url": served.url})
+    context = SerializationContext("telemetry", MessageField.VALUE)
+    serialize = AvroSerializer(client, json.dumps(TELEMETRY))
+    values = [serialize(RECORD, context) for _ in range(3)]
+    options = {"url": served.url}
+    served.asked.clear()
+    codec = make_codec("avro", FEATURES, LIMIT, registry=RegistryClient(options, protobuf=False))
+    for _ in range(3):
+        for row in codec.decode(values).tolist():
+            assert all(map(same, row, ROW))
+    assert len(served.asked) == 1, "a schema is fetched once"
+    message = proto_class("Telemetry")(cpu=1.5, memory=3)
+    proto = ProtobufSerializer(type(message), client, {"use.deprecated.format": False})
+    source = RegistryClient(options, protobuf=True)
+    (row,) = decode("protobuf", PROTO_FEATURES, source, [proto(message, context)])
+    assert all(map(same, row, PROTO_ROW))
+
+
+def test_references(served: Registry) -> None:
+    served.register("disk", {**READ, "namespace": "example"})
+    schema = {"type": "record", "name": "Uses", "namespace": "example",
+              "fields": [{"name": "disk", "type": "Disk"}]}  # fmt: skip
+    references = [{"name": "example.Disk", "subject": "disk", "version": 1}]
+    number = served.register("uses", schema, references=references)
+    whole_schema = {**schema, "fields": [{"name": "disk", "type": READ}]}
+    value = framed(number, avro(whole_schema, {"disk": {"read": 2.0, "write": 3}}))
+    source = RegistryClient({"url": served.url}, protobuf=False)
+    assert decode("avro", ("disk.write", "disk.read"), source, [value]) == [[3.0, 2.0]]
+    lost = served.register("uses", schema, references=[{**references[0], "version": 9}])
+    assert np.isnan(decode("avro", ("disk.read",), source, [framed(lost, value[5:])])).all()
+
+    def file(name: str) -> descriptor_pb2.FileDescriptorProto:
+        return descriptor_pb2.FileDescriptorProto(name=name, package="p", syntax="proto3")
+
+    inner, outer = file("inner.proto"), file("outer.proto")
+    inner.message_type.add(name="In").field.add(
+        name="y", number=1, type=F.TYPE_DOUBLE, label=F.LABEL_OPTIONAL)  # fmt: skip
+    outer.dependency.append("inner.proto")
+    outer.message_type.add(name="Out").field.add(
+        name="in", number=1, type=F.TYPE_MESSAGE, type_name=".p.In", label=F.LABEL_OPTIONAL
+    )
+    text = [base64.b64encode(f.SerializeToString()).decode() for f in (inner, outer)]
+    served.register("inner", text[0], "PROTOBUF")
+    number = served.register("outer", text[1], "PROTOBUF", references=[
+        {"name": "inner.proto", "subject": "inner", "version": 1}])  # fmt: skip
+    message = b"\0" + b"\x0a\x09\x09" + struct.pack("<d", 4.5)
+    source = RegistryClient({"url": served.url}, protobuf=True)
+    assert decode("protobuf", ("in.y",), source, [framed(number, message)]) == [[4.5]]
+
+
+def test_an_unknown_id_decides_about_nothing_else(served: Registry) -> None:
+    known = served.register("known", TELEMETRY)
+    later = max(served.schemas) + 1
+    source = RegistryClient({"url": served.url}, protobuf=False)
+    codec = make_codec("avro", FEATURES, LIMIT, registry=source)
+    values = [framed(known, GOOD), framed(later, GOOD), framed(known, GOOD)]
+    rows = codec.decode(values).tolist()
+    assert [np.isnan(row).all() for row in rows] == [False, True, False]
+    # Nothing was remembered of it: when there is such a schema, its messages are read.
+    served.schemas[later] = {"schema": json.dumps(TELEMETRY), "schemaType": "AVRO"}
+    assert not np.isnan(codec.decode(values)).all(axis=1).any()
+
+
+@pytest.mark.parametrize("status, broken", [
+    (500, None), (503, None), (401, None), (403, None), (404, None), (429, None), (None, b"<html>"),
+    (404, b"not here"),
+])  # fmt: skip
+def test_a_registry_that_does_not_say_is_an_error_that_names_nothing(
+    served: Registry, status: int | None, broken: bytes | None
+) -> None:
+    number = served.register("away", {**TELEMETRY, "name": "Away"})
+    codec = make_codec("avro", FEATURES, LIMIT,
+                       registry=RegistryClient({"url": served.url}, protobuf=False))  # fmt: skip
+    served.status, served.broken = status, broken
+    try:
+        with pytest.raises(ClusterError, match="schema registry") as caught:
+            codec.decode([framed(number, GOOD)])
+    finally:
+        served.status = served.broken = None
+    assert str(number) not in str(caught.value) and caught.value.__cause__ is None
+    assert not np.isnan(codec.decode([framed(number, GOOD)])).all()
+
+
+def test_a_registry_that_is_not_there() -> None:
+    source = RegistryClient({"url": "http://127.0.0.1:9"}, protobuf=False)
+    with pytest.raises(Unavailable, match=r"^the schema registry does not answer \(\w+\)$"):
+        source.schema(7)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="`schema_registry_url` must be set"):
+        make_codec("avro", ("a",), LIMIT)
+    code = """
+import sys
+sys.modules[sys.argv[2]] = None
+from consumers.errors import ConfigurationError
+from consumers.model.codecs import make_codec
+try:
+    make_codec(sys.argv[1], ("a",), 9, registry=object())
+except ConfigurationError as error:
+    print(error)
+"""
+    for format, module in (("avro", "fastavro"), ("protobuf", "google.protobuf")):
+        shown = subprocess.run([sys.executable, "-c", code, format, module], check=True,
+                               capture_output=True, text=True).stdout  # fmt: skip
+        assert shown == f"format {format} needs {module}: pip install '.[{format}]'\n"

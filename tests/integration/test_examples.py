@@ -1,0 +1,90 @@
+"""The examples run, and show what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consumers.model.releases import make_release, release_message
+from stream_dppca import DPPCA, Projector
+
+from ..processes import PATIENCE_SECONDS, ROOT
+from .conftest import RunningBroker
+
+EXAMPLES = ROOT / "examples"
+
+
+def run(name: str, *arguments: str, **environment: str) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), **environment})  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_example_is_listed_and_tested() -> None:
+    listed = re.findall(r"\]\((\w+\.py)\)", (EXAMPLES / "README.md").read_text())
+    assert sorted(listed) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+    tested = re.findall(r'run\(\s*"(\w+\.py)"', Path(__file__).read_text())
+    assert sorted(set(tested)) == sorted(listed)
+
+
+def test_anomalies() -> None:
+    shown = run("anomalies.py")
+    auc = float(re.search(r"AUC along the components: ([\d.]+)", shown)[1])  # type: ignore[index]
+    assert auc > 0.9
+    assert "private: True, epsilon 1 per record" in shown
+
+
+@pytest.fixture(scope="module")
+def release() -> bytes:
+    """A release as the service publishes it."""
+    features = ("cpu", "memory", "disk.read")
+    pca = DPPCA(features=features, epsilon=5.0, delta=1e-5, batch_size=2000, n_components=2)
+    rng = np.random.default_rng(0)
+    load = rng.standard_normal((6000, 1))
+    pca.learn_array([40, 8e9, 5] + [15, 2e9, 1] * (load + rng.standard_normal((6000, 3)) / 3))
+    made = pca.last_release
+    assert made is not None
+    return release_message(
+        make_release(made, model="m", task=0, shards=1, features=features, warm_up_left=0)
+    ).value
+
+
+def test_project_release(release: bytes, tmp_path: Path) -> None:
+    """By the formula alone it is what `Projector` says, for records of all kinds."""
+    spec = importlib.util.spec_from_file_location("project", EXAMPLES / "project_release.py")
+    assert spec is not None and spec.loader is not None
+    example: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    projector, fields = Projector.from_release(release), json.loads(release)
+    for record in (
+        {"cpu": 55.0, "memory": 1e10, "disk.read": 6}, {"cpu": 55.0}, {}, {"cpu": "text"},
+        {"cpu": 1e30, "memory": -1e30, "disk.read": 0.0}, {"cpu": float("nan"), "disk.read": 4},
+    ):  # fmt: skip
+        expected = list(projector.transform_one(record).values())
+        assert example.scores(fields, record) == pytest.approx(expected)
+        assert example.anomaly(fields, record) == pytest.approx(projector.score_one(record))
+    path = tmp_path / "release.json"
+    path.write_bytes(release)
+    shown = run("project_release.py", str(path), '{"cpu": 93.0, "memory": 2e10, "disk.read": 7}')
+    assert re.search(r"scores: -?\d.*\nanomaly: \d", shown)
+
+
+def test_kafka_end_to_end(broker: RunningBroker) -> None:
+    shown = run("kafka_end_to_end.py", KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap_servers)
+    assert "release of batch 5: learned" in shown
+    ordinary, strange = (
+        float(re.search(rf"{what}: .*anomaly ([\d.]+)", shown)[1])  # type: ignore[index]
+        for what in ("ordinary", "strange")
+    )
+    assert strange > 3 * ordinary

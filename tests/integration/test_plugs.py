@@ -1,0 +1,157 @@
+"""On a real Kafka: compressed batches, Avro with a registry, and scores of its records."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaProducer, codec
+
+from consumers.demo.history import angle
+from consumers.errors import ConfigurationError
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.config import KafkaConfig
+from consumers.protocols import Reader, TopicInfo
+
+from ..harness import READERS, Model, model, read_topic
+from ..processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for
+from ..registry import registry
+from .conftest import RunningBroker
+from .test_service import SESSION, loadings
+
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+
+@pytest.fixture(scope="module")
+def compressed(broker: RunningBroker) -> tuple[str, list[bytes]]:
+    """A topic with batches of every compression, by two producers, and what is in them."""
+    topic = f"compressed-{uuid.uuid4().hex[:12]}"
+    servers = broker.bootstrap_servers
+    KafkaCluster(config(servers, READERS[0])).create_topic(topic, TopicInfo(1, {}), 1)
+    sent = []
+    for name, kind in product(CODECS, ("python", "librdkafka")):
+        # More than one block of any compression, and well compressed.
+        values = [f"{name} {kind} {i} ".encode() * 3000 for i in range(20)]
+        sent += values
+        if kind == "python":
+            producer = KafkaProducer(bootstrap_servers=servers, compression_type=name, linger_ms=50)
+            for value in values:
+                producer.send(topic, value, partition=0)
+            producer.flush()
+            producer.close()
+        else:
+            fast = Producer(
+                {"bootstrap.servers": servers, "compression.type": name, "linger.ms": 50}
+            )
+            for value in values:
+                fast.produce(topic, value, partition=0)
+            assert fast.flush(PATIENCE_SECONDS) == 0
+    return topic, sent
+
+
+def config(servers: str, reader: str) -> KafkaConfig:
+    fast = {"bootstrap.servers": servers} if reader == "confluent" else None
+    return KafkaConfig(connection={"bootstrap_servers": servers}, group="g", input_topic="",
+                       state_topic="", output_topic="", librdkafka=fast)  # fmt: skip
+
+
+def read_all(reader: Reader, count: int) -> list[bytes | None]:
+    reader.assign({0: 0})
+    found: list[bytes | None] = []
+
+    def enough() -> bool:
+        for chunk in reader.read(0.2):
+            found.extend(chunk.values)
+        return len(found) >= count
+
+    wait_for(f"{count} messages", enough)
+    return found
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_compressed_topics(
+    broker: RunningBroker, compressed: tuple[str, list[bytes]], reader: str
+) -> None:
+    topic, sent = compressed
+    opened = KafkaCluster(config(broker.bootstrap_servers, reader)).reader(topic)
+    try:
+        assert Counter(read_all(opened, len(sent))) == Counter(sent)
+    finally:
+        opened.close()
+
+
+def test_a_missing_package_is_named(
+    broker: RunningBroker, compressed: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, sent = compressed
+    monkeypatch.setattr(codec, "has_lz4", lambda: False)
+    opened = KafkaCluster(config(broker.bootstrap_servers, "kafka-python")).reader(topic)
+    try:
+        with pytest.raises(ConfigurationError, match=r"decompressed: pip install lz4$"):
+            read_all(opened, len(sent))
+    finally:
+        opened.close()
+
+
+def test_avro_from_the_registry_to_the_scores(broker: RunningBroker, fresh_name: Any) -> None:
+    """The task waits for a registry that is away and skips nothing; an unknown schema makes one
+    null; scores resume where they ended."""
+    schema = {"type": "record", "name": "T", "fields": [
+        {"name": "device", "type": "string"}, {"name": "cpu", "type": "double"},
+        {"name": "memory", "type": ["null", "double"]},
+        {"name": "disk", "type": {"type": "record", "name": "D",
+                                  "fields": [{"name": "read", "type": "float"}]}},
+    ]}  # fmt: skip
+    with registry() as served:
+        settings = {"format": "avro", "schema_registry_url": served.url}
+        number = served.register("t-value", schema)
+        with model(broker.bootstrap_servers, fresh_name("avro"), batch=200, partitions=2,
+                   **settings, **SESSION) as m:  # fmt: skip
+            for i, (cpu, memory, read) in enumerate(m.rows(600).tolist()):
+                frame = b"\0" + (number if i != 7 else number + 1).to_bytes(4)
+                m.send(frame + b"\x04ab" + struct.pack("<dBdf", cpu, 2, memory, read))
+            m.producer.flush()
+            served.status = 503
+            instance = m.start(**PATIENT_LEAVING)
+            text = "the schema registry answers with status 503"
+            instance.wait_for("task_dropped", message=text)
+            assert m.outputs() == []
+            served.status = None
+            m.finish(instance)
+            assert m.check() == {0: 3}
+            # The standard deviations are 3, 1 and 0.3.
+            assert angle(loadings(m.releases()[3]), np.array([1.0, 0.0, 0.0])) < 10
+            assert str(number) not in instance.text and str(number + 1) not in instance.text
+            assert instance.leave() == 0
+            # Scores of all records, and then of those that are new.
+            for more in (0, 5):
+                for _ in range(more):
+                    m.send(b"\0" + number.to_bytes(4) + b"\x04ab" + bytes(8) + b"\0" + bytes(4))
+                m.producer.flush()
+                shown = score(m)
+                assert "scores are NOT PRIVATE" in shown
+                assert str(number) not in shown
+            found = [json.loads(s.value) for s in read_topic(m.servers, f"{m.name}.scores")]
+            places = [(one["partition"], one["offset"]) for one in found]
+            assert sorted(places) == [(p, o) for p in (0, 1) for o in range(m.sent[p])]
+            assert [one["scores"] for one in found].count(None) == 1  # of the unknown schema
+            assert {one["batch"] for one in found} == {3}
+
+
+def score(m: Model) -> str:
+    """Run `stream-dppca score` until all records are scored; returns what it says."""
+    command = [sys.executable, "-m", "consumers.cli", "score", "--once"]
+    done = subprocess.run(command, env={**os.environ, **m.environment}, text=True, cwd=ROOT,
+                          capture_output=True, timeout=PATIENCE_SECONDS)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr

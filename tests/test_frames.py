@@ -1,0 +1,130 @@
+"""Frames of any kind: the same records, the same result, and the kind that came in goes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from river import compose
+
+from stream_dppca import DPPCA, ParameterError, PublicScaler, SubspaceDistance
+from stream_dppca.baselines import analyze_gauss, oja
+from stream_dppca.frames import column
+
+FEATURES = ("a", "b", "c")
+KINDS = (pd.DataFrame, pl.DataFrame, pa.table)
+
+
+def stream(n: int = 1200) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(n) * 3
+    return {
+        "a": a, "b": (a + rng.standard_normal(n)).astype(np.float32),
+        "c": rng.integers(-5, 5, n), "other": np.full(n, "text", dtype=object),
+    }  # fmt: skip
+
+
+def model(**more: Any) -> DPPCA:
+    settings = {"epsilon": 5.0, "delta": 1e-4, "batch_size": 300, "seed": 3, "n_components": 2}
+    return DPPCA(features=FEATURES, **{**settings, **more})
+
+
+def values(frame: Any) -> np.ndarray:
+    """The numbers of a frame of any kind."""
+    if isinstance(frame, pa.Table):
+        return np.column_stack([frame[name].to_numpy() for name in frame.column_names])
+    return frame.to_numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["pandas", "polars", "pyarrow"])
+def test_what_comes_in_goes_out(kind: Any) -> None:
+    columns = stream()
+    known, pca = model(), model()
+    known.learn_array(np.column_stack([columns[name] for name in FEATURES]).astype(float))
+    frame = kind(columns)
+    for start in range(0, 1200, 500):  # not in whole batches
+        pca.learn_many(frame[start : start + 500])
+    assert pca.n_batches == 4 and np.array_equal(pca.components, known.components)
+    scores = pca.transform_many(frame)
+    assert type(scores) is type(frame)
+    names = [0, 1] if kind is pd.DataFrame else ["0", "1"]
+    found = scores.column_names if isinstance(scores, pa.Table) else list(scores.columns)
+    assert found == names
+    X = np.column_stack([columns[name] for name in FEATURES]).astype(float)
+    assert np.array_equal(values(scores), pca.transform_array(X))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["pandas", "polars", "pyarrow"])
+def test_in_a_pipeline_behind_the_scaler(kind: Any) -> None:
+    columns = stream()
+    scaler = PublicScaler(scales={"a": 3.0, "b": 4.0, "other": 1.0})
+    pipeline = compose.Pipeline(scaler, model(center="none", scales=None))
+    frame = kind(columns)
+    pipeline.learn_many(frame)
+    scores = pipeline.transform_many(frame)
+    assert type(scores) is type(frame) and values(scores).shape == (1200, 2)
+    scaled = scaler.transform_many(frame)
+    assert type(scaled) is type(frame)
+    assert np.array_equal(np.asarray(scaled["a"]), columns["a"] / 3.0)
+    assert np.isnan(np.asarray(scaled["other"], dtype=float)).all()  # text is not a number
+    assert np.array_equal(np.asarray(frame["a"]), columns["a"])  # nothing was changed in place
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["pandas", "polars", "pyarrow"])
+def test_baselines_take_frames(kind: Any) -> None:
+    columns = {name: values for name, values in stream().items() if name != "other"}
+    X = np.column_stack(list(columns.values())).astype(float)
+    steps = [0.01] * len(X)
+    assert np.array_equal(oja(kind(columns), steps=steps, seed=1).components,
+                          oja(X, steps=steps, seed=1).components)  # fmt: skip
+    options = {"epsilon": 1.0, "delta": 1e-5, "clip": 10.0, "seed": 1}
+    assert np.array_equal(analyze_gauss(kind(columns), **options).components,
+                          analyze_gauss(X, **options).components)  # fmt: skip
+
+
+def test_missing_columns_and_empty_frames() -> None:
+    for frame in (pl.DataFrame({"a": [1.0] * 60}), pa.table({"a": [1.0] * 60})):
+        pca = model(batch_size=60, center="none", scales=None)
+        pca.learn_many(frame)
+        assert pca.n_batches == 1
+        pca.learn_many(frame[:0])
+        assert pca.n_seen == 60
+        assert type(pca.transform_many(frame)) is type(frame)
+
+
+@pytest.mark.parametrize("wrong", [
+    None, [1, 2], {"a": [1.0]}, np.eye(3), pl.DataFrame({"a": [1.0]}).lazy(), pl.Series([1.0]),
+])  # fmt: skip
+def test_what_is_not_a_frame(wrong: Any) -> None:
+    for method in (model().learn_many, model().transform_many, PublicScaler().transform_many):
+        with pytest.raises(ParameterError, match="`X` must be a frame in memory: pandas, polars"):
+            method(wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, [1.0, 2.0], "text", 3.0, np.ones(3), (1, 2)])
+def test_a_record_is_a_dict(wrong: Any) -> None:
+    """A mistake of the program, not of a record: nothing is learned from it, no slot is taken."""
+    for pca in (model(), SubspaceDistance(model())):
+        with pytest.raises(ParameterError, match=f"`x` must be a dict.*{type(wrong).__name__}"):
+            pca.learn_one(wrong)
+    pca = model()
+    with pytest.raises(ParameterError):
+        pca.learn_one(wrong)
+    assert pca.n_seen == 0
+    pca.learn_one({})
+    pca.learn_one(pd.Series({"a": 1.0, "b": 2.0, "c": 3.0}))
+    assert pca.n_seen == 2
+
+
+def test_a_cell_that_python_cannot_hold_changes_no_other() -> None:
+    """A time in nanoseconds in a union: arrow cannot list the column, but its numbers are read."""
+    times = pa.array([1], pa.timestamp("ns"))
+    kinds = pa.array([0, 1, 0], pa.int8())
+    mixed = pa.UnionArray.from_dense(kinds, pa.array([0, 0, 1], pa.int32()),
+                                     [pa.array([1.5, 2.5]), times])  # fmt: skip
+    found = column(pa.table({"a": mixed}), "a")
+    assert np.array_equal(found, [1.5, np.nan, 2.5], equal_nan=True)

@@ -1,0 +1,88 @@
+"""One version, pins that follow from the dependencies, manifests with settings that exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from consumers.settings import load_settings
+from stream_dppca import __version__
+
+from .processes import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MANIFESTS = ("docker/kubernetes.yaml", "docker/kubernetes-check.yaml")
+#: Extras of the image, as `make lock` has them.
+EXTRAS = ("service", "confluent", "avro", "protobuf")
+
+
+def documents(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((ROOT / name).read_text()))
+
+
+def test_one_version() -> None:
+    assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    for name in (*MANIFESTS, "docker/Dockerfile"):
+        found = re.findall(r"(?:stream-dppca:|VERSION=)(\d[\w.]*)", (ROOT / name).read_text())
+        assert set(found) == {__version__}, name
+
+
+def test_the_image_is_pinned_and_has_all_that_it_needs() -> None:
+    lines = (ROOT / "docker/requirements.txt").read_text().splitlines()
+    pins = dict(re.match(r"([\w.-]+)(?:\[.*\])?==(\S+)", line).groups()  # type: ignore[union-attr]
+                for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line))  # fmt: skip
+    assert all(line.startswith(("#", "    ")) or "==" in line for line in lines)
+    hashes = [line for line in lines if line.startswith("    --hash=sha256:")]
+    assert len(hashes) >= len(pins) > 20
+    extras = PROJECT["project"]["optional-dependencies"]
+    for text in [*PROJECT["project"]["dependencies"], *(r for e in EXTRAS for r in extras[e])]:
+        needed = Requirement(text)
+        assert needed.specifier.contains(pins[canonicalize_name(needed.name)]), text
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(f"--extra {extra}" in makefile for extra in EXTRAS)
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {document["kind"]: document for document in documents(name)}
+    pod = (kinds.get("Deployment") or kinds["Job"])["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    if "Job" in kinds:
+        assert container["args"] == ["check-config"]
+        return
+    settings = {**kinds["ConfigMap"]["data"], **kinds["Secret"]["stringData"]}
+    del settings["DPPCA_SSL_CAFILE"]  # of the pod
+    for variable, value in settings.items():
+        assert isinstance(value, str), "Kubernetes wants text"
+        monkeypatch.setenv(variable, value)
+    loaded = load_settings()
+    assert {variable.removeprefix("DPPCA_").lower() for variable in settings} <= set(loaded.shown())
+    assert kinds["Deployment"]["spec"]["replicas"] == 2
+
+
+def test_every_page_of_the_docs_is_on_the_site_and_in_the_index() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    index = (ROOT / "docs" / "index.md").read_text()
+    for page in pages:
+        assert page in navigation
+        assert page == "index.md" or f"({page})" in index
+
+
+def test_links_of_pages_outside_the_docs() -> None:
+    """Those of the docs are checked by `make site`."""
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"):
+        page = ROOT / name
+        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()):
+            assert (page.parent / Path(link)).exists(), f"{name}: {link}"

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigurationError, Unavailable
+from ..kafka.configure import open_registry
 from ..model.sample import describe_sample
 from ..protocols import Cluster
 from ..service.stored import check_stored, other_models, reads_old_records
@@ -62,8 +63,8 @@ def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> N
         )
 
 
-def show_sample(cluster: Cluster, settings: Settings, count: int) -> None:
-    """Read some messages, and describe them to the operator.
+def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
+    """Read some messages, and describe them to the operator; True if some cannot be learned from.
 
     What is said is about records, and no noise covers it. So it is written to a terminal, for
     somebody who may read the input anyway, and never to a pipe, a file or a log.
@@ -77,8 +78,10 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> None:
     lines = describe_sample(
         values, settings.features, settings.format, nested=settings.nested,
         rows_per_message=settings.rows_per_message, max_bytes=settings.max_message_bytes,
+        registry=open_registry(settings),
     )  # fmt: skip
     sys.stdout.write("\n".join(["", *lines, "(about single records: do not pass this on)", "", ""]))
+    return len(lines) > 1
 
 
 def _read(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..formats import Format
+from ..protocols import SchemaSource
 from .codecs import make_codec
 
 __all__ = ["describe_sample"]
@@ -33,11 +34,12 @@ def describe_sample(
     nested: bool = True,
     rows_per_message: int = 1,
     max_bytes: int = 1 << 20,
+    registry: SchemaSource | None = None,
 ) -> list[str]:
     """Return lines that say how many messages can be learned from, and what is missing."""
     if not values:
         return ["sample: the topic holds no messages yet"]
-    codec = make_codec(format, features, max_bytes, nested, rows_per_message)
+    codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
     rows = codec.decode(values).reshape(len(values), -1, len(features))
     good = np.isfinite(rows).all(axis=(1, 2))
     if format in _ITEM_BYTES:  # of a longer message the rows beyond the number are ignored
@@ -53,7 +55,56 @@ def describe_sample(
         return lines + _names(values, features, nested)
     if format == "json-array":
         return lines + _counts(values, len(features))
-    return lines
+    if registry is None:
+        return lines
+    keys = _schema_fields(values, registry)
+    for name in features:
+        alone = make_codec(format, [name], max_bytes, nested, 1, registry).decode(values)
+        count = int(np.isfinite(alone).sum())
+        if count < len(values):
+            close = difflib.get_close_matches(name, set(keys) - set(features), n=1, cutoff=0.6)
+            hint = f"; did you mean {close[0]}?" if not count and close else ""
+            lines.append(f"  {name}: a number in {count} of {len(values)} messages{hint}")
+    return lines + _listed(keys, "fields of the schemas")
+
+
+def _schema_fields(values: Sequence[bytes | None], registry: SchemaSource) -> list[str]:
+    """The names of the fields of the schemas that messages refer to, dotted where they nest."""
+    numbers = {int.from_bytes(v[1:5]) for v in values if v and len(v) >= 5 and not v[0]}
+    found: dict[str, None] = {}
+    for number in sorted(numbers):
+        schema = registry.schema(number)
+        if schema is not None and schema.kind == "avro":
+            found |= dict.fromkeys(_avro_fields(json.loads(schema.text)))
+        elif schema is not None and schema.kind == "protobuf":
+            found |= dict.fromkeys(_protobuf_fields(schema.text))
+    return list(found)
+
+
+def _avro_fields(schema: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(schema, list):  # a union
+        for branch in schema:
+            yield from _avro_fields(branch, prefix)
+    elif isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
+        yield from _avro_fields(schema["type"], prefix)
+    elif isinstance(schema, dict) and prefix.count(".") < 8:
+        for field in schema.get("fields", ()):
+            below = list(_avro_fields(field["type"], f"{prefix}{field['name']}."))
+            yield from below or [f"{prefix}{field['name']}"]
+
+
+def _protobuf_fields(text: str) -> Iterator[str]:
+    """The fields of all messages of a file, without the way to them."""
+    import base64
+
+    from google.protobuf import descriptor_pb2
+
+    file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text))
+    waiting = list(file.message_type)
+    while waiting:
+        message = waiting.pop()
+        waiting += message.nested_type
+        yield from (field.name for field in message.field)
 
 
 def _lengths(
@@ -107,11 +158,14 @@ def _names(values: Sequence[bytes | None], features: Sequence[str], nested: bool
             line += f", and not a number in {len(holders) - numbers} of them"
         close = difflib.get_close_matches(name, set(keys) - set(features), n=1, cutoff=0.6)
         lines.append(line + (f"; did you mean {close[0]}?" if not holders and close else ""))
-    if lines and keys:
-        shown = [key for key, _ in keys.most_common(MOST_KEYS)]
-        more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
-        lines.append(f"  keys in the messages: {', '.join(shown)}{more}")
+    if lines:
+        lines += _listed([key for key, _ in keys.most_common()], "keys in the messages")
     return lines
+
+
+def _listed(keys: Sequence[str], what: str) -> list[str]:
+    more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
+    return [f"  {what}: {', '.join(keys[:MOST_KEYS])}{more}"] if keys else []
 
 
 def _parsed(value: bytes | None) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
+import struct
 import sys
 import threading
 import warnings
@@ -13,18 +15,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import descriptor_pb2
 
 from consumers import cli
 from consumers.errors import StateRefused
 from consumers.events import set_up_logs
 from consumers.kafka.memory import MemoryBroker
 from consumers.model.sample import describe_sample
+from consumers.protocols import RegisteredSchema
 from consumers.service import loop
 from stream_dppca import DPPCA, NothingLearnedWarning
 
 from ..processes import wait_for
 from .helpers import as_json, rows
 from .test_cli import on
+from .test_registered import Schemas, avro, framed
 from .test_service import BATCH, feed, log_of, running, settings
 from .test_watch import fleet
 
@@ -67,6 +72,42 @@ def test_packed_rows_of_the_wrong_width_are_found() -> None:
     assert "1 of 3 are 2 values, not 3 values" in text and "1 of 3 are no JSON array" in text
 
 
+@pytest.mark.parametrize("format", ["avro", "protobuf"])
+def test_a_mistyped_field_of_a_registered_schema_is_found(format: Any) -> None:
+    number = {"type": ["null", "double"]}
+    disk = {"type": "record", "name": "D", "fields": [{"name": "read", **number}]}
+    fields = [
+        {"name": "cpu", **number},
+        {"name": "memory", **number},
+        {"name": "disk", "type": disk},
+    ]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    if format == "avro":
+        known = Schemas({7: RegisteredSchema("avro", json.dumps(schema))})
+        value = framed(7, avro(schema, {"cpu": 1.0, "memory": 2.0, "disk": {"read": 3.0}}))
+    else:
+        file = descriptor_pb2.FileDescriptorProto(name="f.proto", syntax="proto3")
+        record = file.message_type.add(name="R")
+        for i, name in enumerate(("cpu", "memory")):
+            record.field.add(name=name, number=i + 1, type=1, label=1)
+        text = base64.b64encode(file.SerializeToString()).decode()
+        known = Schemas({7: RegisteredSchema("protobuf", text)})
+        value = framed(
+            7, b"\0" + b"\x09" + struct.pack("<d", 1.0) + b"\x11" + struct.pack("<d", 2.0)
+        )
+
+    def text_of(*features: str) -> str:
+        return "\n".join(describe_sample([value] * 3, features, format, registry=known))
+
+    assert text_of("cpu", "memory") == "sample: 3 of 3 messages have all features"
+    said = text_of("cpu", "memroy")
+    assert "0 of 3 messages" in said
+    assert "memroy: a number in 0 of 3 messages; did you mean memory?" in said
+    assert "fields of the schemas: cpu, memory" in said
+    if format == "avro":
+        assert "disk.read" in said
+
+
 def test_a_sample_says_nothing_of_values() -> None:
     text = sample(b'{"cpu": 98765.4, "memory": "secret", "other": "secret"}')
     assert "98765" not in text and "secret" not in text
@@ -88,6 +129,13 @@ def test_a_sample_is_for_a_terminal_only(
     assert code == (0 if terminal else 78)
     assert ("20 of 20 messages have all features" in shown.out) == terminal
     assert ("--sample needs a terminal" in shown.err) == (not terminal)
+    if terminal:
+        assert shown.out.splitlines()[-1] == "the settings are fine"
+        mistyped = [*MODEL, "--features", "cpu,memroy,disk.read"]
+        assert cli.main(["check-config", *mistyped, "--sample", "20"]) == 0
+        said = capsys.readouterr().out
+        assert "did you mean memory?" in said
+        assert said.splitlines()[-1] == "the settings are fine, but see the sample above"
 
 
 # Stored states

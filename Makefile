@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test check bench crash soak docs site lock clean
+.PHONY: run test check bench crash soak torture docs site lock clean test-fast
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m consumers.demo $(ARGS)
 
 test: $(VENV)/.ready  ## every test, doctest and README example
 	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+
+test-fast: $(VENV)/.ready  ## what needs no broker
+	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not broker" $(ARGS)
 
 check: $(VENV)/.ready  ## lint, types, import contracts
 	@$(BIN)/ruff check .
@@ -28,6 +31,9 @@ crash: $(VENV)/.ready  ## the crash matrix, with 50 random kills
 
 soak: $(VENV)/.ready  ## ten minutes at full speed, memory flat
 	@$(BIN)/python -m tests.crash.soak $(ARGS)
+
+torture: $(VENV)/.ready  ## a thousand kills and everything else that breaks; goes on where it stopped
+	@$(BIN)/python -m tests.torture --report $(ARGS)
 
 docs: $(VENV)/.ready  ## the tables of the settings in docs/service.md
 	@$(BIN)/python -m consumers.settings.table

@@ -197,7 +197,8 @@ rng = np.random.default_rng(0)
 import scipy.special, scipy.sparse.linalg
 X = rng.standard_normal((B, d))
 X /= np.sqrt(np.arange(1.0, d + 1))
-m = DPPCA(features=tuple(range(d)), epsilon=1.0, delta=1e-6, batch_size=B)
+how = {"epsilon": 1.0, "delta": 1e-6, "batch_size": B, "center": "none", "scales": None}
+m = DPPCA(features=tuple(range(d)), **how)
 start, seconds = peak(), []
 for _ in range(2 + repeats):
     began = time.thread_time()

@@ -24,6 +24,9 @@ __all__ = ["ConnectionFailures", "describe_error", "log_event", "set_up_logs"]
 
 Level = Literal["info", "warning", "error"]
 
+#: Events whose text comes from the Kafka client.
+_ABOUT_THE_CLUSTER: Final = ("task_dropped", "group_error", "waiting_for_brokers")
+
 _logger = logging.getLogger("stream_dppca.service")
 _lock = threading.Lock()
 
@@ -43,12 +46,16 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return fields
 
 
+def _masked(text: str) -> str:
+    return re.sub(r"\d+", "#", text)
+
+
 class _JsonLines(logging.Handler):
     """Writes events as JSON, one per line."""
 
-    def __init__(self, stream: TextIO, context: dict[str, Any]) -> None:
+    def __init__(self, stream: TextIO, context: dict[str, Any], mask_numbers: bool) -> None:
         super().__init__()
-        self._stream, self._context = stream, context
+        self._stream, self._context, self._mask_numbers = stream, context, mask_numbers
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.gmtime(record.created)
@@ -61,8 +68,11 @@ class _JsonLines(logging.Handler):
         }
         if record.name == _logger.name:
             entry.update(getattr(record, "fields", {}))
+            if self._mask_numbers and entry["event"] in _ABOUT_THE_CLUSTER:
+                entry["message"] = _masked(str(entry.get("message", "")))
         else:
-            entry.update(logger=record.name, message=record.getMessage()[:500])
+            text = record.getMessage()[:500]
+            entry.update(logger=record.name, message=_masked(text) if self._mask_numbers else text)
         with _lock:
             try:
                 self._stream.write(json.dumps(entry, default=str) + "\n")
@@ -92,9 +102,14 @@ class ConnectionFailures(logging.Handler):
             self.reason = found[1]
 
 
-def set_up_logs(stream: TextIO | None = None, **context: Any) -> None:
-    """Send every event to `stream` (default: stdout), each with the fields of `context`."""
-    handler = _JsonLines(stream or sys.stdout, context)
+def set_up_logs(
+    stream: TextIO | None = None, *, mask_numbers: bool = False, **context: Any
+) -> None:
+    """Send every event to `stream` (default: stdout), each with the fields of `context`.
+
+    With `mask_numbers`, numbers in what the Kafka client says are masked: some are offsets.
+    """
+    handler = _JsonLines(stream or sys.stdout, context, mask_numbers)
     _logger.handlers = [handler]
     _logger.setLevel(logging.INFO)
     _logger.propagate = False

@@ -46,6 +46,10 @@ class Chunk(NamedTuple):
     partition: int
     offsets: Sequence[int]
     values: Sequence[bytes | None]
+    #: Of a reader of stamped messages: the time in milliseconds at which the broker appended each
+    #: message, or None for one whose time its sender has set (CreateTime).
+    times: Sequence[int | None] = ()
+    keys: Sequence[bytes | None] = ()  #: of a reader of stamped messages
 
 
 class Bounds(NamedTuple):
@@ -122,6 +126,15 @@ class TopicOffsets(Protocol):
 
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """The ends alone, for half the price."""
+        ...
+
+    def cuts(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
+        """For each partition, the first offset whose message has this time or a later one.
+
+        Where there is none, the end of the partition from *before* the question, so that a message
+        that comes in between lies after the cut. Messages of open transactions count: the end is
+        not the last stable offset, which one open transaction would hold back.
+        """
         ...
 
     def close(self) -> None: ...
@@ -203,6 +216,10 @@ class Cluster(Protocol):
 
     def topic(self, name: str) -> TopicInfo | None: ...
 
+    def timestamp_type(self, topic: str) -> str | None:
+        """Who sets the times of messages: `LogAppendTime`, `CreateTime`; None if not to be seen."""
+        ...
+
     def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
         """Create a topic; if it exists already, do nothing."""
         ...
@@ -211,7 +228,9 @@ class Cluster(Protocol):
 
     def offsets(self, topic: str) -> TopicOffsets: ...
 
-    def reader(self, topic: str) -> Reader: ...
+    def reader(self, topic: str, *, stamped: bool = False) -> Reader:
+        """A reader; a stamped one also gives the times and the keys of messages."""
+        ...
 
     def ledger(self, task: int, claim: Claim) -> Store: ...
 

@@ -143,6 +143,11 @@ class Batch:
         return len(self._raw) // self._reading.records_per_unit
 
     @_SILENT
+    def present(self) -> int:
+        """Number of units that are not nulls."""
+        return sum(int(np.count_nonzero(~block.null)) for block in self._blocks())
+
+    @_SILENT
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units."""
         return _sum(statistic(block) for block in self._blocks())
@@ -169,8 +174,9 @@ class Batch:
     def _blocks(self) -> Iterator[Block]:
         """All units in order. Blocks share their memory: each is gone when the next one is read."""
         size = min(block_size(self._raw.shape[1]), len(self))
+        memory = self._memory(size)
         for start in range(0, len(self), size):
-            records, block = self._read(start, size)
+            records, block = self._read(start, size, memory)
             if not self._known:
                 block.sq_norm[:], block.null[:] = self._reading.norms(records, block.X)
             yield block
@@ -184,20 +190,33 @@ class Batch:
         with_null = np.logical_or.reduceat(self._null, starts)
         order = np.argsort(~with_null, kind="stable")  # those with a null first
         copied = _padded(int(np.count_nonzero(with_null)), len(starts)) if in_place else len(starts)
+        memory = self._memory(size)
         for start in starts[order[copied:]].tolist():
-            yield slice(start, start + size), self._read(start, size, free=True)[1]
+            yield slice(start, start + size), self._read(start, size, memory, free=True)[1]
         for start in starts[order[:copied]].tolist():
-            yield slice(start, start + size), self._read(start, size)[1]
+            yield slice(start, start + size), self._read(start, size, memory)[1]
 
-    def _read(self, start: int, size: int, free: bool = False) -> tuple[FloatArray, Block]:
+    def _memory(self, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Room for the records, the units and the scratch of a block of so many units."""
+        d, records = self._raw.shape[1], size * self._reading.records_per_unit
+        array = self._workspace.array
+        return (
+            array(f"records of {size}", records, d),
+            array(f"units of {size}", size, d),
+            array(f"scratch of {size}", size, d),
+        )
+
+    def _read(
+        self,
+        start: int,
+        size: int,
+        memory: tuple[FloatArray, FloatArray, FloatArray],
+        free: bool = False,
+    ) -> tuple[FloatArray, Block]:
         """Records, and the block of units that they make."""
-        d, each = self._raw.shape[1], self._reading.records_per_unit
+        each = self._reading.records_per_unit
         raw = self._raw[start * each : (start + size) * each]
         n = len(raw) // each
-        memory = (
-            self._workspace.array(f"{name} of {size}", rows, d)
-            for name, rows in (("records", size * each), ("units", size), ("scratch", size))
-        )
         for_records, for_units, scratch = memory
         records = self._reading.records(raw, for_records[: len(raw)])
         units = self._reading.units(records, for_units[:n])

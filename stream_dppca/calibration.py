@@ -18,11 +18,15 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
+from scipy.special import log_ndtr
+
 from .checks import between
 from .errors import ParameterError
 
 __all__ = [
+    "epsilon_of_periods",
     "gaussian_delta",
+    "gaussian_epsilon",
     "gaussian_mu",
     "gaussian_sigma",
     "gaussian_threshold",
@@ -32,6 +36,8 @@ __all__ = [
 
 #: Kept free in epsilon (absolutely) and in delta (relatively) for OpenDP's discrete Gaussian.
 GRID_SLACK = 1e-8
+#: From here on e^epsilon may overflow.
+_LARGE = 700.0
 #: Where searches for mu begin: private for every budget that `check_budget` lets through.
 _LEAST_MU = 1e-6
 
@@ -60,7 +66,11 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     """
     if mu <= 0.0:
         return 0.0
-    lower = math.exp(epsilon) * _phi(-mu / 2 - epsilon / mu)
+    tail = -mu / 2 - epsilon / mu
+    if epsilon > _LARGE:
+        lower = math.exp(epsilon + float(log_ndtr(tail)))
+    else:
+        lower = math.exp(epsilon) * _phi(tail)
     return max(_phi(mu / 2 - epsilon / mu) - lower, 0.0)
 
 
@@ -87,6 +97,43 @@ def _largest_mu(epsilon: float, delta: float) -> float:
     while low < (middle := math.sqrt(low * high)) < high:
         low, high = (middle, high) if gaussian_delta(eps, middle) <= dlt else (low, middle)
     return low * (1 - 1e-9)  # inside, whatever the last digits of erfc
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon for which a Gaussian mechanism with this mu is (epsilon, delta)-DP.
+
+    Rounded upwards, by less than 1e-12 of itself.
+
+    Examples
+    --------
+    >>> round(gaussian_epsilon(1 / 4.2247, 1e-6), 3)
+    1.0
+    """
+    low, high = 0.0, 1.0
+    while gaussian_delta(high, mu) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-13 * high:  # delta falls with epsilon
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(middle, mu) > delta else (low, middle)
+    return high * (1 + 1e-12)
+
+
+def epsilon_of_periods(epsilon: float, delta: float, periods: float) -> float:
+    """Epsilon over many periods, at the same delta, of which each has (epsilon, delta).
+
+    Rounds compose as Gaussian mechanisms, so n periods have mu sqrt(n). The slack of the grid is
+    kept free in every one of them.
+
+    Examples
+    --------
+    >>> [round(epsilon_of_periods(1.0, 1e-6, n), 2) for n in (1, 7, 30, 365)]
+    [1.0, 2.89, 6.58, 31.04]
+    """
+    if periods == 1:
+        return float(epsilon)
+    slack = GRID_SLACK * math.ceil(periods)
+    mu = gaussian_mu(epsilon, delta) * math.sqrt(periods)
+    return gaussian_epsilon(mu, delta * (1 - min(slack, 0.5))) + slack
 
 
 def gaussian_sigma(sensitivity: float, epsilon: float, delta: float) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -22,19 +23,22 @@ from .errors import DPPCAError, NothingLearnedWarning, ParameterError, StateErro
 from .frames import frame_like, require_frame
 from .learned import WARMING_UP, LearnedMethod
 from .method import Method, Outcome
-from .noise import Noise, Sampler, make_noise
+from .noise import Noise, OpenDPNoise, Sampler, make_noise
 from .oja import InverseTime, Schedule, column_signs, orthonormal
 from .paper import PaperMethod
+from .participation import Subjects
 from .projector import Projector
-from .release import PrivacyStatement, Release, Status
+from .release import PrivacyStatement, Release, Status, SubjectStatement
 from .slots import SlotBuffer
 from .statistics import Rows
+from .subjects import MOST_RECORDS, SubjectTable
 from .values import number
 
 __all__ = ["DPPCA"]
 
 MethodName = Literal["adaptive", "paper"]
-Centering = Literal["mean", "none", "pairs"]
+Centering = Literal["mean", "none", "pairs", "own"]
+Unit = Literal["record", "subject"]
 Missing = Literal["null", "center"]
 
 #: Bounds on rounding are worked out for batches up to this size.
@@ -55,7 +59,13 @@ class DPPCA(base.MiniBatchTransformer):
     transforms other data with) is (epsilon, delta)-differentially private with respect to
     replacing one record of the stream, however long the stream is: each record is used in exactly
     one batch, so nothing adds up. Somebody who sends many records is protected for each of them,
-    not for all of them together.
+    not for all of them together; `unit="subject"` is for that (docs/subjects.md).
+
+    **Subjects.** With `unit="subject"` records are gathered by their `subject` (a device, a user),
+    and `close_round` releases the result of a round: call it by a clock, never because of what came
+    in. What is promised is then (epsilon, delta) with respect to replacing everything that one
+    subject sends within `period` consecutive rounds; `privacy.epsilon_over` says what that is over
+    longer times.
 
     **What is not.** Steps in front that look at the data break the promise. river's
     `StandardScaler` does: it scales each record by statistics of those before it, so that one
@@ -84,7 +94,8 @@ class DPPCA(base.MiniBatchTransformer):
     center
         `"mean"`: the mean is learned. `"none"` if the data is known to be centred: less noise.
         `"pairs"` works with differences of neighbouring records: local variation only, which in
-        telemetry is not where the variance is.
+        telemetry is not where the variance is. `"own"`, for subjects: deviations from the mean of
+        the subject's own records of the round.
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
         every release says so.
@@ -102,6 +113,16 @@ class DPPCA(base.MiniBatchTransformer):
     missing
         `"null"`: a record in which a feature is missing counts for nothing. `"center"`: the learned
         centre takes the place of what is missing.
+    unit
+        `"record"`, or `"subject"`: whose privacy it is. With subjects, `batch_size` is the number
+        of places in a round, about as many as subjects are expected; later ones are left out.
+    subject
+        The key or column that holds the subject's id (`stream_dppca.subjects.ids` has the rule).
+    period, horizon
+        In rounds. (epsilon, delta) holds for `period` consecutive rounds. After `horizon` rounds
+        learning is refused; None to go on for ever.
+    records
+        Records of one subject that are used in a round, the first that come.
     K, a, zeta, C1, step
         Of `method="paper"`, which takes records as they are and learns neither centre nor scales:
         the tail of Assumption A.4, the failure probability of a batch, the constant of Algorithm 4,
@@ -154,6 +175,11 @@ class DPPCA(base.MiniBatchTransformer):
         sampler: Sampler = "exact",
         memory: float | Literal["auto", "all"] = "auto",
         missing: Missing = "null",
+        unit: Unit = "record",
+        subject: Hashable = None,
+        period: int = 1,
+        horizon: int | None = None,
+        records: int = 4,
     ) -> None:
         self.features = features
         self.epsilon = epsilon
@@ -173,21 +199,28 @@ class DPPCA(base.MiniBatchTransformer):
         self.sampler = sampler
         self.memory = memory
         self.missing = missing
+        self.unit = unit
+        self.subject = subject
+        self.period = period
+        self.horizon = horizon
+        self.records = records
 
         self._check_parameters()
         self._noise: Noise = make_noise(seed, sampler)
-        self._slots = SlotBuffer(features, batch_size, self._reading())
+        self._slots: SlotBuffer | SubjectTable = self._make_slots()
         self._method = self._make_method()
         slots = self._slots.reading.records_per_unit
         self._method.check_batch(batch_size // slots, slots)
-        self._privacy = PrivacyStatement(
-            epsilon=float(epsilon), delta=float(delta), method=method, private=self._noise.private
-        )
+        self._privacy = self._statement()
         self._n_batches = 0
         self._release: Release | partial[Release] | None = None
         self._learned = False  # from at least one batch
         self._interrupted = False  # in the middle of a batch
         self._warned = False  # that there is nothing to transform with
+
+    def __copy__(self) -> DPPCA:
+        """As a deep copy: a shallow one would share the partial batch with its original."""
+        return copy.deepcopy(self)
 
     # Learning
 
@@ -205,11 +238,20 @@ class DPPCA(base.MiniBatchTransformer):
         Missing columns make nulls; nothing in the frame raises.
         """
         require_frame(X)
+        if isinstance(self._slots, SubjectTable):
+            self._slots.put_frame(X)
+            return
         for batch in self._slots.put_frame(X):
             self._run(batch)
 
-    def learn_array(self, X: NDArray[Any]) -> None:
-        """Take the rows of an n x d numpy array, columns in the order of `features`."""
+    def learn_array(self, X: NDArray[Any], subjects: Iterable[Any] | None = None) -> None:
+        """Take the rows of an n x d numpy array, columns in the order of `features`.
+
+        Parameters
+        ----------
+        subjects
+            With `unit="subject"`: an id per row.
+        """
         if not isinstance(X, np.ndarray) or X.dtype.kind not in "biuf":
             found = f"dtype {X.dtype}" if isinstance(X, np.ndarray) else type(X).__name__
             raise ParameterError("X", "must be a numpy array of real numbers", found)
@@ -218,8 +260,31 @@ class DPPCA(base.MiniBatchTransformer):
         if rows.ndim != 2 or rows.shape[1] != len(self._slots.features):
             rule = f"must have shape (n, {len(self._slots.features)})"
             raise ParameterError("X", rule, rows.shape)
+        if isinstance(self._slots, SubjectTable):
+            self._slots.put_rows(rows, _one_each(subjects, len(rows)))
+            return
+        if subjects is not None:
+            rule = 'must be left out unless unit="subject"'
+            raise ParameterError("subjects", rule, type(subjects).__name__)
         for batch in self._slots.put_rows(rows):
             self._run(batch)
+
+    def close_round(self) -> Release:
+        """End the round: release what its subjects have to say, and begin the next one.
+
+        For `unit="subject"` only. To be called by a clock: the moment is public, so it must not
+        depend on the records. A round in which nobody came is released like any other.
+        """
+        if not isinstance(self._slots, SubjectTable):
+            raise DPPCAError('close_round() is for unit="subject": batches of records close alone')
+        self._slots.check_open()
+        self._refuse_if_interrupted()
+        self._run(self._slots.close())
+        self._slots.open = self.horizon is None or self._n_batches < self.horizon
+        release = self.last_release
+        if release is None:
+            raise RuntimeError("a closed round has no release")
+        return release
 
     def _run(self, rows: Rows) -> None:
         """A full batch: learn from it, then show the result."""
@@ -242,7 +307,7 @@ class DPPCA(base.MiniBatchTransformer):
             self._projector(),
             self._slots.features,
             t,
-            t * self.batch_size,
+            t * self.batch_size if self.unit == "record" else None,
             self.privacy,
         )
 
@@ -256,9 +321,11 @@ class DPPCA(base.MiniBatchTransformer):
     def _refuse_if_interrupted(self) -> None:
         """A batch that ended half-way (Ctrl-C, no memory) has spent budget that no state knows."""
         if self._interrupted:
+            used = "rounds" if self.unit == "subject" else "records"
+            number = self._n_batches if self.unit == "subject" else self.n_seen
             raise DPPCAError(
                 f"batch {self._n_batches} was interrupted, so this model cannot go on. Restore the "
-                f"last state that was saved, and do not use the first {self.n_seen} records of "
+                f"last state that was saved, and do not use the first {number} {used} of "
                 "this stream again."
             )
 
@@ -295,7 +362,9 @@ class DPPCA(base.MiniBatchTransformer):
 
     @property
     def n_seen(self) -> int:
-        """Slots taken, the partial batch included."""
+        """Slots taken, the partial batch included. With subjects it is not public, and absent."""
+        if isinstance(self._slots, SubjectTable):
+            raise AttributeError("n_seen is not public with unit='subject'")
         return self._n_batches * self.batch_size + self._slots.fill
 
     @property
@@ -306,7 +375,7 @@ class DPPCA(base.MiniBatchTransformer):
         return self._release
 
     @property
-    def privacy(self) -> PrivacyStatement:
+    def privacy(self) -> PrivacyStatement | SubjectStatement:
         """What is promised, as it was when the estimator was made."""
         return self._privacy
 
@@ -399,7 +468,7 @@ class DPPCA(base.MiniBatchTransformer):
         release = self.last_release
         return {
             "version": saved.VERSION,
-            "unit": saved.UNIT,
+            "unit": self.unit,
             "config": self._config(),
             "n_batches": self._n_batches,
             "learned": self._learned,
@@ -452,12 +521,14 @@ class DPPCA(base.MiniBatchTransformer):
             restored._n_batches = int(state["n_batches"])
             if restored._n_batches < 0:
                 raise StateError("n_batches", "must not be negative")
+            if isinstance(restored._slots, SubjectTable) and restored.horizon is not None:
+                restored._slots.open = restored._n_batches < restored.horizon
             if state["release"] is not None:
                 restored._release = Release.model_validate(state["release"])
             restored._learned = _has_learned(state, restored.last_release)
         except StateError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise StateError("method", f"cannot be used: {type(error).__name__}") from None
         return restored
 
@@ -485,6 +556,38 @@ class DPPCA(base.MiniBatchTransformer):
     def _learns(self) -> bool:
         """If a centre or scales are to be learned. `method="paper"` takes records as they are."""
         return self.method != "paper" and (self.center == "mean" or self._learns_scales)
+
+    def _subjects(self) -> Subjects | None:
+        return Subjects(self.period, self.records) if self.unit == "subject" else None
+
+    def _make_slots(self) -> SlotBuffer | SubjectTable:
+        if self.unit == "record":
+            return SlotBuffer(self.features, self.batch_size, self._reading())
+        return SubjectTable(
+            self.features,
+            self.subject,
+            self.batch_size,
+            self.records,
+            self._reading(),
+            own=self.center == "own",
+        )
+
+    def _statement(self) -> PrivacyStatement | SubjectStatement:
+        said: dict[str, Any] = {
+            "epsilon": float(self.epsilon),
+            "delta": float(self.delta),
+            "method": self.method,
+            "private": self._noise.private,
+        }
+        if self.unit == "record":
+            return PrivacyStatement(**said)
+        return SubjectStatement.of(
+            subject=str(self.subject),
+            period=self.period,
+            horizon=self.horizon,
+            records=self.records,
+            **said,
+        )
 
     def _reading(self) -> Reading:
         scales = None if self._learns else self._scale_list()
@@ -523,9 +626,15 @@ class DPPCA(base.MiniBatchTransformer):
                 known_center=self.center != "mean",
                 scales=None if self._learns_scales else self._known_scales(),
                 memory=self.memory,
+                subjects=self._subjects(),
             )
         return adaptive_method(
-            W=W, epsilon=self.epsilon, delta=self.delta, rows=units, memory=self.memory
+            W=W,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rows=units,
+            memory=self.memory,
+            subjects=self._subjects(),
         )
 
     def _check_parameters(self) -> None:
@@ -555,11 +664,50 @@ class DPPCA(base.MiniBatchTransformer):
             between(name, getattr(self, name), low, high)
         self._check_scales()
         self._check_memory()
-        if self.missing == "center" and not (self._learns and self.center != "pairs"):
+        self._check_unit()
+        single = self.center not in ("pairs", "own")
+        if self.missing == "center" and not (self._learns and single):
             rule = 'must be "null" unless a centre or scales are learned from single records'
             raise ParameterError("missing", rule, self.missing)
         if self.step is not None and not callable(self.step):
             raise ParameterError("step", "must be a schedule such as InverseTime", self.step)
+
+    def _check_unit(self) -> None:
+        one_of("unit", self.unit, get_args(Unit))
+        whole("period", self.period, 1, 10**6)
+        if self.horizon is not None:
+            whole("horizon", self.horizon, 1, 10**9)
+        whole("records", self.records, 1, MOST_RECORDS)
+        if self.unit == "record":
+            if self.center == "own":
+                rule = 'must not be "own" unless unit="subject"'
+                raise ParameterError("center", rule, self.center)
+            for name in ("subject", "period", "horizon"):
+                if getattr(self, name) != saved.AS_BEFORE[name]:
+                    rule = 'must be left out unless unit="subject"'
+                    raise ParameterError(name, rule, getattr(self, name))
+            return
+        if self.subject is None or self.subject in self.features:
+            rule = 'must name the id of a record, which is not a feature, with unit="subject"'
+            raise ParameterError("subject", rule, self.subject)
+        if self.method == "paper":
+            rule = (
+                'must be "adaptive" with unit="subject": the paper\'s is for one record per person'
+            )
+            raise ParameterError("method", rule, self.method)
+        if self.center == "pairs":
+            rule = 'must not be "pairs" with unit="subject": pairs of neighbours mix subjects'
+            raise ParameterError("center", rule, self.center)
+        if self.center == "own" and self.records < 2:
+            rule = 'must be at least 2 with center="own"'
+            raise ParameterError("records", rule, self.records)
+        if self.batch_size * self.records > LARGEST_BATCH:
+            rule = f"must be at most {LARGEST_BATCH} / records"
+            raise ParameterError("batch_size", rule, self.batch_size)
+        d, k = len(self.features), self.n_components
+        numbers = max(d * (d + 1) // 2 + d + 1, (d + 1) * k) + 129 * d
+        if self.sampler == "opendp" and numbers * self.period > OpenDPNoise.MOST_COORDINATES:
+            raise ParameterError("sampler", 'must be "exact" for so many numbers', self.sampler)
 
     def _check_memory(self) -> None:
         memory: Any = self.memory
@@ -601,6 +749,16 @@ class DPPCA(base.MiniBatchTransformer):
         yield {"features": names, "epsilon": 20.0, "delta": 1e-3, "batch_size": 40}
 
 
+def _one_each(subjects: Iterable[Any] | None, rows: int) -> Sequence[Any] | NDArray[Any]:
+    """The ids of the subjects, one per row."""
+    if subjects is None or isinstance(subjects, str | bytes):
+        raise ParameterError("subjects", "must be given, an id per row", subjects)
+    ids = subjects if isinstance(subjects, Sequence | np.ndarray) else list(subjects)
+    if len(ids) != rows:
+        raise ParameterError("subjects", f"must have one id for each of the {rows} rows", len(ids))
+    return ids
+
+
 def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
     return None if values is None else tuple(values.tolist())
 
@@ -619,14 +777,15 @@ def _release_of(
     found: Projector | None,
     features: tuple[Any, ...],
     batch: int,
-    n_seen: int,
-    privacy: PrivacyStatement,
+    n_seen: int | None,
+    privacy: PrivacyStatement | SubjectStatement,
 ) -> Release:
     clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
     return Release(
         status=status,
         batch=batch,
         n_seen=n_seen,
+        subjects=outcome.units,
         features=features,
         components=tuple(map(tuple, components.tolist())),
         spread=_numbers(outcome.spread),

@@ -12,7 +12,10 @@ from .arrays import ROUNDOFF, FloatArray
 from .noise import Noise
 from .statistics import Rows
 
-__all__ = ["Method", "Outcome", "checked_basis"]
+__all__ = ["FEW_SUBJECTS", "Method", "Outcome", "checked_basis"]
+
+#: Reason of a release of a round that nearly nobody took part in, by its noisy number of subjects.
+FEW_SUBJECTS = "too few subjects: their noisy number may as well be zero"
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,11 @@ class Outcome:
     ratio_sd: FloatArray | None = None  #: sd of the noise in it
     drift: bool = False  #: the past was dropped before this batch
     skipped: str | None = None  #: why nothing was learned from the batch
+    units: float | None = None  #: noisy number of subjects; None for records
 
     @classmethod
-    def skip(cls, why: str, range: float | None = None) -> Outcome:
-        return cls(skipped=why, range=range)
+    def skip(cls, why: str, range: float | None = None, units: float | None = None) -> Outcome:
+        return cls(skipped=why, range=range, units=units)
 
 
 def checked_basis(value: Any, *, like: FloatArray) -> FloatArray:

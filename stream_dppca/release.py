@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-__all__ = ["PrivacyStatement", "Release", "Status"]
+from .calibration import epsilon_of_periods
+
+__all__ = ["PrivacyStatement", "Release", "Status", "SubjectStatement"]
 
 
 class _Model(BaseModel):
@@ -30,6 +32,72 @@ class PrivacyStatement(_Model):
     private: bool
 
 
+class SubjectStatement(_Model):
+    """What is promised to a subject, whole, so that it can be read without the code."""
+
+    epsilon: float
+    delta: float
+    #: Neighbouring streams differ in everything that one subject sends within the scope: what,
+    #: when, how many records, whether any at all.
+    adjacency: Literal["replace-subject"] = "replace-subject"
+    unit: Literal["subject"] = "subject"
+    #: The field that says whose record it is.
+    subject: str
+    #: The guarantee is for so many consecutive rounds, wherever they begin.
+    scope: str
+    period: int
+    #: After so many rounds nothing more is learned; None if it goes on for ever.
+    horizon: int | None
+    #: Of each subject so many records per round are used, at most.
+    records: int
+    #: Epsilon, at the same delta, for all that a subject sends in a longer time.
+    epsilon_over: dict[str, float]
+    method: str
+    #: False if the noise came from a seed. Such a release protects nobody.
+    private: bool
+
+    @classmethod
+    def of(
+        cls, *, epsilon: float, delta: float, period: int, horizon: int | None, **rest: Any
+    ) -> SubjectStatement:
+        """The statement of a budget per period.
+
+        Examples
+        --------
+        >>> said = SubjectStatement.of(
+        ...     epsilon=1.0, delta=1e-6, period=24, horizon=None, subject="device_id", records=4,
+        ...     method="adaptive", private=True,
+        ... )
+        >>> said.scope
+        'any 24 consecutive rounds'
+        >>> {time: round(epsilon, 2) for time, epsilon in said.epsilon_over.items()}
+        {'1 period': 1.0, '7 periods': 2.89, '30 periods': 6.58, '365 periods': 31.04}
+        """
+        over = {
+            "1 period" if n == 1 else f"{n} periods": epsilon_of_periods(epsilon, delta, n)
+            for n in (1, 7, 30, 365)
+            if horizon is None or n * period <= horizon
+        }
+        if horizon is not None:
+            periods = max(horizon / period, 1.0)
+            over["all rounds"] = epsilon_of_periods(epsilon, delta, periods)
+        return cls(
+            epsilon=epsilon,
+            delta=delta,
+            scope="any round" if period == 1 else f"any {period} consecutive rounds",
+            period=period,
+            horizon=horizon,
+            epsilon_over=over,
+            **rest,
+        )
+
+    def epsilon_over_rounds(self, rounds: int) -> float:
+        """Epsilon, at the same delta, for all that a subject sends in so many rounds."""
+        if self.horizon is not None:
+            rounds = min(rounds, self.horizon)
+        return epsilon_of_periods(self.epsilon, self.delta, rounds / self.period)
+
+
 #: "warming_up": centre and scales are being learned. "nothing_learned": no component is known yet.
 #: "skipped": nothing was learned from this batch, what was known stays. "learned": all is well.
 Status = Literal["warming_up", "nothing_learned", "skipped", "learned"]
@@ -46,8 +114,10 @@ class Release(_Model):
     status: Status = "learned"
     #: 1, 2, ...
     batch: int
-    #: Slots consumed by this batch and all before it.
-    n_seen: int
+    #: Slots consumed by this batch and all before it. Absent where the unit is a subject.
+    n_seen: int | None = None
+    #: Noisy number of subjects in the round. Absent where the unit is a record.
+    subjects: float | None = None
     #: Names, in order; empty in releases of version 1.
     features: tuple[Any, ...] = ()
     #: k rows of d numbers, orthonormal, in the order of the features. Empty before anything has
@@ -78,4 +148,12 @@ class Release(_Model):
     reason: str | None
     #: Noise sd in one coordinate of what was released about this batch.
     sigma: float | None
-    privacy: PrivacyStatement
+    privacy: PrivacyStatement | SubjectStatement
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        for name in ("n_seen", "subjects"):
+            if fields[name] is None:
+                del fields[name]
+        return fields

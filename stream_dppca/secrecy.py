@@ -45,11 +45,6 @@ class Forgetful(ABC):
         self.forget()
 
 
-def forget_in_child(holder: Any) -> None:
-    """Have `holder.forget()` called in every child process."""
-    _holders.add(holder)
-
-
 def _after_fork() -> None:
     for holder in list(_holders):
         holder.forget()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from operator import countOf, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,9 +63,9 @@ class SlotBuffer(Forgetful):
             if len(self.features) > 1
             else lambda x, key=self.features[0]: (x[key],)
         )
-        self._floats = [float] * len(self.features)
-        width = struct.Struct(f"={len(self.features)}d")
-        self._pack, self._stride = width.pack_into, width.size
+        self._width = len(self.features)
+        row = struct.Struct(f"={self._width}d")
+        self._pack, self._stride = row.pack_into, row.size
 
     def put_dict(self, x: Any) -> Batch | None:
         """Take one slot. Returns the batch if this filled it."""
@@ -75,7 +75,9 @@ class SlotBuffer(Forgetful):
         slot = self.fill
         try:
             values = self._get(x)
-            if [*map(type, values)] != self._floats and not PLAIN.issuperset(map(type, values)):
+            if countOf(map(type, values), float) != self._width and not PLAIN.issuperset(
+                map(type, values)
+            ):
                 values = map(number, values)
             self._pack(self._memory, slot * self._stride, *values)
         except Exception:  # whatever a record does wrong, it is a null
@@ -146,6 +148,12 @@ class SlotBuffer(Forgetful):
             where = [names.index(feature) for feature in self.features]
         self._known_columns = frame.columns, where
         return where
+
+    def take(self) -> FloatArray:
+        """The rows of the partial batch, which is empty then. They stay until the next put."""
+        rows = self._rows if self._rows is not None else self._open()
+        rows, self.fill = rows[: self.fill], 0
+        return rows
 
     def _open(self) -> FloatArray:
         rows = aligned(self.size, len(self.features))

@@ -5,7 +5,7 @@ A state is plain JSON in sections:
 | section | holds |
 |---|---|
 | `version` | 2 |
-| `unit` | what one neighbour may replace: "record" |
+| `unit` | what one neighbour may replace: "record" or "subject", as in `config` |
 | `config` | **every** setting of the estimator: a later default must not change an old model |
 | `n_batches` | number of batches released |
 | `learned` | optional: if components are known; without it, the last release tells |
@@ -33,11 +33,21 @@ __all__ = ["AS_BEFORE", "VERSION", "complete", "sections"]
 VERSION = 2
 REQUIRED = frozenset({"version", "unit", "config", "n_batches", "method", "release"})
 OPTIONAL: frozenset[str] = frozenset({"learned"})
-UNIT = "record"
+UNITS = ("record", "subject")
 
 #: Settings that states may lack, with the value under which the estimator works as it did before it
 #: had the setting. That value need not be the default of today.
-AS_BEFORE: Mapping[str, Any] = MappingProxyType({"memory": "auto", "missing": "null"})
+AS_BEFORE: Mapping[str, Any] = MappingProxyType(
+    {
+        "memory": "auto",
+        "missing": "null",
+        "unit": "record",
+        "subject": None,
+        "period": 1,
+        "horizon": None,
+        "records": 4,
+    }
+)
 
 
 def sections(state: Any) -> dict[str, Any]:
@@ -46,13 +56,15 @@ def sections(state: Any) -> dict[str, Any]:
         found = state.get("version") if isinstance(state, dict) else type(state).__name__
         raise StateError("version", f"is {found!r}, expected {VERSION} or 1")
     if state["version"] == 1:
-        state = state | {"version": VERSION, "unit": UNIT}
+        state = state | {"version": VERSION, "unit": "record"}
     for name in sorted(REQUIRED - set(state)):
         raise StateError(name, "is missing")
     for name in sorted(set(state) - REQUIRED - OPTIONAL, key=str):
         raise StateError(str(name), "is not known to this version of stream-dppca")
-    if state["unit"] != UNIT:
-        raise StateError("unit", f"is {state['unit']!r}, expected {UNIT!r}")
+    config = state["config"]
+    expected = config.get("unit", "record") if isinstance(config, Mapping) else "record"
+    if state["unit"] not in UNITS or state["unit"] != expected:
+        raise StateError("unit", f"is {state['unit']!r}, expected {expected!r}")
     return dict(state)
 
 

@@ -15,7 +15,8 @@ code on their blocks.
 Sensitivities belong to the statistic, not to the rows: they follow from how a term is bounded.
 
 A *unit* is a record, or a pair of records of which each is in one pair only: replacing one record
-replaces one unit.
+replaces one unit. Or it is a subject with up to a few rows (`Bundle`), whose term is the mean over
+its rows, and clipped after that: replacing everything that one subject sends replaces one unit.
 
 What an implementation of `Rows` must guarantee:
 
@@ -25,8 +26,8 @@ What an implementation of `Rows` must guarantee:
   beyond no radius, and keeps its place: `len` counts places, never valid units.
 - **The same bits.** The distance of a unit does not depend on any other unit, not even in its last
   digit. Matrix products may round a row by its position in a block and by the shape and alignment
-  of the block, so these are public too; where they cannot be, use arithmetic row by row (`einsum`,
-  `vecdot`).
+  of the block, so these are public too; where they cannot be, as with subjects, use arithmetic that
+  does not know positions (`rowwise`).
 - **Partial sums are as secret as records.** They are added in whatever order; the sensitivities
   include the rounding of any order.
 - **The same work** with and without nulls, as far as it can be measured.
@@ -39,9 +40,10 @@ from typing import Protocol
 
 import numpy as np
 
+from . import rowwise
 from .arrays import BoolArray, FloatArray
 
-__all__ = ["Block", "Form", "Ranged", "Rows", "Statistic", "clip_factors"]
+__all__ = ["Block", "Bundle", "Form", "Ranged", "Rows", "Statistic", "clip_factors"]
 
 #: Below the square of every radius that is used, and above zero.
 _TINY = 1e-300
@@ -73,6 +75,80 @@ class Block:
         np.multiply(self.X, weights[:, np.newaxis], out=self.scratch)
         self.scratch[self.null] = 0.0
         return self.scratch
+
+    # A unit is one row here, and up to a few in a `Bundle`.
+
+    @property
+    def each(self) -> int:
+        """Rows per unit."""
+        return 1
+
+    @property
+    def null_units(self) -> BoolArray:
+        return self.null
+
+    def norms(self) -> FloatArray:
+        """The Frobenius norm of the mean of x x^T over each unit's rows; zero for nulls."""
+        return self.sq_norm
+
+    def means(self, values: FloatArray) -> FloatArray:
+        """The mean over each unit's rows of numbers that were computed row by row."""
+        return values
+
+    def sq_lengths(self, values: FloatArray) -> FloatArray:
+        """The squared length of numbers per unit."""
+        return np.asarray(np.einsum("ij,ij->i", values, values))
+
+    def moment_norms(self, rows: FloatArray) -> FloatArray:
+        """As `norms`, for rows made of those of the block."""
+        return self.sq_lengths(rows)
+
+    def row_weights(self, weights: FloatArray) -> FloatArray:
+        """One weight per row with sum (w x)(w x)^T = weight^2 times the mean of x x^T."""
+        return weights
+
+
+@dataclass(frozen=True, repr=False)  # it holds records
+class Bundle(Block):
+    """Units of `rows_each` rows, unit after unit, none of them a null.
+
+    Where they stand is not public, so every number of a unit is computed by `rowwise`. `sq_norm` is
+    not used.
+    """
+
+    rows_each: int = 1
+
+    @classmethod
+    def of(cls, X: FloatArray, each: int) -> Bundle:
+        """A bundle of these rows."""
+        nothing, free = np.empty(0), np.zeros(len(X), dtype=np.bool_)
+        return cls(X, nothing, free, np.empty_like(X), free=True, rows_each=each)
+
+    @property
+    def each(self) -> int:
+        return self.rows_each
+
+    @property
+    def null_units(self) -> BoolArray:
+        return self.null[:: self.each]
+
+    def norms(self) -> FloatArray:
+        return rowwise.moment_norms(self.X, self.each)
+
+    def weighed(self, weights: FloatArray) -> FloatArray:
+        return super().weighed(self.row_weights(weights))
+
+    def means(self, values: FloatArray) -> FloatArray:
+        return rowwise.means(values, self.each)
+
+    def sq_lengths(self, values: FloatArray) -> FloatArray:
+        return rowwise.sq_norms(values)
+
+    def moment_norms(self, rows: FloatArray) -> FloatArray:
+        return rowwise.moment_norms(rows, self.each)
+
+    def row_weights(self, weights: FloatArray) -> FloatArray:
+        return np.repeat(weights / np.sqrt(self.each), self.each)
 
 
 class Statistic(Protocol):
@@ -142,6 +218,10 @@ class Rows(Protocol):
 
     def __len__(self) -> int:
         """Places for units: a public number, by which sums are divided."""
+        ...
+
+    def present(self) -> int:
+        """Number of units that are not nulls: as secret as a sum. One unit changes it by 1."""
         ...
 
     def total(self, statistic: Statistic) -> FloatArray:

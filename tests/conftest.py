@@ -1,7 +1,8 @@
-"""Sources of noise and streams that the tests share."""
+"""Sources of noise and streams that the tests share; and at the end, what was skipped."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,25 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_dppca.arrays import FloatArray
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.noise import Noise
 from stream_dppca.statistics import Form, Rows
 
-FloatArray = NDArray[np.float64]
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count and name what was skipped: a test that did not run proves nothing."""
+    skipped: dict[str, list[str]] = defaultdict(list)
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        skipped[reason.removeprefix("Skipped: ")].append(report.nodeid)
+    if not skipped:
+        return
+    terminalreporter.section(f"{sum(map(len, skipped.values()))} tests were skipped")
+    for reason, names in skipped.items():
+        terminalreporter.write_line(f"{len(names)} because {reason}")
+        for name in sorted(names):
+            terminalreporter.write_line(f"    {name}")
 
 
 class FrozenNoise(Noise):

@@ -6,10 +6,12 @@ from what was produced how many slots every message takes.
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -61,10 +63,11 @@ class Model:
 
     def __init__(self, servers: str, name: str, *, partitions: int = 1, shards: int = 1,
                  batch: int = BATCH, topic_configs: dict[str, str] | None = None,
-                 rows_per_message: int = 1, **settings: Any) -> None:  # fmt: skip
+                 rows_per_message: int = 1, replication: int = 1,
+                 **settings: Any) -> None:  # fmt: skip
         self.servers, self.name = servers, name
         self.partitions, self.shards, self.batch = partitions, shards, batch
-        self.rows_per_message = rows_per_message
+        self.rows_per_message, self.replication = rows_per_message, replication
         self.environment = {
             f"DPPCA_{key.upper()}": str(value)
             for key, value in {
@@ -101,7 +104,11 @@ class Model:
         return KafkaAdminClient(bootstrap_servers=self.servers)
 
     def create(self, topic: str, partitions: int, **configs: str) -> None:
-        made = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
+        made = {
+            "num_partitions": partitions,
+            "replication_factor": self.replication,
+            "configs": configs,
+        }
         with self.admin() as admin:
             admin.create_topics({topic: made})
             admin.wait_for_topics([topic])
@@ -293,14 +300,15 @@ class Model:
         """Check that each number has one payload, the committed one; that there are no gaps; and
         that an older release never follows a newer one."""
         last: dict[Any, int] = {}
-        merged: dict[int, bytes] = {}
+        merged: dict[int, Any] = {}
         newest: dict[int, int] = {}  # of the tasks in the last merged release
         for message in messages:
             release = json.loads(message.value)
             task, batch = release["task"], release["batch"]
             if task == "merged":
                 sources = {source["task"]: source["batch"] for source in release["sources"]}
-                assert merged.setdefault(batch, message.value) == message.value
+                same = message.key, message.value, message.headers
+                assert merged.setdefault(batch, same) == same
                 assert all(sources[t] >= b for t, b in newest.items()), "an older merged one"
                 newest = sources
                 last[task] = batch
@@ -313,6 +321,66 @@ class Model:
             assert release["n_seen"] == batch * self.batch
             last[task] = batch
         return last
+
+
+class RoundModel(Model):
+    """A model with privacy per subject: JSON objects of devices, in short rounds."""
+
+    ROUND_MS = 3000
+
+    def __init__(self, servers: str, name: str, **settings: Any) -> None:
+        now_ms = int(time.time() * 1000)
+        #: The round in which it begins; its beginning is over.
+        self.first = now_ms // self.ROUND_MS
+        start = datetime.datetime.fromtimestamp(self.first * self.ROUND_MS / 1000, datetime.UTC)
+        super().__init__(
+            servers, name,
+            topic_configs={"message.timestamp.type": "LogAppendTime"},
+            **{"subject": "device", "round": f"{self.ROUND_MS}ms", "clock_slack": "500ms",
+               "start": start.isoformat(), **settings},
+        )  # fmt: skip
+
+    def produce_devices(self, devices: int, records: int = 2) -> None:
+        """Send some records of each of some devices, each device to its own partition."""
+        for i, row in enumerate(self.rows(devices * records).tolist()):
+            fields = dict(zip(("cpu", "memory"), row, strict=False))
+            device = i % devices
+            text = json.dumps({**fields, "disk": {"read": row[2]}, "device": f"d{device}"})
+            self.send(text.encode(), device % self.partitions)
+        self.producer.flush()
+
+    def by_round(self) -> dict[int, list[Any]]:
+        """The messages of the input by the round of their own time, partition by partition."""
+        found = defaultdict(list)
+        for message in read_topic(self.servers, self.name):
+            assert message.timestamp_type == 1  # LogAppendTime
+            found[message.timestamp // self.ROUND_MS].append(message)
+        return dict(found)
+
+    def finish_rounds(self, instance: Instance) -> int:
+        """Wait until every round that has records is released; returns how many rounds that is."""
+        wanted = max(self.by_round()) - self.first + 1
+
+        def said() -> int:
+            events = ("released", "published_again")
+            return max((e["batch"] for e in list(instance.events) if e.get("event") in events),
+                       default=0)  # fmt: skip
+
+        while (before := said()) < wanted:
+            instance.wait_until("another round", lambda before=before: said() > before)
+        return wanted
+
+    def _check_states(self, task: int, states: list[dict[str, Any]]) -> None:
+        """Check that every round is there once and in order, and positions never go back."""
+        assert [s["batch"] for s in states] == list(range(1, len(states) + 1))
+        assert [s["last_round"] for s in states] == [self.first + i for i in range(len(states))]
+        for before, after in itertools.pairwise(states):
+            for p, at in before["positions"].items():
+                assert at <= after["positions"][p], f"partition {p} went back"
+
+
+def round_model(servers: str, name: str, **settings: Any) -> closing[RoundModel]:
+    return closing(RoundModel(servers, name, **settings))
 
 
 def model(servers: str, name: str, **settings: Any) -> closing[Model]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -43,7 +44,9 @@ def signal_at(wanted: str, number: int) -> Callable[[str], None]:
         if point == name:
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), number)
+                # To this thread: a signal to the process goes to its main thread, and until that
+                # runs, which on a busy machine takes a while, this one would go on past the point.
+                signal.pthread_kill(threading.get_ident(), number)
 
     return listen
 

@@ -131,9 +131,13 @@ class Instance:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(line.split()[1] for line in status.splitlines() if line.startswith(f"{name}:"))
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the process has been stopped by SIGSTOP."""
+        return self._status("State") == "T"
+
     def wait_until_stopped(self) -> None:
-        """Wait until the process has been stopped by SIGSTOP."""
-        self.wait_until("SIGSTOP", lambda: self._status("State") == "T")
+        self.wait_until("SIGSTOP", lambda: self.stopped)
 
     def wait_until_handles(self, number: int) -> None:
         """Wait until the process has a handler for a signal. Before that, Python starts."""

@@ -460,6 +460,30 @@ def test_a_state_with_another_basis_is_refused(form: str, scale: float) -> None:
         DPPCA.from_state(state | {"n_batches": -3})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("L", 1e200), ("L", math.nan), ("L", -math.inf), ("bulk", 1e300), ("bulk", -1.0),
+     ("first_sensitivity", math.inf), ("gain", 0.0), ("gain", 1e200), ("gain", math.nan)],
+)  # fmt: skip
+def test_a_state_with_numbers_that_overflow_is_refused(name: str, value: float) -> None:
+    state = model("gradient").state()
+    broken = state["method"] | {name: [[value]] if name == "L" else value}
+    with in_form("gradient"):
+        DPPCA.from_state(state)
+        with pytest.raises(StateError):
+            DPPCA.from_state(state | {"method": broken})
+
+
+def test_what_a_centre_that_overflows_would_do() -> None:
+    """A length that is not a number clips nothing."""
+    X = np.zeros((100, 4))
+    X[7] = 1e150
+    with np.errstate(all="ignore"):
+        block = next(iter(batch_of(X, max_norm=1e160)._blocks()))
+        form = Gradients(np.eye(4)[:, :1], np.array([[1e200]]))
+        assert np.isnan(form.sq_length(block.sq_norm, form.measure(block))).any()
+
+
 def tampered(W: NDArray[np.float64]) -> NDArray[np.float64]:
     return W * (1 + 4e-10)  # W^T W is off the identity by less than 1e-9
 

@@ -97,8 +97,8 @@ def test_what_is_not_known_is_refused_by_name() -> None:
     state = DPPCA(**PARAMS).state()
     with pytest.raises(StateError, match="`scales` is not known to this version"):
         DPPCA.from_state(state | {"scales": {"learned": [1.0]}})
-    with pytest.raises(StateError, match=r"`config\.horizon` is not known to this version"):
-        DPPCA.from_state(state | {"config": state["config"] | {"horizon": "long"}})
+    with pytest.raises(StateError, match=r"`config\.colour` is not known to this version"):
+        DPPCA.from_state(state | {"config": state["config"] | {"colour": "red"}})
     with pytest.raises(StateError, match="`unit` is 'subject', expected 'record'"):
         DPPCA.from_state(state | {"unit": "subject"})
     with pytest.raises(StateError, match="`version` is 3, expected 2 or 1"):

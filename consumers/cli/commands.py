@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import brokers
 from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..settings import ModelSettings, TopicSettings
+    from ..settings import FileSettings, ModelSettings, TopicSettings
 
 __all__ = ["COMMANDS"]
 
@@ -57,11 +57,14 @@ def _serve(options: argparse.Namespace) -> int:
 
     settings = load(options, Settings)
     cluster = brokers.connect(settings)
-    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
+    # With privacy per subject offsets are secret, and the client's warnings may hold some.
+    set_up_logs(
+        sys.stdout, mask_numbers=settings.unit == "subject", model=settings.model, pid=os.getpid()
+    )
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
-              epsilon=settings.epsilon, delta=settings.delta,
+              epsilon=settings.epsilon, delta=settings.delta, unit=settings.unit,
               private=_private(settings))  # fmt: skip
     if not _private(settings):
         log_event("not_private", level="warning", reason="seed is set: nothing is private")
@@ -93,6 +96,8 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
 
     if settings.method == "paper":
         return "method=paper: no predictions; it needs very large batches"
+    if settings.unit == "subject":
+        return "unit=subject: no predictions"
     expected = plan(
         d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
         batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,
@@ -112,7 +117,7 @@ def _check_config(options: argparse.Namespace) -> int:
     _warn_if_not_private(settings)
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
-            missing = ensure_topics(cluster, settings, create=False)
+            missing = ensure_topics(cluster, settings, create=False, rounds=settings.rounds())
         if missing:
             sys.stdout.write(f"will be created: {', '.join(missing)}\n")
     sys.stdout.write(f"{_planned(settings)}\n")
@@ -196,6 +201,10 @@ def _run(options: argparse.Namespace) -> int:
     from .output import Releases, json_lines
     from .progress import shown_progress
 
+    if settings.unit == "subject":
+        return _run_rounds(options, settings, format)
+    if options.time is not None:
+        return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
     with shown_progress(options.input, quiet=options.quiet) as shown:
         releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
         rows = run_file(
@@ -211,6 +220,29 @@ def _run(options: argparse.Namespace) -> int:
     elif rows.waiting:
         size = settings.batch_size
         sys.stderr.write(f"{rows.waiting} rows were left over: fewer than a batch of {size}\n")
+    return 0
+
+
+def _run_rounds(options: argparse.Namespace, settings: FileSettings, format: Any) -> int:
+    from ..files.rounds import run_rounds
+    from .output import Releases, json_lines
+    from .progress import shown_progress
+
+    if options.time is None:
+        text = "--time must be given with --subject: the column that says when a row is from"
+        return fail(text, EXIT_CONFIGURATION)
+    with shown_progress(options.input, quiet=options.quiet) as shown:
+        releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
+        done = run_rounds(
+            settings, options.input, format, options.time, state=options.state,
+            out=releases or json_lines, progress=shown.progress, new_records=options.new_records,
+        )  # fmt: skip
+    if releases is not None:
+        releases.end()
+    if done.finished:
+        sys.stderr.write("the horizon is reached: this model learns nothing more\n")
+    elif not done.rounds:
+        sys.stderr.write("there were no rows of new rounds in the input\n")
     return 0
 
 
@@ -235,10 +267,11 @@ def _score(options: argparse.Namespace) -> int:
     ensure_scores_topic(cluster, settings, topic)
     rows = settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
     registry = open_registry(settings)
+    start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
     written = run_scoring(
         cluster, CurrentModel(settings.model, options.task), stop=stop, once=options.once,
         output_topic=settings.output_topic, input_topic=settings.input_topic,
-        open_source=lambda: Subscription(config, settings.input_topic, group, settings.start),
+        open_source=lambda: Subscription(config, settings.input_topic, group, start),
         open_target=lambda: MessageProducer(config, topic),
         make_codec=lambda features: make_codec(
             settings.format, features, settings.max_message_bytes, settings.nested, rows, registry

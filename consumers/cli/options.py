@@ -139,6 +139,10 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "--state", type=Path, metavar="FILE", help="file that keeps the state, to resume later"
         )
         parser.add_argument(
+            "--time", metavar="COLUMN",
+            help="with --subject: column with the time of each row, ISO 8601 or seconds since 1970",
+        )  # fmt: skip
+        parser.add_argument(
             "--new-records", action="store_true",
             help="the input holds new records only: skip none of its rows",
         )  # fmt: skip

@@ -28,7 +28,7 @@ from ..protocols import Cluster
 from ..service.loop import Service
 from ..settings import Settings, load_settings
 from . import broker as brokers
-from .generator import ensure_topic, messages, produce
+from .generator import MACHINES, ensure_topic, messages, produce
 
 __all__ = [
     "DemoConfig",
@@ -50,10 +50,16 @@ class DemoConfig:
     flags: Mapping[str, Any]  #: settings of the service
     rate: float  #: records per second
     partitions: int  #: of the input topic
-    change_after: int  #: records after which the fleet changes
+    change_after: int | None  #: records after which the fleet changes; None if it never does
+    machines: int = MACHINES  #: of the fleet
 
     def settings(self) -> Settings:
         return load_settings(self.flags)
+
+    @property
+    def by_device(self) -> bool:
+        """Whether a device is protected, not a record."""
+        return "subject" in self.flags
 
 
 class Deployment(Protocol):
@@ -94,14 +100,19 @@ class ProcessDeployment:
         self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            ensure_topic(self.cluster(), settings.input_topic, config.partitions)
+            ensure_topic(
+                self.cluster(), settings.input_topic, config.partitions,
+                broker_time=config.by_device,
+            )  # fmt: skip
             for shard in range(settings.shards):
                 self._start(f"service-{shard}", [*service_command(), *as_flags(config.flags)])
             self._start("generator", [
                 sys.executable, "-m", "consumers.demo.generator", "--format", "packed",
                 "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
                 "--bootstrap-servers", broker.bootstrap_servers,
-                "--topic", settings.input_topic, "--change-after", str(config.change_after),
+                "--topic", settings.input_topic, "--machines", str(config.machines),
+                *([] if config.change_after is None
+                  else ["--change-after", str(config.change_after)]),
             ])  # fmt: skip
         except BaseException:
             self.close()
@@ -163,7 +174,9 @@ class ThreadDeployment:
         self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
         self._out = (self._folder / "services.log").open("w", encoding="utf-8")
         set_up_logs(self._out, model=settings.model)
-        ensure_topic(self.cluster(), settings.input_topic, config.partitions)
+        ensure_topic(
+            self.cluster(), settings.input_topic, config.partitions, broker_time=config.by_device
+        )
         generator = MemoryCluster(
             self._memory, group="generator", state_topic="", input_topic="",
             output_topic=settings.input_topic,
@@ -171,7 +184,9 @@ class ThreadDeployment:
         rows = settings.rows_per_message
 
         def generate() -> None:
-            records = messages("packed", rows, change_after=config.change_after)
+            records = messages(
+                "packed", rows, change_after=config.change_after, machines=config.machines
+            )
             produce(generator.publish, records, rows=rows, rate=config.rate, stop=self._stop)
 
         def serve() -> None:

@@ -3,6 +3,7 @@
     python -m consumers.demo                   # until Ctrl-C
     python -m consumers.demo --seconds 30      # for a while; or --releases 10
     python -m consumers.demo --no-broker       # on an in-memory broker
+    python -m consumers.demo --unit subject    # privacy of a device, not of a record
 
 A broker is found or started (`consumers.demo.broker`), `consumers.demo.generator` sends records of
 a simulated fleet to it, and `stream-dppca serve` learns from them; each is a process of its own, as
@@ -11,6 +12,10 @@ direction, which no real stream tells, is known from the simulation.
 
 The settings are the defaults: nothing is said about means, units or scales. Half-way (`--change`)
 the fleet changes, and the view shows how the model notices and follows.
+
+With `--unit subject` thousands of devices send a few records each, and everything that one of them
+sends in a round is protected together. Rounds last seconds, so that one can watch; in production
+they last hours.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from rich.text import Text
 
 from ..errors import ClusterError, ConfigurationError
 from ..model.describe import meaning, status_in_words
-from ..settings import PREFIX, ConnectionSettings
+from ..settings import MESSAGE_KEY, PREFIX, ConnectionSettings
 from . import broker as brokers
 from .deployments import (
     DemoConfig,
@@ -44,7 +49,7 @@ from .deployments import (
 from .generator import ROWS_PER_MESSAGE, service_format
 from .history import History
 from .telemetry import FEATURES
-from .view import BAD, LABEL, bars, promise
+from .view import BAD, LABEL, bars, over_time, promise
 from .watch import watch
 
 __all__ = ["main"]
@@ -52,6 +57,10 @@ __all__ = ["main"]
 #: Batches of each shard between two changes of the fleet, in a run without an end.
 CHANGE_BATCHES: Final = 60
 NO_RELEASE: Final = "no release appeared"
+#: With `--unit subject`: devices of the fleet, records per message, and the length of a round.
+DEVICES: Final = 4000
+DEVICE_ROWS: Final = 4
+ROUND: Final = "2s"
 #: Records per message without a broker: few messages, because their places are kept in memory.
 MEMORY_ROWS_PER_MESSAGE: Final = 500
 
@@ -98,12 +107,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "privately, and show it as it is learned.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    parser.add_argument(
+        "--unit", choices=("record", "subject"), default="record",
+        help="whose privacy it is: one record, or everything that a device sends in a round",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, help="duration; without it, until Ctrl-C")
     parser.add_argument("--releases", type=int, help="end after so many releases")
     parser.add_argument("--rate", type=float, default=20_000, help="records per second")
-    parser.add_argument("--batch-size", type=int, default=5_000, help="records per release")
     parser.add_argument(
-        "--epsilon", type=float, default=1.0, help="privacy guarantee of every record"
+        "--batch-size", type=int, default=5_000, help="records per release (devices per round)"
+    )
+    parser.add_argument(
+        "--epsilon", type=float, default=1.0, help="privacy guarantee of every record or device"
     )
     parser.add_argument(
         "--delta", type=float, default=1e-6, help="small probability that epsilon does not cover"
@@ -122,11 +137,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         value = getattr(options, name)
         if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')} must be positive")
+    if options.unit == "subject" and options.change is not None:
+        parser.error("--change is for --unit record: the number of records is secret otherwise")
     return options
 
 
-def _change_after(options: argparse.Namespace) -> int:
-    """Return the number of records after which the fleet changes."""
+def _change_after(options: argparse.Namespace) -> int | None:
+    """Return the number of records after which the fleet changes; None if it never does."""
+    if options.unit == "subject":
+        return None  # a viewer does not know how many records there were
     if options.change is not None:
         return int(options.change)
     half_way = [CHANGE_BATCHES * options.batch_size * options.shards]
@@ -178,19 +197,24 @@ def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, D
 
 def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoConfig:
     """Return what was asked for, with messages of at most `most_rows` records."""
+    by_device = options.unit == "subject"
+    rows = DEVICE_ROWS if by_device else _largest_divisor(options.batch_size, most_rows)
     flags |= {
         "features": FEATURES,
         "epsilon": options.epsilon,
         "delta": options.delta,
         "batch_size": options.batch_size,
         "format": service_format("packed"),
-        "rows_per_message": _largest_divisor(options.batch_size, most_rows),
+        "rows_per_message": rows,
         "shards": options.shards,
         "http_port": 0,
         "partition_refresh_s": 1,
     }
     partitions = max(4, options.shards)
-    return DemoConfig(flags, options.rate, partitions, _change_after(options))
+    if not by_device:
+        return DemoConfig(flags, options.rate, partitions, _change_after(options))
+    flags |= {"subject": MESSAGE_KEY, "round": ROUND, "clock_slack": "500ms"}
+    return DemoConfig(flags, options.rate, partitions, None, machines=DEVICES)
 
 
 def _largest_divisor(number: int, most: int) -> int:
@@ -227,10 +251,11 @@ def _summary(
         if console.is_terminal and release.learned:
             say(bars(release, history.truth(), min(console.width, 100), len(FEATURES)))
         say()
-        say(
-            f"[bold]{history.releases} releases[/bold] from {release.n_seen:,} records; "
-            f"broker: {deployment.broker}"
-        )
+        source = (
+            f"from {release.n_seen:,} records" if release.round is None
+            else f"of rounds, with about {release.subjects or 0:,.0f} devices in the last one"
+        )  # fmt: skip
+        say(f"[bold]{history.releases} releases[/bold] {source}; broker: {deployment.broker}")
         if history.first_s is None:
             say(status_in_words(release))
         else:
@@ -244,6 +269,8 @@ def _summary(
             often = "once" if history.drifts == 1 else f"{history.drifts} times"
             say(f"The model noticed {often} that the fleet had changed.")
         say(Text("promise: ").append_text(promise(release.privacy)))
+        if release.privacy.epsilon_over:
+            say(f"for longer: {over_time(release.privacy)} (in production, rounds last hours)")
         if "your cluster" in deployment.broker:
             names = (settings.input_topic, settings.output_topic, settings.state_topic)
             say(f"left on your cluster: {', '.join(names)}")
@@ -256,6 +283,7 @@ def _summary(
         "delta": f"{settings.delta:g}",
         "batch_size": settings.batch_size,
         "format": "json",
+        **({"subject": "device_id", "round": "24h"} if config.by_device else {}),
     }
     command = [_relative(word) for word in service_command()]
     lines, words = [shlex.join(command)], as_flags(flags)

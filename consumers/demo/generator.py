@@ -35,6 +35,7 @@ from ..settings import ClusterSettings, load_part
 from .telemetry import FEATURES, telemetry
 
 __all__ = [
+    "MACHINES",
     "ROWS_PER_MESSAGE",
     "Format",
     "Send",
@@ -61,6 +62,9 @@ RETENTION: Final = {
     "segment.bytes": str(32 << 20),
 }
 
+#: What a service with privacy per subject needs of its input.
+BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
+
 
 def service_format(format: Format) -> Literal["json", "float32"]:
     """Return the name that the service has for a format."""
@@ -72,8 +76,11 @@ def messages(
     rows: int = ROWS_PER_MESSAGE,
     seed: int | None = None,
     change_after: int | None = None,
+    machines: int = MACHINES,
 ) -> Iterator[list[Message]]:
     """Yield lists of messages without end, each list with `rows` records of one machine.
+
+    The machines take turns, and a message has the name of its machine for a key.
 
     The fleet changes after `change_after` records; see `telemetry`.
 
@@ -88,7 +95,7 @@ def messages(
     """
     blocks = telemetry(seed, rows, change_after)
     for machine, block in zip(itertools.count(), blocks, strict=False):
-        key = f"machine-{machine % MACHINES:02d}".encode()
+        key = f"machine-{machine % machines:02d}".encode()
         if format == "packed":
             yield [Message(key, block.astype("<f4").tobytes())]
         else:
@@ -99,10 +106,13 @@ def messages(
             ]
 
 
-def ensure_topic(cluster: Cluster, topic: str, partitions: int = 4) -> None:
-    """Create the topic if it does not exist."""
+def ensure_topic(
+    cluster: Cluster, topic: str, partitions: int = 4, *, broker_time: bool = False
+) -> None:
+    """Create the topic if it does not exist; `broker_time` lets brokers set the times in it."""
     if cluster.topic(topic) is None:
-        cluster.create_topic(topic, TopicInfo(partitions, RETENTION), -1)
+        configs = {**RETENTION, **(BROKER_TIME if broker_time else {})}
+        cluster.create_topic(topic, TopicInfo(partitions, configs), -1)
 
 
 def produce(
@@ -164,9 +174,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--change-after", type=int, metavar="N",
         help="records after which the fleet changes; without it, never",
     )  # fmt: skip
+    parser.add_argument(
+        "--machines", type=int, default=MACHINES, help="machines of the fleet, which take turns"
+    )
+    parser.add_argument(
+        "--broker-time", action="store_true",
+        help="a topic that is created has LogAppendTime, for a service with privacy per subject",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, help="seed of the simulation, for the same records")
     options = parser.parse_args(arguments)
-    for name in ("partitions", "rate", "rows", "change_after"):
+    for name in ("partitions", "rate", "rows", "change_after", "machines"):
         value = getattr(options, name)
         if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')} must be positive")
@@ -181,7 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             {"bootstrap_servers": options.bootstrap_servers, "input_topic": options.topic},
         )
         config = kafka_config(settings, client_id="stream-dppca-generator")
-        ensure_topic(KafkaCluster(config), options.topic, options.partitions)
+        ensure_topic(
+            KafkaCluster(config), options.topic, options.partitions,
+            broker_time=options.broker_time,
+        )  # fmt: skip
         if options.seconds == 0:
             _say(f"topic {options.topic} exists")
             return 0
@@ -197,8 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "for a service with " + " ".join(f"--{name} {flags[name]}" for name in flags)
         )
         with closing(MessageProducer(config, options.topic)) as producer:
+            records = messages(
+                options.format, rows, options.seed, options.change_after, options.machines
+            )
             sent = produce(
-                producer.send, messages(options.format, rows, options.seed, options.change_after),
+                producer.send, records,
                 rows=rows, rate=options.rate, stop=stop, seconds=options.seconds, tell=_say,
             )  # fmt: skip
     except ServiceError as error:

@@ -8,14 +8,13 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+
+from stream_dppca.arrays import FloatArray
 
 from ..model.releases import PublishedRelease, parse_release
 from .telemetry import backup_is_stronger, true_direction
 
 __all__ = ["History", "Seen", "angle", "direction", "noise_movement"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # the package would take seconds to load
+    from stream_dppca.arrays import FloatArray
 
 __all__ = ["DAY", "FEATURES", "backup_is_stronger", "telemetry", "true_direction"]
-
-FloatArray = NDArray[np.float64]
 
 # name, typical value, typical swing, weight of the traffic, of the backup
 _TABLE: tuple[tuple[str, float, float, float, float], ...] = (

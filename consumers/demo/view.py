@@ -14,10 +14,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from stream_dppca.arrays import FloatArray
+
 from ..model.describe import meaning, status_in_words
 from ..model.releases import Promise, PublishedRelease
 from .deployments import Deployment
-from .history import FloatArray, History, direction
+from .history import History, direction
 from .telemetry import FEATURES
 
 __all__ = ["BAD", "LABEL", "bars", "plain_line", "promise", "screen"]
@@ -87,8 +89,22 @@ def promise(p: Promise) -> Text:
     if not p.private:
         return Text("NOT PRIVATE: the noise came from a seed", style=BAD)
     text = Text(f"ε = {p.epsilon:g}, δ = {p.delta:g}", style="bold")
+    if p.unit == "subject":
+        text.append(f" per device: for all that one sends in {p.scope}", style="not bold")
+        return text
     text.append(f" for every {p.unit} · {p.scope} · {p.adjacency}", style="not bold")
     return text
+
+
+def over_time(p: Promise) -> str:
+    """Return what epsilon is for a device that stays longer."""
+    return ", ".join(
+        f"{time} ε = {epsilon:.3g}" for time, epsilon in (p.epsilon_over or {}).items()
+    )
+
+
+def _devices(release: PublishedRelease) -> str:
+    return f"about {release.subjects or 0:,.0f} devices (noisy)"
 
 
 def screen(history: History, deployment: Deployment, width: int, height: int) -> RenderableType:
@@ -125,8 +141,9 @@ def _head(history: History) -> Table:
     head.add_column(justify="right")
     left = Text()
     if release is not None:
-        left.append(f"batch {release.batch:,}", style="bold")
-        left.append(f" · {release.n_seen:,} records")
+        by_device = release.round is not None
+        left.append(f"{'round' if by_device else 'batch'} {release.batch:,}", style="bold")
+        left.append(f" · {_devices(release) if by_device else f'{release.n_seen:,} records'}")
         if release.sources:
             parts = ", ".join(f"{s.task}: {s.batch:,}" for s in release.sources)
             left.append(f" · shards {parts}", style=LABEL)
@@ -180,6 +197,8 @@ def _facts(history: History, deployment: Deployment, width: int) -> Table:
     if history.current is not None:
         grid.add_row("stream", Text(" · ".join(_stream(history))))
         grid.add_row("promise", promise(history.current.privacy))
+        if history.current.privacy.epsilon_over:
+            grid.add_row("over time", Text(over_time(history.current.privacy)))
     grid.add_row("broker", Text(deployment.broker))
     ports = deployment.ports()
     if ports:
@@ -189,6 +208,10 @@ def _facts(history: History, deployment: Deployment, width: int) -> Table:
 
 
 def _stream(history: History) -> Iterator[str]:
+    if history.current is not None and history.current.round is not None:
+        # Records per second and the lag count records: with privacy per device nobody is told.
+        yield f"{_devices(history.current)} in the round that ended at {history.current.round.end}"
+        return
     rates = history.rates() if history.seen else None
     if rates is not None:
         yield f"{rates[0]:,.0f} records/s · {rates[1]:.1f} releases/s"
@@ -200,7 +223,9 @@ def plain_line(history: History) -> str:
     release = history.current
     if release is None:
         return history.status
-    parts = [f"release {release.batch}", f"{release.n_seen} records"]
+    by_device = release.round is not None
+    seen = _devices(release) if by_device else f"{release.n_seen} records"
+    parts = [f"release {release.batch}", seen]
     words = status_in_words(release)
     if not release.learned:
         return "  ".join([*parts, words])
@@ -208,7 +233,7 @@ def plain_line(history: History) -> str:
     parts.append(f"{_degrees(last.angle)} from the truth")
     if last.moved is not None and last.noise is not None:
         parts.append(f"moved {_degrees(last.moved)} (noise {_degrees(last.noise)})")
-    if history.lag is not None:
+    if history.lag is not None and not by_device:
         parts.append(f"lag {history.lag}")
     loadings = dict(zip(release.features, direction(release).tolist(), strict=True))
     largest = sorted(loadings, key=lambda name: -abs(loadings[name]))[:3]

@@ -6,7 +6,7 @@ import csv
 import difflib
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,14 @@ from ..errors import ConfigurationError
 from ..model.codecs import make_codec
 from .streams import existing_file, opened
 
-__all__ = ["FileFormat", "Rows", "read_blocks"]
+__all__ = [
+    "FileFormat",
+    "Rows",
+    "csv_columns",
+    "line_blocks",
+    "parquet_batches",
+    "read_blocks",
+]
 
 FileFormat = Literal["csv", "jsonl", "parquet", "npy"]
 ROWS: Final = 4096  #: read at once
@@ -47,23 +54,29 @@ def read_blocks(
                 yield rows
 
 
-def _lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+def line_blocks(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """The lines of a stream, many at a time."""
     while lines := stream.readlines(1 << 20):
         yield lines
 
 
 def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
     codec = make_codec("json", features, 1 << 20)
-    for lines in _lines(stream):
+    for lines in line_blocks(stream):
         yield codec.decode(lines)
+
+
+def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
+    """Read the header of a CSV; returns the places of the columns with these names."""
+    header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
+    _require("the CSV", header, names)
+    return [header.index(name) for name in names]
 
 
 def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
     """One line, one row: a quote that is not closed must not swallow the lines after it."""
-    header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
-    _require("the CSV", header, features)
-    columns = [header.index(name) for name in features]
-    for lines in _lines(stream):
+    columns = csv_columns(stream, features)
+    for lines in line_blocks(stream):
         rows = np.empty((len(lines), len(features)))
         for i, line in enumerate(lines):
             try:
@@ -116,6 +129,17 @@ def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[Ro
 def _parquet(
     source: str, features: Sequence[str], share: Callable[[float], None]
 ) -> Iterator[Rows]:
+    for columns in parquet_batches(source, features, share):
+        rows = np.empty((len(columns[0]), len(features)))
+        for j, column in enumerate(columns):
+            rows[:, j] = [number(value) for value in column]
+        yield rows
+
+
+def parquet_batches(
+    source: str, names: Sequence[str], share: Callable[[float], None] = lambda share: None
+) -> Iterator[list[list[Any]]]:
+    """The columns of a Parquet file with these names, many rows at a time."""
     try:
         pa = importlib.import_module("pyarrow")
         pq = importlib.import_module("pyarrow.parquet")
@@ -123,15 +147,29 @@ def _parquet(
         raise ConfigurationError("parquet needs pyarrow: pip install pyarrow") from None
     try:
         file = pq.ParquetFile(existing_file(source))
-        _require(source, file.schema_arrow.names, features)
+        _require(source, file.schema_arrow.names, names)
         read, total = 0, max(1, file.metadata.num_rows)
-        for batch in file.iter_batches(ROWS, columns=list(features)):
-            rows = np.empty((batch.num_rows, len(features)))
-            for j, name in enumerate(features):
-                column = batch.column(batch.schema.get_field_index(name))
-                rows[:, j] = [number(value) for value in column.to_pylist()]
+        for batch in file.iter_batches(ROWS, columns=list(names)):
             read += batch.num_rows
             share(read / total)
-            yield rows
+            yield [_cells(batch.column(batch.schema.get_field_index(name))) for name in names]
     except (pa.ArrowException, OSError):  # their texts may quote the file
         raise ConfigurationError(f"{source} is not a Parquet file, or a damaged one") from None
+
+
+def _cells(column: Any) -> list[Any]:
+    """The values of a column; None for what Python cannot hold, such as a date in the year 300000.
+
+    `to_pylist` would raise for the whole column.
+    """
+    try:
+        return list(column.to_pylist())
+    except Exception:  # whatever a cell does wrong, it is a null, and the others are not
+
+        def cell(scalar: Any) -> Any:
+            try:
+                return scalar.as_py()
+            except Exception:
+                return None
+
+        return [cell(scalar) for scalar in column]

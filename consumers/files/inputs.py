@@ -35,7 +35,7 @@ class InputRecord:
         Rows per batch.
     earlier
         Inputs that the state has used before this one. If this one turns out to be one of them, it
-        is refused.
+        is refused. A state of version 1 knows them by name only, so the name decides.
     resumed
         The same input as far as it was used, if it comes again. The rows that were used are passed
         over, and are refused if they are not the same.
@@ -50,6 +50,13 @@ class InputRecord:
     ) -> None:
         self._name, self._batch_size = name, batch_size
         self._earlier, self._resumed = tuple(earlier), resumed
+        for used in self._earlier:
+            if used.name == name and not used.digest:
+                raise StateRefused(
+                    f"a state of version 1 has used {used.rows} rows of {name}, and does not say "
+                    "which: whether these are others cannot be told. If they are, give the input "
+                    "another name."
+                )
         known = [*earlier, *([resumed] if resumed is not None else [])]
         self._key = known[-1].key if known else secrets.token_hex(DIGEST_BYTES)
         self._hash = hashlib.blake2b(key=bytes.fromhex(self._key), digest_size=DIGEST_BYTES)

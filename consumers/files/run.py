@@ -18,12 +18,12 @@ from .. import crashpoints
 from ..errors import StateRefused
 from ..model.learner import Learner, finish_batch
 from ..model.states import ModelIdentity, SlotRule, StateRecord, UsedInput, decode_state
-from ..settings import FileSettings
+from ..settings import FileSettings, RoundRule
 from .blocks import FileFormat, read_blocks
 from .inputs import InputRecord
 from .store import NoState, StateFile
 
-__all__ = ["Counted", "run_file"]
+__all__ = ["Counted", "how_far", "identity_of", "run_file"]
 
 
 class Counted(NamedTuple):
@@ -61,7 +61,7 @@ def run_file(
         refusal = f"--state {state} cannot be read: is it a state that `run` has written?"
         history = [decode_state(value, refusal) for value in store.load()]
         last = history[-1] if history else None
-        identity = _identity(settings, last, state, new_records)
+        identity = identity_of(settings, last, state, new_records)
         learner = Learner(identity, settings.estimator(), history)
         record = _input_record(settings.input_topic, learner, last, new_records)
         if learner.current is not None:
@@ -86,13 +86,17 @@ def run_file(
         crashpoints.reach("closing")
         return Counted(read, filled)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_far(store, settings, new_records)) from None
+        raise KeyboardInterrupt(how_far(store, settings, new_records)) from None
     finally:
         store.close()
 
 
-def _identity(
-    settings: FileSettings, last: StateRecord | None, path: Path | None, new_records: bool
+def identity_of(
+    settings: FileSettings,
+    last: StateRecord | None,
+    path: Path | None,
+    new_records: bool,
+    rounds: RoundRule | None = None,
 ) -> ModelIdentity:
     """Whose state it is. After the first input, names follow the state where they may."""
     model, name = settings.model, settings.input_topic
@@ -111,6 +115,11 @@ def _identity(
                 f"--state {path} is of model {last.model}, not {model}. Go back to the old name, "
                 "or give the new model another state."
             )
+    if rounds is not None:
+        return ModelIdentity(
+            model=model, task=0, shards=1, input=name, slots=SlotRule("rounds"), unit="subject",
+            rounds=rounds,
+        )  # fmt: skip
     return ModelIdentity(model=model, task=0, shards=1, input=name, slots=SlotRule("rows"))
 
 
@@ -118,16 +127,17 @@ def _input_record(
     name: str, learner: Learner, last: StateRecord | None, new_records: bool
 ) -> InputRecord:
     """The record of this input: new, or the last one again."""
-    inputs = () if last is None else last.inputs
-    if last is None or new_records:
-        return InputRecord(name, learner.batch_size, earlier=inputs)
+    if last is None:
+        return InputRecord(name, learner.batch_size)
+    inputs = last.inputs
     if not inputs:  # a state of version 1: all that is known is how many rows were used
-        rows = learner.positions.get(0, 0)
-        return InputRecord(name, learner.batch_size, resumed=UsedInput.of_version_1(name, rows))
+        inputs = (UsedInput.of_version_1(last.input, learner.positions.get(0, 0)),)
+    if new_records:
+        return InputRecord(name, learner.batch_size, earlier=inputs)
     return InputRecord(name, learner.batch_size, earlier=inputs[:-1], resumed=inputs[-1])
 
 
-def _how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:
+def how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:
     """Says how far a run came that was interrupted, and what to do now."""
     states = store.load()
     if not isinstance(store, StateFile):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Sequence
@@ -43,13 +44,14 @@ class StateFile(NoState):
 
     def __init__(self, path: Path, out: Callable[[bytes], None]) -> None:
         super().__init__(out)
-        self._path = path
+        # Through links: the file itself is replaced, and locked under one name whatever leads here.
+        self._path = path = path.resolve()
         if path.is_dir():
             raise ConfigurationError(f"--state must be a file: {path} is a folder")
         if not path.parent.is_dir():
             raise ConfigurationError(f"--state must be in a folder: there is no {path.parent}")
         try:
-            self._lock = _open_private(path.with_name(path.name + ".lock"))
+            self._lock = _open_private(path.with_name(path.name + ".lock"), 0)
         except OSError as error:
             raise ConfigurationError(
                 f"--state must be a file that can be written: {path} ({error.strerror})"
@@ -61,14 +63,20 @@ class StateFile(NoState):
             raise Fenced(f"another process works with {path}") from None
 
     def load(self) -> list[bytes]:
-        return [self._path.read_bytes()] if self._path.exists() else []
+        if not self._path.exists():
+            return []
+        with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            with contextlib.suppress(PermissionError):  # not ours: the next commit replaces it
+                os.fchmod(file.fileno(), MODE)
+            return [file.read()]
 
     def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
         # The messages are durable already. Were they printed after the new state is in place, a
         # crash in between would lose them.
         self.publish(messages, {})
         part = self._path.with_name(self._path.name + ".part")
-        with os.fdopen(_open_private(part), "wb") as file:
+        part.unlink(missing_ok=True)  # of a run that was killed here, or somebody's link
+        with os.fdopen(_open_private(part, os.O_EXCL), "wb") as file:
             file.write(batches[-1].state)
             file.flush()
             os.fsync(file.fileno())
@@ -86,8 +94,8 @@ class StateFile(NoState):
             self._lock = -1
 
 
-def _open_private(path: Path) -> int:
-    """Open an empty file that only its owner can read, whoever created it with whatever mode."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
+def _open_private(path: Path, flags: int) -> int:
+    """Open a file that only its owner can read, whoever created it with whatever mode; no link."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, MODE)
     os.fchmod(file, MODE)
     return file

@@ -40,6 +40,11 @@ class KafkaCluster:
                     raise ClusterError(f"topic {name!r}: {error.__name__}")
         return None
 
+    def timestamp_type(self, topic: str) -> str | None:
+        with translated_errors(), self._admin() as admin:
+            found = _topic_configs(admin, topic, "all") or {}
+        return found.get("message.timestamp.type")
+
     def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
         made = {
             "num_partitions": info.partitions,
@@ -70,13 +75,13 @@ class KafkaCluster:
         with translated_errors():
             return KafkaOffsets(self.config, topic)
 
-    def reader(self, topic: str) -> Reader:
+    def reader(self, topic: str, *, stamped: bool = False) -> Reader:
         with translated_errors():
             if self.config.librdkafka is None:
-                return KafkaReader(self.config, topic)
+                return KafkaReader(self.config, topic, stamped=stamped)
             from .confluent import ConfluentReader
 
-            return ConfluentReader(self.config, topic)
+            return ConfluentReader(self.config, topic, stamped=stamped)
 
     def ledger(self, task: int, claim: Claim) -> KafkaLedger:
         with translated_errors():
@@ -112,11 +117,11 @@ class KafkaCluster:
         pass
 
 
-def _topic_configs(admin: Any, name: str) -> dict[str, str] | None:
-    """The settings that differ from the cluster's; None if we may not see them."""
+def _topic_configs(admin: Any, name: str, which: str = "modified") -> dict[str, str] | None:
+    """The settings that differ from the cluster's, or "all"; None if we may not see them."""
     try:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
-        found = admin.describe_configs([resource], config_filter="modified")
+        found = admin.describe_configs([resource], config_filter=which)
         return {key: str(entry["value"]) for key, entry in found["topic"][name].items()}
     except (kafka_errors.KafkaError, LookupError):
         return None

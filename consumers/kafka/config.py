@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["MAX_RECORD_BYTES", "KafkaConfig"]
+__all__ = ["MAX_RECORD_BYTES", "READ_ROWS", "KafkaConfig"]
 
 #: Largest message on the state and output topics, and the largest that is sent to them. A state
 #: grows with the square of the number of features: 2 MB with 300 of them, 24 MB with 1023.
 MAX_RECORD_BYTES: Final = 32 << 20
+#: Rows that one read of the input may bring, so that messages of many rows do not fill the memory.
+READ_ROWS: Final = 1 << 16
 
 
 @dataclass(frozen=True)

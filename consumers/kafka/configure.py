@@ -10,7 +10,7 @@ from ..formats import REGISTERED_FORMATS
 from ..protocols import SchemaSource
 from ..settings import ClusterSettings, ConnectionSettings
 from ..settings.connection import reveal
-from .config import KafkaConfig
+from .config import READ_ROWS, KafkaConfig
 
 __all__ = ["kafka_config", "open_registry"]
 
@@ -34,6 +34,9 @@ def kafka_config(settings: ClusterSettings, client_id: str = "") -> KafkaConfig:
         The name that brokers see; by default it follows from the name of the model.
     """
     client_id = client_id or f"stream-dppca-{settings.model}"
+    fetch = {name: getattr(settings, name) for name in _FETCH}
+    messages = max(1, READ_ROWS // settings.rows_per_message)
+    fetch["max_poll_records"] = min(settings.max_poll_records, messages)
     return KafkaConfig(
         connection=_kafka_python(settings, client_id),
         group=settings.group,
@@ -43,7 +46,7 @@ def kafka_config(settings: ClusterSettings, client_id: str = "") -> KafkaConfig:
         session_timeout_s=settings.session_timeout_s,
         request_timeout_s=settings.request_timeout_s,
         transaction_timeout_s=settings.transaction_timeout_s,
-        fetch={name: getattr(settings, name) for name in _FETCH},
+        fetch=fetch,
         librdkafka=_librdkafka(settings, client_id) if settings.reader == "confluent" else None,
     )
 

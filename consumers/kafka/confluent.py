@@ -11,7 +11,13 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from ..errors import ClusterError, OffsetsGone
 from ..protocols import Chunk
@@ -43,8 +49,9 @@ class ConfluentReader(KafkaOffsets):
     """Which partitions there are and where they end, kafka-python says; their messages come from
     here."""
 
-    def __init__(self, config: KafkaConfig, topic: str) -> None:
+    def __init__(self, config: KafkaConfig, topic: str, *, stamped: bool = False) -> None:
         super().__init__(config, topic)
+        self._stamped = stamped
         fetch = config.fetch
         self._most = int(fetch.get("max_poll_records", 5000))
         self._at: dict[int, int] = {}
@@ -93,11 +100,17 @@ class ConfluentReader(KafkaOffsets):
             raise ClusterError(f"librdkafka: {error.args[0].name()}") from error
         found: dict[int, tuple[list[int], list[bytes | None]]] = {}
         message: Any  # its types do not know that a message that was read has a place
+        stamps: dict[int, tuple[list[int | None], list[bytes | None]]] = {}
         for message in messages:
             if message.error() is not None:
                 self._note(message)
                 continue
             partition = message.partition()
+            if self._stamped:
+                times, keys = stamps.setdefault(partition, ([], []))
+                kind, time_ms = message.timestamp()
+                times.append(time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None)
+                keys.append(message.key())
             if partition not in found:
                 found[partition] = [], []
             offsets, values = found[partition]
@@ -105,7 +118,9 @@ class ConfluentReader(KafkaOffsets):
             values.append(message.value())
         for partition, (offsets, _) in found.items():
             self._pass(partition, offsets[-1] + 1)
-        return [Chunk(partition, *both) for partition, both in found.items()]
+        return [
+            Chunk(partition, *both, *stamps.get(partition, ())) for partition, both in found.items()
+        ]
 
     def _note(self, message: Any) -> None:
         """What came instead of a message. Whoever catches what is raised assigns anew, so messages

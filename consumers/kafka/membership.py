@@ -141,11 +141,14 @@ class KafkaMembership:
     def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """The offsets that the group has committed; ask after fencing.
 
-        Fencing ends the transactions of every earlier owner before it returns, so what the group
-        has committed by then is final. Offsets in a transaction that is still open are not waited
-        for: after a crash of a broker, offsets were seen to stay in one for minutes after the
-        transaction had ended, and an owner that waits for them never starts. The next transaction
-        of the owner ends that one, too.
+        Fencing ends the transactions of every earlier owner before it returns, but the group may
+        show the offsets of such a transaction a little later. So the answer may be behind the last
+        state, and is never ahead of what was committed. That is enough for what it is asked for: to
+        notice that states are lost. Where to resume, the state alone says.
+
+        Offsets in a transaction that is still open are not waited for: after a crash of a broker,
+        offsets were seen to stay in one for minutes after the transaction had ended, and an owner
+        that waits for them never starts.
         """
         timeout_ms = int(self._config.request_timeout_s * 1000)
         with translated_errors():

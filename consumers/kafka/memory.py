@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from .. import crashpoints
 from ..errors import Fenced, OffsetsGone, Unavailable
@@ -31,6 +31,7 @@ class _Entry:
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
     status: Literal["open", "committed", "aborted", "removed"] = "committed"
+    time_ms: int = 0  #: at which it was appended, or as its sender says (CreateTime)
 
 
 @dataclass
@@ -50,6 +51,10 @@ class _Partition:
 class _Topic:
     partitions: list[_Partition]
     configs: Mapping[str, str]
+
+    @property
+    def timestamp_type(self) -> str:
+        return self.configs.get("message.timestamp.type", "CreateTime")
 
 
 @dataclass
@@ -90,6 +95,7 @@ class MemoryBroker:
         self.epochs: dict[str, int] = {}
         self.open: dict[str, list[_Entry]] = {}
         self.next_member = 0
+        self.clock: Callable[[], float] = time.time  #: in seconds
         #: Called with "before" and "after" the end of each transaction; may raise.
         self.on_commit: Callable[[str], None] = lambda moment: None
 
@@ -100,9 +106,11 @@ class MemoryBroker:
         partition: int = 0,
         key: bytes | None = None,
         headers: tuple[tuple[str, bytes], ...] = (),
+        status: Literal["open", "committed"] = "committed",
     ) -> None:
         with self.changed:
-            self._topic(topic).partitions[partition].entries.append(_Entry(key, value, headers))
+            entry = _Entry(key, value, headers, status, int(self.clock() * 1000))
+            self._topic(topic).partitions[partition].entries.append(entry)
             self.changed.notify_all()
 
     def create(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
@@ -161,6 +169,10 @@ class MemoryCluster:
             topic = self.broker.topics.get(name)
             return None if topic is None else TopicInfo(len(topic.partitions), topic.configs)
 
+    def timestamp_type(self, topic: str) -> str | None:
+        with self.broker.changed:
+            return self.broker._topic(topic).timestamp_type
+
     def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
         self.broker.create(name, info.partitions, info.configs)
 
@@ -170,8 +182,8 @@ class MemoryCluster:
     def offsets(self, topic: str) -> MemoryReader:
         return MemoryReader(self, topic)
 
-    def reader(self, topic: str) -> MemoryReader:
-        return MemoryReader(self, topic)
+    def reader(self, topic: str, *, stamped: bool = False) -> MemoryReader:
+        return MemoryReader(self, topic, stamped=stamped)
 
     def ledger(self, task: int, claim: Claim) -> MemoryLedger:
         return MemoryLedger(self, task, claim)
@@ -236,8 +248,9 @@ class MemoryMembership:
 
 
 class MemoryReader:
-    def __init__(self, cluster: MemoryCluster, topic: str) -> None:
+    def __init__(self, cluster: MemoryCluster, topic: str, *, stamped: bool = False) -> None:
         self._cluster, self._broker, self._topic = cluster, cluster.broker, topic
+        self._stamped = stamped
         self._at: dict[int, int] = {}
         self._paused: frozenset[int] = frozenset()
         self._turn = 0
@@ -253,6 +266,11 @@ class MemoryReader:
 
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
         return {p: end for p, (_, end) in self.bounds(partitions).items()}
+
+    def cuts(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
+        with self._broker.changed:
+            made = self._broker._topic(self._topic).partitions
+            return {p: _cut(made[p], time_ms) for p in partitions}
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         self._at = dict(offsets)
@@ -297,14 +315,30 @@ class MemoryReader:
                     values.append(entry.value)
                 self._at[p] = offset + 1
             if offsets:
-                chunks.append(Chunk(p, offsets, values))
+                chunks.append(Chunk(p, offsets, values, *self._stamps(p, offsets)))
         return chunks
+
+    def _stamps(self, partition: int, offsets: Sequence[int]) -> tuple[Sequence[Any], ...]:
+        if not self._stamped:
+            return ()
+        topic = self._broker._topic(self._topic)
+        entries = [topic.partitions[partition].entries[offset] for offset in offsets]
+        by_broker = topic.timestamp_type == "LogAppendTime"
+        times = [entry.time_ms if by_broker else None for entry in entries]
+        return times, [entry.key for entry in entries]
 
     def positions(self) -> dict[int, int]:
         return dict(self._at)
 
     def close(self) -> None:
         self._at = {}
+
+
+def _cut(partition: _Partition, time_ms: int) -> int:
+    for offset in range(partition.first, len(partition.entries)):
+        if partition.entries[offset].time_ms >= time_ms:
+            return offset
+    return len(partition.entries)
 
 
 class MemoryLedger:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
@@ -17,6 +17,9 @@ from .config import KafkaConfig
 
 __all__ = ["KafkaOffsets", "KafkaReader"]
 
+#: The type of a timestamp that the broker has set, in the protocol.
+LOG_APPEND_TIME: Final = 1
+
 
 class KafkaOffsets:
     """Says which partitions a topic has, and where they begin and end."""
@@ -24,6 +27,7 @@ class KafkaOffsets:
     def __init__(self, config: KafkaConfig, topic: str, **options: Any) -> None:
         self._config, self._topic, self._options = config, topic, options
         self._opened: Any = None
+        self._opened_uncommitted: Any = None
         self._admin: Any = None
 
     @property
@@ -61,9 +65,25 @@ class KafkaOffsets:
             found = self._consumer.end_offsets(asked)
             return {tp.partition: end for tp, end in found.items()}
 
+    def cuts(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
+        if not partitions:
+            return {}
+        with translated_errors():
+            if self._opened_uncommitted is None:
+                self._opened_uncommitted = KafkaConsumer(
+                    **{**self._config.consumer, "isolation_level": "read_uncommitted"}
+                )
+            asked = [TopicPartition(self._topic, p) for p in partitions]
+            # The ends first: what comes after them may already be of a later round.
+            ends = self._opened_uncommitted.end_offsets(asked)
+            found = self._opened_uncommitted.offsets_for_times(dict.fromkeys(asked, time_ms))
+        at = {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in asked}
+        return {tp.partition: offset for tp, offset in at.items()}
+
     def close(self) -> None:
-        if self._opened is not None:
-            close_client(self._opened)
+        for consumer in (self._opened, self._opened_uncommitted):
+            if consumer is not None:
+                close_client(consumer)
         if self._admin is not None:
             with contextlib.suppress(Exception):
                 self._admin.close()
@@ -72,8 +92,9 @@ class KafkaOffsets:
 class KafkaReader(KafkaOffsets):
     """Reads chosen partitions."""
 
-    def __init__(self, config: KafkaConfig, topic: str) -> None:
+    def __init__(self, config: KafkaConfig, topic: str, *, stamped: bool = False) -> None:
         super().__init__(config, topic, **config.fetch)
+        self._stamped = stamped
         self._consumer  # noqa: B018  # connect now, so that an error comes here
 
     def assign(self, offsets: Mapping[int, int]) -> None:
@@ -95,6 +116,8 @@ class KafkaReader(KafkaOffsets):
     def read(self, timeout_s: float) -> list[Chunk]:
         with translated_errors():
             polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        if self._stamped:
+            return [_stamped(tp.partition, messages) for tp, messages in polled.items() if messages]
         return [
             Chunk(
                 partition.partition,
@@ -109,3 +132,13 @@ class KafkaReader(KafkaOffsets):
         with translated_errors():
             at = {tp.partition: self._consumer.position(tp) for tp in self._consumer.assignment()}
         return {p: offset or 0 for p, offset in at.items()}
+
+
+def _stamped(partition: int, messages: Sequence[Any]) -> Chunk:
+    return Chunk(
+        partition,
+        [message.offset for message in messages],
+        [message.value for message in messages],
+        [m.timestamp if m.timestamp_type == LOG_APPEND_TIME else None for m in messages],
+        [message.key for message in messages],
+    )

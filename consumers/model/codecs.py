@@ -13,6 +13,10 @@ nothing of it is ever raised, logged or counted.
 | `json-array` | an array of d numbers in the order of the features | 1 |
 | `float32`, `float64` | packed little-endian rows, one after another | 0 or more |
 | `avro`, `protobuf` | the id of its schema, then what it says (`registered.py`) | 1 |
+
+With privacy per subject each row also has the id of its subject (`make_subject_codec`): the key of
+its message, or a member of the JSON object that is a text or a number. A row without an id
+is given as one of None, and counts for nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import importlib
 import operator
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, get_args
 
 import msgspec
@@ -30,13 +35,25 @@ from numpy.typing import NDArray
 from ..errors import ConfigurationError
 from ..formats import PACKED_FORMATS, Format
 from ..protocols import SchemaSource
+from ..settings import MESSAGE_KEY
 
-__all__ = ["FORMATS", "Codec", "Format", "make_codec"]
+__all__ = [
+    "FORMATS",
+    "Codec",
+    "Format",
+    "Subject",
+    "SubjectCodec",
+    "make_codec",
+    "make_member_parser",
+    "make_subject_codec",
+]
 
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 
 Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
+#: The id of a subject, as it was sent.
+Subject = bytes | str | int | float | None
 
 
 class Codec(Protocol):
@@ -47,6 +64,14 @@ class Codec(Protocol):
 
     def decode(self, values: Values) -> Rows:
         """Rows of the messages, in order: `rows_per_message` for each."""
+        ...
+
+
+class SubjectCodec(Protocol):
+    """Decodes messages of one format into rows, and says whose they are."""
+
+    def decode(self, values: Values, keys: Values) -> tuple[Rows, list[Subject]]:
+        """Rows of the messages, in order, and the id of the subject of each."""
         ...
 
 
@@ -126,6 +151,69 @@ def _registered(
     return RegisteredCodec(width, max_bytes, registry, lambda s: reader(s, tree, width))
 
 
+def make_subject_codec(
+    format: Format,
+    features: Sequence[str],
+    max_bytes: int,
+    nested: bool = True,
+    rows_per_message: int | None = None,
+    registry: SchemaSource | None = None,
+    *,
+    subject: str,
+    records: int,
+) -> SubjectCodec:
+    """Make the codec of a format for privacy per subject.
+
+    Parameters
+    ----------
+    format, features, max_bytes, nested, rows_per_message, registry
+        See `make_codec`.
+    subject
+        The member of a JSON object that holds the id, or `@key` for the key of the message.
+    records
+        How many rows of a subject count. A packed message has one subject, so of one message no
+        more than these are decoded.
+    """
+    codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
+    if subject == MESSAGE_KEY:
+        if isinstance(codec, _Packed):
+            codec = codec.keeping(records)
+        return _KeyedMessages(codec)
+    if format != "json":
+        raise ConfigurationError(f"`subject` must be {MESSAGE_KEY} with format {format}.")
+    return _JsonOfSubjects(features, max_bytes, nested, subject)
+
+
+def make_member_parser(
+    name: str, nested: bool = True
+) -> Callable[[bytes], str | int | float | None]:
+    """Make a function that finds one member of a JSON object: a text, a number, or None."""
+    tree: dict[str, Any] = {}
+    path = name.split(".") if nested else [name]
+    get = _careful_getter([_plant(tree, path, name)])
+    _as_id(tree, path)
+    parse = msgspec.json.Decoder(_struct(tree)).decode
+
+    def find(value: bytes) -> Any:
+        with suppress(Exception):
+            return get(parse(value))[0]
+        return None
+
+    return find
+
+
+class _KeyedMessages:
+    """The key of a message says whose rows it holds."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def decode(self, values: Values, keys: Values) -> tuple[Rows, list[Subject]]:
+        per_message = self._codec.rows_per_message
+        ids: list[Subject] = [key for key in keys for _ in range(per_message)]
+        return self._codec.decode(values), ids
+
+
 class _Json:
     """Decodes one row per message, written straight into one array."""
 
@@ -197,6 +285,50 @@ class _JsonObjects(_Json):
         super().__init__(len(features), max_bytes, parse, values, _careful_getter(paths))
 
 
+class _JsonOfSubjects:
+    """JSON objects of which one member is the id of the subject."""
+
+    def __init__(self, features: Sequence[str], max_bytes: int, nested: bool, subject: str) -> None:
+        tree: dict[str, Any] = {}
+        paths = [
+            _plant(tree, name.split(".") if nested else [name], name)
+            for name in (*features, subject)
+        ]
+        _as_id(tree, subject.split(".") if nested else [subject])
+        self._parse = msgspec.json.Decoder(_struct(tree)).decode
+        # As in `_JsonObjects`: all members at once, the id last.
+        flat = not any("." in path for path in paths)
+        self._members = msgspec.structs.astuple if flat else _getter(paths)
+        self._careful = _careful_getter(paths)
+        self._max_bytes, self._width = max_bytes, len(features)
+        self._row = struct.Struct(f"={len(features)}d")
+
+    def decode(self, values: Values, keys: Values) -> tuple[Rows, list[Subject]]:
+        rows = np.full((len(values), self._width), np.nan)
+        memory = rows.data.cast("B") if len(values) else memoryview(bytearray())
+        ids: list[Subject] = [None] * len(values)
+        parse, members, limit = self._parse, self._members, self._max_bytes
+        pack, stride = self._row.pack_into, self._row.size
+        for i, value in enumerate(values):
+            try:
+                if len(value) <= limit:  # type: ignore[arg-type]  # None raises: a null
+                    *numbers, who = members(parse(value))  # type: ignore[arg-type]
+                    pack(memory, i * stride, *numbers)
+                    ids[i] = who
+            except Exception:  # whatever a message does wrong, it is a null, or nobody's
+                ids[i] = self._decode_partly(memory, i * stride, value)
+        return rows, ids
+
+    def _decode_partly(self, memory: memoryview, at: int, value: bytes | None) -> Subject:
+        """Write a row in which some features are null; returns whose it is, None if that is not
+        known. A row of which nothing can be used stays null."""
+        who: Subject = None
+        with suppress(Exception):
+            *numbers, who = self._careful(self._parse(value))  # type: ignore[arg-type]
+            self._row.pack_into(memory, at, *(np.nan if x is None else x for x in numbers))
+        return who
+
+
 def _getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float | None]]:
     get: Callable[[Any], Any] = operator.attrgetter(*paths)
     return get if len(paths) > 1 else lambda x: (get(x),)
@@ -231,12 +363,19 @@ def _plant(tree: dict[str, Any], path: Sequence[str], feature: str) -> str:
     return ".".join(fields)
 
 
+class _Id:
+    """Marks the place of the id among the members."""
+
+
+def _as_id(tree: dict[str, Any], path: Sequence[str]) -> None:
+    for member in path[:-1]:
+        tree = tree[member]
+    tree[path[-1]] = _Id
+
+
 def _struct(tree: dict[str, Any]) -> type[msgspec.Struct]:
     """A struct type whose field f0, f1, ... is the first, second, ... member of the tree."""
-    fields = [
-        (f"f{i}", (float if below is None else _struct(below)) | None, None)
-        for i, below in enumerate(tree.values())
-    ]
+    fields = [(f"f{i}", _leaf_type(below) | None, None) for i, below in enumerate(tree.values())]
     names = {f"f{i}": member for i, member in enumerate(tree)}
     try:
         return msgspec.defstruct("Object", fields, rename=names, gc=False)
@@ -246,19 +385,42 @@ def _struct(tree: dict[str, Any]) -> type[msgspec.Struct]:
         ) from None
 
 
+def _leaf_type(below: Any) -> Any:
+    if below is _Id:
+        return str | int | float
+    return float if below is None else _struct(below)
+
+
 class _Packed:
-    def __init__(self, width: int, dtype: str, max_bytes: int, rows_per_message: int) -> None:
+    """Packed rows, of which the first `rows_per_message` are kept.
+
+    Parameters
+    ----------
+    full
+        How many rows a message should hold; the same number, unless only some are kept.
+    """
+
+    def __init__(
+        self, width: int, dtype: str, max_bytes: int, rows_per_message: int, full: int | None = None
+    ) -> None:
         self.rows_per_message = rows_per_message
+        self._full = rows_per_message if full is None else full
         self._width, self._dtype, self._max_bytes = width, np.dtype(dtype), max_bytes
         self._row_bytes = width * self._dtype.itemsize
 
+    def keeping(self, rows: int) -> _Packed:
+        """The same codec, keeping no more than so many rows of a message."""
+        most = min(rows, self.rows_per_message)
+        return _Packed(self._width, self._dtype.str, self._max_bytes, most, self._full)
+
     def decode(self, values: Values) -> Rows:
         per_message, width = self.rows_per_message, self._width
-        full = per_message * self._row_bytes
+        full = self._full * self._row_bytes
         if full <= self._max_bytes and all(v is not None and len(v) == full for v in values):
             joined = b"".join(values)  # type: ignore[arg-type]  # as it should be: one copy of all
-            packed = np.frombuffer(joined, self._dtype).reshape(len(values) * per_message, width)
-            return _as_float64(packed)
+            packed = np.frombuffer(joined, self._dtype).reshape(len(values), self._full, width)
+            kept = packed if per_message == self._full else packed[:, :per_message]
+            return _as_float64(kept.reshape(len(values) * per_message, width))
         rows = np.full((len(values) * per_message, width), np.nan)
         for i, value in enumerate(values):
             count = min(self._count(value), per_message)

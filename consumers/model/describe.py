@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..protocols import Message
-from .releases import Component, PublishedRelease, parse_release
+from .releases import Component, Promise, PublishedRelease, parse_release
 
-__all__ = ["current_release", "describe", "meaning", "status_in_words"]
+__all__ = ["current_release", "describe", "meaning", "promise_in_words", "status_in_words"]
 
 WIDTH = 24
 
@@ -58,17 +58,34 @@ def describe(release: PublishedRelease, top: int = 0) -> str:
     """Several lines, without colour."""
     p = release.privacy
     lines = [
-        f"model {release.model}, task {release.task} of {release.shards}, batch {release.batch}, "
-        f"{release.n_seen} slots",
-        f"({p.epsilon:g}, {p.delta:g})-differentially private, {p.adjacency} {p.unit}, {p.scope}"
-        if p.private
-        else "NOT PRIVATE: made with a seed",
+        f"model {release.model}, task {release.task} of {release.shards}, {_extent(release)}",
+        *(promise_in_words(p) if p.private else ["NOT PRIVATE: made with a seed"]),
     ]
     lines += [words for words in (status_in_words(release), meaning(release)) if words]
     for j, component in enumerate(release.components):
         lines += ["", f"component {j}{_facts(component)}"]
         lines += _table(release, component, top)
     return "\n".join(lines)
+
+
+def promise_in_words(promise: Promise) -> list[str]:
+    """Return what is promised, in one line; two for subjects, whose epsilon grows with time."""
+    pair = f"({promise.epsilon:g}, {promise.delta:g})-differentially private"
+    if promise.unit != "subject":
+        return [f"{pair}, {promise.adjacency} {promise.unit}, {promise.scope}"]
+    over = (f"{time} {epsilon:.3g}" for time, epsilon in (promise.epsilon_over or {}).items())
+    return [
+        f"{pair} for everything that one subject (by {promise.subject}) sends in {promise.scope}",
+        f"epsilon over longer times: {', '.join(over)}",
+    ]
+
+
+def _extent(release: PublishedRelease) -> str:
+    """What a release is about: so many slots, or a stretch of time and a noisy number."""
+    if release.round is None:
+        return f"batch {release.batch}, {release.n_seen} slots"
+    text = f"round {release.batch}, from {release.round.start} to {release.round.end}"
+    return text if release.subjects is None else f"{text}, about {release.subjects:.0f} subjects"
 
 
 def meaning(release: PublishedRelease, most: int = 4) -> str:

@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_dppca import Release
+
 from .. import crashpoints
 from ..errors import StateRefused
 from ..protocols import FinishedBatch, Message, Positions, Store
-from .releases import make_release, release_message
+from .codecs import Subject
+from .releases import PublishedRelease, make_release, release_message
 from .states import (
     VERSION,
     ModelIdentity,
@@ -60,6 +63,7 @@ class Learner:
             check_state(record, identity)
         check_history(history)
         self.positions: Positions = {}  #: after the last batch
+        self.last_round: int | None = None  #: with privacy per subject
         self.current: Message | None = None  #: the release of the last batch
         if not history:
             self._estimator = make_estimator(parameters)
@@ -69,6 +73,7 @@ class Learner:
         if self._estimator.n_batches != last.batch:
             raise StateRefused(f"the state of batch {last.batch} holds another batch's estimator")
         self.positions = last.next_positions()
+        self.last_round = last.last_round
         self.current = last.release.message()
 
     @property
@@ -98,17 +103,49 @@ class Learner:
         """
         if len(rows) != self.batch_size:
             raise ValueError(f"`rows` must have length {self.batch_size}. Found {len(rows)}.")
-        estimator, identity = self._estimator, self._identity
+        estimator = self._estimator
         estimator.learn_array(rows)
         crashpoints.reach("batch_full")
         release = estimator.last_release
         if release is None:
             raise RuntimeError("a full batch has no release")
-        published = make_release(
+        return self._finished(release, self._published(release), positions, inputs)
+
+    def add(self, rows: NDArray[np.floating[Any]], subjects: Sequence[Subject]) -> None:
+        """Add rows to the current round, with the subject of each. They are in memory only."""
+        self._estimator.learn_array(rows, subjects=subjects)
+
+    def close_round(
+        self, number: int, positions: Positions, inputs: Sequence[UsedInput] = ()
+    ) -> FinishedBatch:
+        """Learn from all that was added to a round, which may be nothing.
+
+        The time of the release is the end of the round: when it was made may depend on how many
+        records there were.
+        """
+        release = self._estimator.close_round()
+        crashpoints.reach("batch_full")
+        self.last_round = number
+        return self._finished(release, self._published(release), positions, inputs)
+
+    def _published(self, release: Release) -> PublishedRelease:
+        estimator, identity = self._estimator, self._identity
+        return make_release(
             release, model=identity.model, task=identity.task, shards=identity.shards,
             features=[str(name) for name in estimator.features],
             warm_up_left=estimator.warm_up_left,
+            places=estimator.batch_size, rounds=identity.rounds, round=self.last_round,
         )  # fmt: skip
+
+    def _finished(
+        self,
+        release: Release,
+        published: PublishedRelease,
+        positions: Positions,
+        inputs: Sequence[UsedInput],
+    ) -> FinishedBatch:
+        """Everything that is kept of the batch that this release is about."""
+        identity = self._identity
         message = release_message(published)
         state = StateRecord(
             version=VERSION,
@@ -119,11 +156,13 @@ class Learner:
             batch=release.batch,
             writer=uuid.uuid4().hex,
             positions={str(p): offset for p, offset in sorted(positions.items())},
-            estimator=estimator.state(),
+            estimator=self._estimator.state(),
             release=StoredMessage.of(message),
             slots=identity.slots,
             unit=identity.unit,
             inputs=tuple(inputs),
+            rounds=identity.rounds,
+            last_round=self.last_round,
         )
         return FinishedBatch(
             number=release.batch,

@@ -42,7 +42,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from stream_dppca.arrays import FloatArray
 
 from ..protocols import Cluster, Message
 from .releases import (
@@ -55,8 +56,6 @@ from .releases import (
 )
 
 __all__ = ["Merger", "latest_releases", "merge_releases", "merged_message"]
-
-FloatArray = NDArray[np.float64]
 
 
 def latest_releases(messages: Iterable[Message], model: str) -> dict[int, PublishedRelease]:
@@ -113,16 +112,24 @@ def merge_releases(releases: Sequence[PublishedRelease]) -> PublishedRelease:
         skipped=not shards,
         reason=None if shards else "no shard has learned anything yet",
         sources=tuple(Source(task=int(r.task), batch=r.batch, n_seen=r.n_seen) for r in releases),
+        round=max((r.round for r in releases if r.round), key=lambda r: r.end, default=None),
+        subjects=_total([r.subjects for r in releases]),
         privacy=privacy,
         **known,
     )
+
+
+def _total(subjects: Sequence[float | None]) -> float | None:
+    """The noisy number of subjects of all shards, which have none in common."""
+    known = [n for n in subjects if n is not None]
+    return sum(known) if known else None
 
 
 @dataclass(frozen=True, eq=False)
 class _Shard:
     """What a release says about raw records."""
 
-    n: int
+    n: float
     mean: FloatArray  #: a
     deviation: FloatArray  #: S
     low: FloatArray  #: values below are clamped
@@ -148,9 +155,10 @@ class _Shard:
             for w in release.components
         ]
         spread, ratio, ratio_sd = np.array(numbers, dtype=np.float64).T  # None becomes NaN
-        return cls(
-            release.n_seen, c + s * m, s * r, c - reach, c + reach, W, spread, ratio, ratio_sd
-        )
+        # With privacy per subject all shards have as many places; the noisy number of subjects
+        # tells how many are taken.
+        n = release.n_seen if release.subjects is None else max(release.subjects, 1.0)
+        return cls(n, c + s * m, s * r, c - reach, c + reach, W, spread, ratio, ratio_sd)
 
     def rest(self) -> float:
         """The variance in each other direction on average; NaN if it is not known."""

@@ -24,15 +24,17 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stream_dppca import Release
-from stream_dppca.release import Status
+from stream_dppca.release import PrivacyStatement, Status, SubjectStatement
 
 from ..protocols import Message
+from ..settings import RoundRule
 
 __all__ = [
     "SCHEMA_FILE",
     "Component",
     "Promise",
     "PublishedRelease",
+    "Round",
     "Source",
     "key_of",
     "make_release",
@@ -43,6 +45,12 @@ __all__ = [
 
 SCHEMA_FILE: Final = Path(__file__).parent / "schemas" / "release-v2.json"
 EVENT_TYPE: Final = "stream-dppca.release.v2"
+DAY_MS: Final = 86_400_000
+
+#: Fields that only releases with privacy per subject have.
+_OF_SUBJECTS: Final[Any] = {
+    "round": True, "subjects": True, "privacy": {"subject": True, "epsilon_over": True},
+}  # fmt: skip
 
 #: Numbers by the name of their feature.
 ByFeature = dict[str, float]
@@ -79,6 +87,13 @@ class Source(_Model):
     n_seen: int
 
 
+class Round(_Model):
+    """The stretch of time that a release is about."""
+
+    start: str = Field(description="Its beginning, in UTC.")
+    end: str = Field(description="Its end, which is not in it.")
+
+
 class Promise(_Model):
     """What is promised, so that it can be read without the code."""
 
@@ -89,6 +104,15 @@ class Promise(_Model):
     scope: str = Field(description="What the guarantee covers.")
     method: str
     private: bool = Field(description="False if the noise came from a seed: nobody is protected.")
+    subject: str | None = Field(
+        default=None,
+        description="With unit=subject: the field that says whose record it is, or @key.",
+    )
+    epsilon_over: dict[str, float] | None = Field(
+        default=None,
+        description="With unit=subject: epsilon, at the same delta, for all that a subject sends "
+        "in so many days.",
+    )
 
 
 class PublishedRelease(_Model):
@@ -111,7 +135,16 @@ class PublishedRelease(_Model):
     )
     shards: int
     batch: int = Field(description="1, 2, ...; of a merged release the sum of its sources'.")
-    n_seen: int = Field(description="Slots consumed up to this release, nulls included.")
+    n_seen: int = Field(
+        description="Slots consumed up to this release, nulls included; with unit=subject the "
+        "places of all rounds, taken or not."
+    )
+    round: Round | None = Field(
+        default=None, description="With unit=subject: the round that this release is about."
+    )
+    subjects: float | None = Field(
+        default=None, description="With unit=subject: a noisy number of subjects in the round."
+    )
     warm_up_left: int = Field(
         default=0, description="Batches that the warm-up still takes, as far as is known."
     )
@@ -169,8 +202,17 @@ def make_release(
     shards: int,
     features: Sequence[str],
     warm_up_left: int = 0,
+    places: int = 0,
+    rounds: RoundRule | None = None,
+    round: int | None = None,
 ) -> PublishedRelease:
-    """A task's release with its labels."""
+    """A task's release with its labels.
+
+    Parameters
+    ----------
+    places, rounds, round
+        With privacy per subject: places per round, the rule of the rounds, and which one it is.
+    """
 
     def by_feature(values: Sequence[float] | None) -> ByFeature | None:
         return None if values is None else dict(zip(features, values, strict=True))
@@ -189,7 +231,9 @@ def make_release(
         task=task,
         shards=shards,
         batch=release.batch,
-        n_seen=release.n_seen,
+        n_seen=release.batch * places if release.n_seen is None else release.n_seen,
+        round=None if rounds is None or round is None else _round(rounds, round),
+        subjects=release.subjects,
         warm_up_left=warm_up_left,
         features=tuple(features),
         components=tuple(
@@ -212,8 +256,32 @@ def make_release(
         sigma=release.sigma,
         skipped=release.skipped,
         reason=release.reason,
-        privacy=Promise(**release.privacy.model_dump()),
+        privacy=_promise(release.privacy, rounds),
     )
+
+
+def _promise(said: PrivacyStatement | SubjectStatement, rounds: RoundRule | None) -> Promise:
+    """The statement of a release; of rounds, with their durations."""
+    fields = said.model_dump()
+    if rounds is not None and isinstance(said, SubjectStatement):
+        fields["scope"] = rounds.scope()
+        fields["epsilon_over"] = {
+            "1 day" if days == 1 else f"{days} days": said.epsilon_over_rounds(
+                -(-days * DAY_MS // rounds.length_ms)
+            )
+            for days in (1, 7, 30, 365)
+        }
+        if said.horizon is not None:
+            fields["epsilon_over"]["the whole horizon"] = said.epsilon_over_rounds(said.horizon)
+    return Promise(**fields)
+
+
+def _round(rounds: RoundRule, number: int) -> Round:
+    def text(ms: int) -> str:
+        when = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
+        return when.isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
+
+    return Round(start=text(rounds.start_ms(number)), end=text(rounds.end_ms(number)))
 
 
 def key_of(model: str, task: int | str) -> bytes:
@@ -225,11 +293,14 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
     """The release as a message: canonical JSON with CloudEvents headers (binary mode).
 
     Its time is rounded down to the second: how long a batch took, to the millisecond, may depend
-    on its records.
+    on its records. The time of a release of a round is the end of the round. A merged release has
+    none. It is not stored before it is published, but made anew by whoever publishes it, and must
+    then be the same message.
     """
-    value = json.dumps(
-        release.model_dump(mode="json"), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    ).encode()
+    fields = release.model_dump(mode="json", exclude=_OF_SUBJECTS if release.round is None else {})
+    value = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    if release.round is not None:
+        now = datetime.datetime.fromisoformat(release.round.end)
     time = (now or datetime.datetime.now(datetime.UTC)).isoformat(timespec="seconds")
     numbers = "-".join(str(s.batch) for s in release.sources) or str(release.batch)
     headers = {
@@ -239,8 +310,9 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
         "ce_source": f"/stream-dppca/{release.model}",
         "ce_subject": str(release.task),
         "ce_id": f"{release.model}/{release.task}/{numbers}",
-        "ce_time": time,
     }
+    if release.task != "merged":
+        headers["ce_time"] = time
     return Message(
         key=key_of(release.model, release.task),
         value=value,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ from stream_dppca.noise import make_noise
 
 from ..errors import StateRefused
 from ..protocols import Message
+from ..settings import RoundRule
+from ..settings.durations import duration_text
 
 __all__ = [
     "ModelIdentity",
@@ -66,6 +68,7 @@ class SlotRule(msgspec.Struct, frozen=True):
 
     - `offsets`: one offset of a partition is `rows_per_message` slots (`consumers.service.plan`).
     - `rows`: one row of a file is one slot.
+    - `rounds`: a subject has one place in a round (`RoundRule` says which rounds there are).
     """
 
     rule: str
@@ -107,6 +110,8 @@ class StateRecord(msgspec.Struct, frozen=True):
     slots: SlotRule | None = None  #: None in version 1
     unit: str = "record"  #: whose privacy the guarantee is about
     inputs: tuple[UsedInput, ...] = ()  #: of files, in the order of their use
+    rounds: RoundRule | None = None  #: with privacy per subject
+    last_round: int | None = None  #: the last one that was released
 
     def next_positions(self) -> dict[int, int]:
         return {int(partition): offset for partition, offset in self.positions.items()}
@@ -172,6 +177,7 @@ class ModelIdentity:
     input: str
     slots: SlotRule
     unit: str = "record"
+    rounds: RoundRule | None = None
 
 
 def check_state(record: StateRecord, identity: ModelIdentity) -> None:
@@ -185,6 +191,7 @@ def check_state(record: StateRecord, identity: ModelIdentity) -> None:
         ("unit", record.unit, identity.unit),
         ("slot rule", found_slots.rule, slots.rule),
         ("rows_per_message", found_slots.rows_per_message, slots.rows_per_message),
+        *_round_rules(record.rounds, identity.rounds),
     ):
         if found != wanted:
             raise StateRefused(
@@ -192,6 +199,19 @@ def check_state(record: StateRecord, identity: ModelIdentity) -> None:
                 "has used must not be used again: go back to the old setting, or give the new "
                 "model its own name, group and state topic, and start='latest'."
             )
+
+
+def _round_rules(
+    found: RoundRule | None, wanted: RoundRule | None
+) -> Iterator[tuple[str, object, object]]:
+    """What must be alike of the rounds of a state and of the settings."""
+    if found is None or wanted is None:  # the unit says so already
+        return
+    yield "subject", found.subject, wanted.subject
+    yield "clock", found.clock, wanted.clock
+    yield "round", duration_text(found.length_ms), duration_text(wanted.length_ms)
+    yield "period", found.period, wanted.period
+    yield "horizon", found.horizon, wanted.horizon
 
 
 def check_history(records: Sequence[StateRecord]) -> None:
@@ -203,6 +223,8 @@ def check_history(records: Sequence[StateRecord]) -> None:
     for before, after in itertools.pairwise(records):
         earlier, later = before.next_positions(), after.next_positions()
         forward = all(p in later and later[p] >= earlier[p] for p in earlier)
+        if before.last_round is not None and after.last_round is not None:
+            forward = forward and after.last_round - before.last_round == after.batch - before.batch
         if after.batch <= before.batch or not forward:
             raise StateRefused(
                 f"the state topic has forked: batch {after.batch} follows batch {before.batch}. "

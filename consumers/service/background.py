@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+
+from ..errors import Unavailable
 
 __all__ = ["Background"]
 
@@ -12,16 +15,20 @@ class Background:
     """Runs work in a thread of its own. What the work raises comes out where it is waited for.
 
     The thread does not keep the process alive: work that never ends cannot keep it from leaving.
+    Work that takes too long has failed for whoever waits for it. kafka-python waits without a limit
+    for the end of a transaction, and if a node of the cluster goes at the wrong moment, for ever.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, limit_s: float) -> None:
+        self._name, self._limit_s = name, limit_s
         self._thread: threading.Thread | None = None
+        self._due = 0.0
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> None:
         """Wait for what was started before, then start this."""
         self.wait()
+        self._due = time.monotonic() + self._limit_s
         self._thread = threading.Thread(
             target=self._run, args=(work,), name=self._name, daemon=True
         )
@@ -40,8 +47,11 @@ class Background:
     def wait(self, timeout_s: float | None = None) -> None:
         """Until the work is over, or the time; raises what the work has raised."""
         if self._thread is not None:
-            self._thread.join(timeout_s)
+            left = max(self._due - time.monotonic(), 0.0)
+            self._thread.join(left if timeout_s is None else min(left, timeout_s))
             if self._thread.is_alive():
+                if time.monotonic() >= self._due:
+                    raise Unavailable(f"{self._name} took longer than {self._limit_s:g} s")
                 return
             self._thread = None
         if self._error is not None:  # for good: nothing may follow what has failed

@@ -16,14 +16,15 @@ from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
 from ..kafka.configure import open_registry
-from ..model.codecs import make_codec
+from ..model.codecs import make_codec, make_subject_codec
 from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up
 from ..protocols import Claim, Cluster, Membership
 from ..settings import Settings
 from .http import HttpServer
 from .metrics import Metrics
-from .task import Task, TaskConfig
+from .round_task import RoundTask
+from .task import RoundConfig, Task, TaskConfig
 from .topics import ensure_topics
 from .watchdog import Watchdog
 
@@ -41,6 +42,9 @@ BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 def task_config(settings: Settings) -> TaskConfig:
     """The settings as tasks need them."""
+    rows_per_message = (
+        settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
+    )
     return TaskConfig(
         model=settings.model,
         shards=settings.shards,
@@ -53,14 +57,26 @@ def task_config(settings: Settings) -> TaskConfig:
             settings.features,
             settings.max_message_bytes,
             settings.nested,
-            settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None,
+            rows_per_message,
             open_registry(settings),
         ),
-        start=settings.start,
+        start="latest" if settings.start == "latest" else "earliest",
         plan_interval_s=settings.plan_interval_ms / 1000,
         refresh_s=settings.partition_refresh_s,
         stall_s=settings.stall_timeout_s,
+        rounds=_round_config(settings, rows_per_message),
     )
+
+
+def _round_config(settings: Settings, rows_per_message: int | None) -> RoundConfig | None:
+    rule = settings.rounds()
+    if rule is None:
+        return None
+    codec = make_subject_codec(
+        settings.format, settings.features, settings.max_message_bytes, settings.nested,
+        rows_per_message, open_registry(settings), subject=rule.subject, records=settings.records,
+    )  # fmt: skip
+    return RoundConfig(rule, codec, settings.first_round, slack_ms=settings.clock_slack)
 
 
 class Service:
@@ -75,7 +91,9 @@ class Service:
         self._cluster = cluster
         self._config = task_config(settings)
         # Refuse before anything is made on the cluster.
-        self._config.offsets_per_batch(make_estimator(self._config.estimator).batch_size)
+        places = make_estimator(self._config.estimator).batch_size
+        if self._config.rounds is None:
+            self._config.offsets_per_batch(places)
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None
@@ -138,7 +156,7 @@ class Service:
         warming.start()
         while not self.stop.is_set():
             try:
-                ensure_topics(self._cluster, self.settings)
+                ensure_topics(self._cluster, self.settings, rounds=self.settings.rounds())
                 while warming.is_alive() and not self.stop.is_set():
                     warming.join(0.1)
                 self._membership = self._cluster.join()
@@ -237,7 +255,8 @@ class Service:
         if self._membership is None:
             return
         log_event("task_starting", task=number)
-        self._tasks[number] = Task(
+        kind = Task if self._config.rounds is None else RoundTask
+        self._tasks[number] = kind(
             number, self._cluster, self._membership, claim, self._config, self.metrics
         )
         self.metrics.tasks.set(len(self._tasks))

@@ -2,6 +2,10 @@
 
 All figures are safe to show: slots, batches, offsets, times, published values. The number of bad or
 clipped records is a fact about records that no noise covers, so it is not counted anywhere.
+
+**With unit=subject this is not so.** How many records there are is then as secret as what is in
+them, and some of these figures count records exactly. `/metrics` is then inside the trust boundary;
+the help of each such metric says so.
 """
 
 from __future__ import annotations
@@ -34,7 +38,10 @@ class Definition(NamedTuple):
 
 DEFINITIONS: Final[dict[str, Definition]] = {
     "dppca_slots_total": Definition(
-        "counter", "Slots taken by this process, nulls included.", (),
+        "counter",
+        "Slots taken by this process, nulls included. With unit=subject rows read: exact, so for "
+        "trusted readers only.",
+        (),
         "Flat while the lag grows: the service is stuck; see dppca_loop_age_seconds.",
     ),
     "dppca_batches_total": Definition(
@@ -43,12 +50,14 @@ DEFINITIONS: Final[dict[str, Definition]] = {
     ),
     "dppca_published_timestamp_seconds": Definition(
         "gauge", "When the newest release was published.", ("task",),
-        "Older than a batch takes: see the lag and the logs.",
+        "Older than a batch takes: see the lag and the logs. Older than a round: an open "
+        "transaction on the input may hold it up.",
     ),
     "dppca_lag_messages": Definition(
         "gauge",
         "Messages in the input that are in no batch yet, as of the last look, every "
-        "partition_refresh_s.",
+        "partition_refresh_s. With unit=subject at the end of each round: exact, so for trusted "
+        "readers only.",
         ("task",),
         "Growing: more shards, larger packed messages, or a faster format.",
     ),
@@ -57,7 +66,10 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "Not what the topic has: look for partitions_added in the logs.",
     ),
     "dppca_offsets_lost_total": Definition(
-        "counter", "Offsets that retention removed before they were read.", (),
+        "counter",
+        "Offsets that retention removed before they were read. With unit=subject: exact, so for "
+        "trusted readers only.",
+        (),
         "Moving: the service is slower than retention; keep records longer or add shards.",
     ),
     "dppca_tasks": Definition(

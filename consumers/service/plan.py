@@ -1,15 +1,21 @@
 """Decides which offsets share a batch, from public numbers alone.
 
-A *sample* is what a topic says of its partitions at one moment: the first offset and the end of
-each. The plan is a function of earlier positions and of samples, in order; nothing in it depends
-on the content or the size of a message, or on how long it took to read one. So the records that
-share a batch, and the slot of each, are the same whatever any one of them holds.
+A *sample* is what a topic says of its partitions at one moment: the end of each. The plan is a
+function of earlier positions and of samples, in order; nothing in it depends on the content or the
+size of a message, or on how long it took to read one. So the records that share a batch, and the
+slot of each, are the same whatever any one of them holds.
+
+Nor does the plan depend on where a partition begins. Retention moves that, and retention is a
+matter of sizes: it deletes what exceeds `retention.bytes`, in segments that are cut by size. So
+offsets that are gone are planned like all others, and leave nulls. Only batches of which nothing at
+all is left are passed over, which changes no other batch.
 
 1. `whole_batches`: the offsets that a sample adds to the plan, as many as fill whole batches.
-2. `split_batch`: the first batch of these, and the rest.
-3. `places`: where each offset stands in its batch.
+2. `split_removed`: the batches at their start of which nothing is left, and the rest.
+3. `split_batch`: the first batch of the rest.
+4. `places`: where each offset stands in its batch.
 
-The first two divide a number of offsets among the partitions in proportion to what each has to
+All but the last divide a number of offsets among the partitions in proportion to what each has to
 offer, so that partitions advance together in time, and a partition with nothing new does not hold
 up others.
 """
@@ -22,9 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..protocols import Bounds
-
-__all__ = ["Range", "apportion", "places", "split_batch", "whole_batches"]
+__all__ = ["Range", "apportion", "places", "split_batch", "split_removed", "whole_batches"]
 
 #: Over how many of its own offsets a record may be moved when partitions are mixed: enough that
 #: neighbours are as good as drawn at random, few beside any batch.
@@ -65,20 +69,17 @@ def apportion(counts: Sequence[int], total: int) -> list[int]:
     return shares
 
 
-def whole_batches(
-    positions: Mapping[int, int], sample: Mapping[int, Bounds], size: int
-) -> list[Range]:
+def whole_batches(positions: Mapping[int, int], ends: Mapping[int, int], size: int) -> list[Range]:
     """Offsets that a sample adds to the plan: as many as fill whole batches of `size` offsets.
 
-    A partition whose position lies before its first offset begins at that offset: retention has
-    removed what was between. One that ends before its position offers nothing.
+    A partition that ends before its position offers nothing.
 
     Parameters
     ----------
     positions
         For each partition, the offset up to which it is planned.
-    sample
-        The bounds of these partitions at one moment; partitions without a position are ignored.
+    ends
+        The ends of these partitions at one moment; partitions without a position are ignored.
     size
         Offsets per batch.
 
@@ -90,17 +91,16 @@ def whole_batches(
 
     Examples
     --------
-    >>> whole_batches({0: 0, 1: 5}, {0: Bounds(0, 12), 1: Bounds(0, 9)}, 5)
+    >>> whole_batches({0: 0, 1: 5}, {0: 12, 1: 9}, 5)
     [Range(partition=0, start=0, end=11), Range(partition=1, start=5, end=9)]
-    >>> whole_batches({0: 0, 1: 5}, {0: Bounds(0, 3), 1: Bounds(0, 6)}, 5)
+    >>> whole_batches({0: 0, 1: 5}, {0: 3, 1: 6}, 5)
     []
     """
-    offered = []
-    for partition in sorted(positions.keys() & sample.keys()):
-        first, end = sample[partition]
-        start = max(positions[partition], first)
-        if end > start:
-            offered.append(Range(partition, start, end))
+    offered = [
+        Range(p, positions[p], ends[p])
+        for p in sorted(positions.keys() & ends.keys())
+        if ends[p] > positions[p]
+    ]
     lengths = [end - start for _, start, end in offered]
     return _take(offered, sum(lengths) // size * size)[0]
 
@@ -115,6 +115,39 @@ def split_batch(ranges: Sequence[Range], size: int) -> tuple[list[Range], list[R
      [Range(partition=0, start=3, end=6), Range(partition=1, start=7, end=9)])
     """
     return _take(ranges, size)
+
+
+def split_removed(
+    ranges: Sequence[Range], first: Mapping[int, int], size: int
+) -> tuple[list[Range], list[Range]]:
+    """Splits batches off the start of which nothing is left; returns their offsets, and the rest.
+
+    The rest has the batches that it would have if nothing were gone: a batch of which a single
+    offset is left stays whole.
+
+    Parameters
+    ----------
+    ranges
+        Whole batches of `size` offsets.
+    first
+        For each partition, the first offset that can still be read.
+
+    Examples
+    --------
+    >>> split_removed([Range(0, 0, 20)], {0: 12}, 5)
+    ([Range(partition=0, start=0, end=10)], [Range(partition=0, start=10, end=20)])
+    >>> split_removed([Range(0, 0, 6), Range(1, 5, 9)], {0: 6, 1: 6}, 5)
+    ([], [Range(partition=0, start=0, end=6), Range(partition=1, start=5, end=9)])
+    """
+    rest = list(ranges)
+    while rest:
+        batch, after = split_batch(rest, size)
+        if any(end > first[p] for p, _, end in batch):
+            break
+        rest = after
+    starts = {p: start for p, start, _ in rest}
+    removed = [Range(p, start, starts.get(p, end)) for p, start, end in ranges]
+    return [r for r in removed if r.end > r.start], rest
 
 
 def _take(ranges: Sequence[Range], total: int) -> tuple[list[Range], list[Range]]:

@@ -20,7 +20,7 @@ from ..errors import ClusterError, StateRefused
 from ..events import log_event
 from ..protocols import Bounds, Positions, TopicOffsets
 from .metrics import Metrics
-from .plan import Range, split_batch, whole_batches
+from .plan import Range, split_batch, split_removed, whole_batches
 
 __all__ = ["PlannedBatch", "Planner", "refuse_truncated"]
 
@@ -40,6 +40,7 @@ class _Stretch:
     """What one sample adds to the plan: whole batches."""
 
     before: dict[int, int]
+    removed: list[Range]  #: batches at its start of which nothing is left
     ranges: list[Range]
 
 
@@ -74,7 +75,6 @@ class Planner:
         self._offsets, self._topic, self._metrics = offsets, topic, metrics
         self._task, self._shards, self._size = task, shards, size
         self._interval_s, self._refresh_s, self._patience_s = interval_s, refresh_s, patience_s
-        self._asking = threading.Lock()  # the client serves one thread at a time
         self._changed = threading.Condition()
         self._first: dict[int, int] = {}  # of each partition, as of the last refresh
         self._planned: dict[int, int] = {}  # up to which offset, by all samples so far
@@ -89,33 +89,34 @@ class Planner:
 
     def share(self) -> list[int]:
         """The partitions of this task that exist now."""
-        with self._asking:
-            found = self._offsets.partitions()
+        found = self._offsets.partitions()
         return sorted(p for p in found if p % self._shards == self._task)
 
     def begin(self, positions: Positions, new: Literal["earliest", "latest"]) -> dict[int, int]:
-        """Resume at these positions; partitions that are not among them begin as `new` says.
+        """Resume at these positions; without any, all partitions begin as `new` says.
+
+        A partition that is not among the positions of a model was added since, and nothing of it
+        has been used: it begins at offset 0, whatever retention has left of it.
 
         Takes the first sample, and refuses a topic that was truncated or created anew. Returns the
         offset at which to read each partition.
         """
         share = self.share()
-        bounds = self.bounds(share)
+        bounds = self._offsets.bounds(share)
         for p, at in positions.items():
             if p not in bounds or at > bounds[p].end:
                 refuse_truncated(self._topic, p, at, bounds[p].end if p in bounds else 0)
         self._planned = dict(positions)
         for p, (first, end) in bounds.items():
             if p not in positions:
-                self._planned[p] = end if new == "latest" else first
+                self._planned[p] = 0 if positions else end if new == "latest" else first
         self._positions = dict(self._planned)
-        begin = {p: max(at, bounds[p].first) for p, at in self._planned.items()}
         self._refresh_at = time.monotonic() + self._refresh_s
         self._keep(bounds)
-        return begin
+        return dict(self._positions)
 
     def start(self) -> None:
-        """Start the clock."""
+        """Start the clock. From here on the client of the planner belongs to its thread."""
         self._thread.start()
 
     # Samples
@@ -141,30 +142,26 @@ class Planner:
         """
         now = time.monotonic()
         if now < self._refresh_at:
-            with self._asking:
-                ends = self._offsets.ends(sorted(self._planned))
+            ends = self._offsets.ends(sorted(self._planned))
             self._keep({p: Bounds(self._first[p], end) for p, end in ends.items()})
             return
         self._refresh_at = now + self._refresh_s
         new = [p for p in self.share() if p not in self._planned]
-        bounds = self.bounds(sorted([*self._planned, *new]))
+        bounds = self._offsets.bounds(sorted([*self._planned, *new]))
         if new:
             log_event("partitions_added", task=self._task, partitions=new)
-            self._planned |= {p: bounds[p].first for p in new}
+            self._planned |= dict.fromkeys(new, 0)
         self._keep(bounds)
         self._show_lag(bounds)
 
-    def bounds(self, partitions: list[int]) -> dict[int, Bounds]:
-        """Ask where partitions begin and end now."""
-        with self._asking:
-            return self._offsets.bounds(partitions)
-
     def _keep(self, bounds: dict[int, Bounds]) -> None:
         self._first = {p: first for p, (first, _) in bounds.items()}
-        ranges = whole_batches(self._planned, bounds, self._size)
+        ends = {p: end for p, (_, end) in bounds.items()}
+        ranges = whole_batches(self._planned, ends, self._size)
         if ranges:
+            removed, rest = split_removed(ranges, self._first, self._size)
             with self._changed:
-                self._stretches.append(_Stretch(dict(self._planned), ranges))
+                self._stretches.append(_Stretch(dict(self._planned), removed, rest))
                 self._planned |= {p: end for p, _, end in ranges}
                 self._changed.notify_all()
 
@@ -190,26 +187,22 @@ class Planner:
                 f"the ends of {self._topic!r} could not be read for {self._patience_s:g} s"
             ) from failing[1]
         with self._changed:
-            if not self._stretches:
-                return None
-            stretch = self._stretches[0]
-            if stretch.before:
-                self._begin_stretch(stretch)
-            ranges, stretch.ranges = split_batch(stretch.ranges, self._size)
-            if not stretch.ranges:
+            while self._stretches:
+                stretch = self._stretches[0]
+                if stretch.before:
+                    self._begin_stretch(stretch)
+                if stretch.ranges:
+                    ranges, stretch.ranges = split_batch(stretch.ranges, self._size)
+                    self._positions |= {p: end for p, _, end in ranges}
+                    return PlannedBatch(tuple(ranges), dict(self._positions))
                 self._stretches.popleft()
-            self._positions |= {p: end for p, _, end in ranges}
-            return PlannedBatch(tuple(ranges), dict(self._positions))
+            return None
 
     def _begin_stretch(self, stretch: _Stretch) -> None:
-        """Take over new partitions, and say what retention removed before it was planned."""
+        """Take over new partitions, and pass over batches of which nothing is left."""
         self._positions |= stretch.before
-        for p, start, _ in stretch.ranges:
-            lost = start - stretch.before[p]
-            if lost:
-                log_event("offsets_lost", level="warning", topic=self._topic, partition=p,
-                          offset=stretch.before[p], resumed_at=start)  # fmt: skip
-                self._metrics.offsets_lost.inc(lost)
+        self._positions |= {p: end for p, _, end in stretch.removed}
+        self._metrics.offsets_lost.inc(sum(end - start for _, start, end in stretch.removed))
         stretch.before = {}
 
     def close(self) -> None:

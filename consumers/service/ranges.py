@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from stream_dppca.arrays import FloatArray, IntArray
 
 from ..errors import ClusterError, OffsetsGone
 from ..events import log_event
 from ..model.codecs import Codec
-from ..protocols import Bounds, Chunk, Reader
+from ..protocols import Chunk, Reader
 from .metrics import Metrics
 from .plan import Range, places
 from .planner import refuse_truncated
@@ -33,13 +34,11 @@ AHEAD_ROWS: Final = 1 << 16
 #: Time between questions for the positions of the reader, while messages come.
 ASK_SECONDS: Final = 0.05
 
-FloatArray = NDArray[np.float64]
-
 
 class _Piece(NamedTuple):
     """Decoded messages of one partition, in order."""
 
-    offsets: NDArray[np.int64]
+    offsets: IntArray
     rows: FloatArray  #: messages x rows per message x features
 
     def cut(self, start: int, end: int) -> _Piece:
@@ -60,7 +59,6 @@ class RangeReader:
         width: int,
         size: int,
         stall_s: float,
-        bounds: Callable[[list[int]], dict[int, Bounds]],
     ) -> None:
         """
         Parameters
@@ -71,13 +69,11 @@ class RangeReader:
             Offsets per batch.
         stall_s
             How long a read may wait for planned messages before it fails.
-        bounds
-            Says where partitions begin and end now.
         """
         self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
         self._shape = size, codec.rows_per_message, width
         self._most_ahead = max(size, AHEAD_ROWS // codec.rows_per_message)
-        self._stall_s, self._bounds = stall_s, bounds
+        self._stall_s = stall_s
         self._reached: dict[int, int] = {}  # the offset up to which each partition was read
         self._ahead: dict[int, deque[_Piece]] = {}
         self._n_ahead = 0
@@ -87,7 +83,7 @@ class RangeReader:
         # The current batch: its rows, the ranges that are not complete, and where they stand.
         self._rows: FloatArray | None = None
         self._open: dict[int, Range] = {}
-        self._places: dict[int, NDArray[np.int64]] = {}
+        self._places: dict[int, IntArray] = {}
 
     def begin(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""
@@ -215,7 +211,7 @@ class RangeReader:
 
     def _pass_removed(self) -> None:
         """Resume at the first offsets there are: what is gone leaves nulls."""
-        for p, (first, end) in self._bounds(sorted(self._reached)).items():
+        for p, (first, end) in self._reader.bounds(sorted(self._reached)).items():
             at = self._reached[p]
             if at > end:
                 refuse_truncated(self._topic, p, at, end)

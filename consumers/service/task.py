@@ -14,28 +14,44 @@ docs/service.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
-from ..model.codecs import Codec
+from ..model.codecs import Codec, SubjectCodec
 from ..model.learner import Learner, finish_batch
 from ..model.releases import key_of, parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
 from ..protocols import Claim, Cluster, FinishedBatch, Membership, Message, Positions, Store
+from ..settings import RoundRule
 from .background import Background
 from .metrics import Metrics
 from .planner import PlannedBatch, Planner
 from .ranges import RangeReader
 
-__all__ = ["Task", "TaskConfig"]
+__all__ = ["RoundConfig", "Task", "TaskConfig"]
 
 CLOSE_SECONDS: Final = 1.0
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class RoundConfig:
+    """Settings of tasks that learn round by round."""
+
+    rule: RoundRule
+    codec: SubjectCodec
+    first_round: Callable[[int], int]  #: of a new model that starts at a time, in milliseconds
+    slack_ms: int = 10_000  #: how far clocks may be apart
+    clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,7 @@ class TaskConfig:
     plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions
     refresh_s: float = 10.0  #: time between looks for new partitions, and at the lag
     stall_s: float = 120.0  #: how long a partition with unread messages may stand still
+    rounds: RoundConfig | None = None  #: with privacy per subject
 
     def offsets_per_batch(self, batch_size: int) -> int:
         """The offsets of a batch; refuses a batch that would end inside a message."""
@@ -80,49 +97,93 @@ class Task:
         self.number, self.claim = number, claim
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the release that is out
-        self._ending = Background("batch-end")
+        # Well before the watchdog ends the process: to load again is enough.
+        self._ending = Background("the end of a batch", config.stall_s / 2)
         self._batch: PlannedBatch | None = None  # the one that is being read
+        self._reading = False
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
         self._store: Store = cluster.ledger(number, claim)
         crashpoints.reach("fenced")
-        self._open: list[Store | Planner | RangeReader] = [self._store]
+        self._open: list[_Closable] = [self._store]
         try:
             self._learner = self._load()
             self._committed = self._learner.positions
-            size = config.offsets_per_batch(self._learner.batch_size)
-            self.planner = Planner(
-                cluster.offsets(config.input_topic), config.input_topic, metrics, task=number,
-                shards=config.shards, size=size, interval_s=config.plan_interval_s,
-                refresh_s=config.refresh_s, patience_s=config.stall_s,
-            )  # fmt: skip
-            self._open.append(self.planner)
+            self._open_planner(cluster)
             self._refuse_lost_state(cluster, membership)
-            self._ranges = RangeReader(
-                cluster.reader(config.input_topic), config.input_topic, config.codec, metrics,
-                width=len(config.features), size=size, stall_s=config.stall_s,
-                bounds=self.planner.bounds,
-            )  # fmt: skip
-            self._open.append(self._ranges)
-            # A partition that a state does not know is new: nothing of it has been used.
-            new = "earliest" if self._learner.n_batches else config.start
-            self._ranges.begin(self.planner.begin(self._committed, new))
+            self._open_reader(cluster)
             crashpoints.reach("loaded")
             self._publish_again()
-            self.planner.start()
+            self._start_planner()
         except BaseException:
             self.close()
             raise
+
+    # The input
+
+    def _identity(self) -> ModelIdentity:
+        config = self._config
+        return ModelIdentity(
+            model=config.model, task=self.number, shards=config.shards, input=config.input_topic,
+            slots=SlotRule("offsets", config.codec.rows_per_message),
+        )  # fmt: skip
+
+    def _open_planner(self, cluster: Cluster) -> None:
+        config = self._config
+        self._size = config.offsets_per_batch(self._learner.batch_size)
+        self.planner = Planner(
+            cluster.offsets(config.input_topic), config.input_topic, self._metrics,
+            task=self.number, shards=config.shards, size=self._size,
+            interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
+            patience_s=config.stall_s,
+        )  # fmt: skip
+        self._open.append(self.planner)
+
+    def _open_reader(self, cluster: Cluster) -> None:
+        config = self._config
+        self._ranges = RangeReader(
+            cluster.reader(config.input_topic), config.input_topic, config.codec, self._metrics,
+            width=len(config.features), size=self._size, stall_s=config.stall_s,
+        )  # fmt: skip
+        self._open.append(self._ranges)
+        self._ranges.begin(self.planner.begin(self._committed, config.start))
+
+    def _start_planner(self) -> None:
+        self.planner.start()
+
+    def _share(self) -> list[int]:
+        """The input partitions of this task that exist now."""
+        return self.planner.share()
+
+    def _begin_batch(self) -> bool:
+        """Begin to read the next batch, if one is planned."""
+        self._batch = self.planner.next_batch()
+        if self._batch is None:
+            return False
+        self._ranges.start(self._batch.ranges)
+        return True
+
+    def _read(self, timeout_s: float) -> bool:
+        return self._ranges.read(timeout_s)
+
+    def _read_ahead(self, timeout_s: float) -> bool:
+        """Read before anything is planned: it will be."""
+        if self._ranges.full:
+            self.planner.wait(timeout_s)
+            return False
+        return self._ranges.read(timeout_s)
+
+    def _learn(self) -> FinishedBatch | None:
+        """Learn from the batch, if all of it has been read."""
+        if self._batch is None or not self._ranges.complete:
+            return None
+        return self._learner.learn(self._ranges.take(), self._batch.positions)
 
     # Start
 
     def _load(self) -> Learner:
         """The learner of the last committed state."""
-        config = self._config
-        identity = ModelIdentity(
-            model=config.model, task=self.number, shards=config.shards, input=config.input_topic,
-            slots=SlotRule("offsets", config.codec.rows_per_message),
-        )  # fmt: skip
+        config, identity = self._config, self._identity()
         refusal = "the state record cannot be read: is this the state topic?"
         history = [decode_state(value, refusal) for value in self._store.load()]
         learner = Learner(identity, config.estimator, history)
@@ -144,13 +205,10 @@ class Task:
             "Restore the state topic; or, to begin a new model, give it its own name, group and "
             "state topic, and start='latest'."
         )
-        for p, used in membership.committed(topic, self.planner.share()).items():
+        for p, used in membership.committed(topic, self._share()).items():
             at = self._committed.get(p, 0)
             if used > at:
-                raise StateRefused(
-                    f"the group has used partition {p} of {topic!r} up to offset {used}, the state "
-                    f"of task {self.number} only up to {at}: states are lost. {way_out}"
-                )
+                raise StateRefused(f"{self._lost(p, used, at)}: states are lost. {way_out}")
         for message in cluster.scan(self._config.output_topic):
             if self._is_ahead(message):
                 raise StateRefused(
@@ -160,6 +218,12 @@ class Task:
                     f"shards: states are lost, and the records behind that release must not be "
                     f"used again. {way_out}"
                 )
+
+    def _lost(self, partition: int, used: int, known: int) -> str:
+        return (
+            f"the group has used partition {partition} of {self._config.input_topic!r} up to "
+            f"offset {used}, the state of task {self.number} only up to {known}"
+        )
 
     def _is_ahead(self, message: Message) -> bool:
         """Whether a published release shows that records were used which our state does not know.
@@ -185,31 +249,22 @@ class Task:
         """Read once, and learn if the batch is complete. True if there was anything to do."""
         crashpoints.reach("polling")
         self._ending.check()
-        if self._batch is None:
-            self._batch = self.planner.next_batch()
-            if self._batch is None:
-                return self._read_ahead(min(timeout_s, self._config.plan_interval_s))
-            self._ranges.start(self._batch.ranges)
-            progress = True
+        if self._reading:
+            progress = self._read(timeout_s)
+        elif self._begin_batch():
+            self._reading = progress = True
         else:
-            progress = self._ranges.read(timeout_s)
-        if self._ranges.complete:
-            batch = self._learner.learn(self._ranges.take(), self._batch.positions)
-            self._batch = None
+            return self._read_ahead(min(timeout_s, self._config.plan_interval_s))
+        batch = self._learn()
+        if batch is not None:
+            self._reading = False
             self._ending.start(partial(self._finish, batch))
         return progress
-
-    def _read_ahead(self, timeout_s: float) -> bool:
-        """Read before anything is planned: it will be."""
-        if self._ranges.full:
-            self.planner.wait(timeout_s)
-            return False
-        return self._ranges.read(timeout_s)
 
     def _finish(self, batch: FinishedBatch) -> None:
         seconds = finish_batch(self._store, batch)
         self._note_published(batch.message, batch.positions)
-        self._metrics.commit_seconds.observe(seconds)
+        self._metrics.commit_seconds.observe(round(seconds, 2))  # the sum is shown, too
         self._metrics.batches.labels(task=str(self.number)).inc()
         expected = batch.status in ("learned", "warming_up")
         log_event("released", level="info" if expected else "warning", task=self.number,

@@ -7,7 +7,8 @@ from typing import Final
 from ..errors import ConfigurationError
 from ..events import log_event
 from ..protocols import Cluster, TopicInfo
-from ..settings import TopicSettings
+from ..settings import MESSAGE_KEY, ConnectionSettings, RoundRule, TopicSettings
+from .rounds import LOG_APPEND_TIME
 
 __all__ = ["ensure_topics", "wanted_topics"]
 
@@ -29,10 +30,17 @@ def wanted_topics(settings: TopicSettings) -> dict[str, TopicInfo]:
     }
 
 
-def ensure_topics(cluster: Cluster, settings: TopicSettings, *, create: bool = True) -> list[str]:
+def ensure_topics(
+    cluster: Cluster,
+    settings: TopicSettings,
+    *,
+    create: bool = True,
+    rounds: RoundRule | None = None,
+) -> list[str]:
     """Create the topics that are missing; return their names.
 
-    Nothing is created while anything is wrong, nor without `create`.
+    Nothing is created while anything is wrong, nor without `create`. With rounds, the input topic
+    must be fit for them.
 
     Raises
     ------
@@ -41,8 +49,11 @@ def ensure_topics(cluster: Cluster, settings: TopicSettings, *, create: bool = T
     """
     problems: list[str] = []
     missing: list[str] = []
-    if cluster.topic(settings.input_topic) is None:
+    found = cluster.topic(settings.input_topic)
+    if found is None:
         problems.append(f"input_topic {settings.input_topic!r} does not exist: create it")
+    elif rounds is not None:
+        problems += _unfit_for_rounds(cluster, settings, found, rounds)
     wanted = wanted_topics(settings)
     for name in wanted:
         found = cluster.topic(name)
@@ -59,6 +70,47 @@ def ensure_topics(cluster: Cluster, settings: TopicSettings, *, create: bool = T
     if problems:
         raise ConfigurationError("\n".join(problems))
     return missing
+
+
+def _unfit_for_rounds(
+    cluster: Cluster, settings: TopicSettings, found: TopicInfo, rounds: RoundRule
+) -> list[str]:
+    """Return why rounds cannot be cut from the input topic.
+
+    If senders set the times of messages, a device can move the end of a round for all others. If
+    messages are removed by key, and the key is not the subject, it can remove those of others.
+    """
+    name = settings.input_topic
+    problems = []
+    kind = cluster.timestamp_type(name)
+    if kind is None:
+        problems.append(
+            f"input_topic {name!r}: unit=subject needs to know its message.timestamp.type. Allow "
+            "this client to describe the configs of the topic."
+        )
+    elif kind != LOG_APPEND_TIME:
+        command = (
+            f"kafka-configs.sh --bootstrap-server {_servers(settings)} --alter "
+            f"--entity-type topics --entity-name {name} "
+            f"--add-config message.timestamp.type={LOG_APPEND_TIME}"
+        )
+        problems.append(
+            f"input_topic {name!r} has message.timestamp.type={kind}: with unit=subject the "
+            "brokers must set the times, or a device could end a round for all others. Change it "
+            f"with:\n  {command}"
+        )
+    if "compact" in (found.configs or {}).get("cleanup.policy", "") and (
+        rounds.subject != MESSAGE_KEY
+    ):
+        problems.append(
+            f"input_topic {name!r} is compacted: with unit=subject the key must then be the "
+            f"subject (subject={MESSAGE_KEY}), or one subject's messages could remove another's"
+        )
+    return problems
+
+
+def _servers(settings: TopicSettings) -> str:
+    return settings.bootstrap_servers if isinstance(settings, ConnectionSettings) else "HOST:9092"
 
 
 def _problems(name: str, found: TopicInfo | None, settings: TopicSettings) -> list[str]:

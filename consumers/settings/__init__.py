@@ -22,10 +22,12 @@ from .load import load_part, load_settings, suggestion, unmatched_variables
 from .model import ModelSettings
 from .operation import OperationSettings
 from .part import CONFIG_VARIABLE, PREFIX, Part
+from .rounds import MESSAGE_KEY, RoundRule
 from .topics import TopicSettings
 
 __all__ = [
     "CONFIG_VARIABLE",
+    "MESSAGE_KEY",
     "PREFIX",
     "ClusterSettings",
     "ConnectionSettings",
@@ -34,6 +36,7 @@ __all__ = [
     "OperationSettings",
     "Part",
     "PlanSettings",
+    "RoundRule",
     "Settings",
     "TopicSettings",
     "load_part",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any, Final
 
 from pydantic import Field, model_validator
@@ -11,6 +12,7 @@ from .connection import ConnectionSettings
 from .model import ModelSettings
 from .operation import OperationSettings
 from .part import Part
+from .rounds import MESSAGE_KEY
 from .topics import NameSettings, TopicSettings
 
 __all__ = ["ClusterSettings", "FileSettings", "PlanSettings", "Settings", "names_by_part"]
@@ -32,7 +34,9 @@ class PlanSettings(ModelSettings):
     """What it takes to plan a model: everything but the batch size, which can be recommended."""
 
     batch_size: int | None = Field(  # type: ignore[assignment]
-        None, ge=2, description="records per batch; default: the recommended number"
+        None,
+        ge=2,
+        description="records per batch (subjects per round); default: the recommended number",
     )
 
 
@@ -65,7 +69,7 @@ class Settings(FileSettings, ClusterSettings, OperationSettings):
                 f"{len(self.features)} features: longer messages are nulls. "
                 f"Found {self.max_message_bytes}."
             )
-        if self.batch_size % rows:
+        if self.unit == "record" and self.batch_size % rows:
             raise ValueError(
                 f"`batch_size` must be a multiple of `rows_per_message`. Found {self.batch_size} "
                 f"and {rows}."
@@ -77,6 +81,49 @@ class Settings(FileSettings, ClusterSettings, OperationSettings):
         if self.format in REGISTERED_FORMATS and self.schema_registry_url is None:
             raise ValueError(f"`schema_registry_url` must be set with format {self.format}")
         return self
+
+    @model_validator(mode="after")
+    def _subjects_of_a_topic(self) -> Settings:
+        """What one subject sends must not decide how others are read."""
+        rounds = self.rounds()
+        if rounds is None:
+            if not isinstance(self.start, str):
+                raise ValueError("`start` must be earliest or latest with unit=record")
+            return self
+        keyed = rounds.subject == MESSAGE_KEY
+        if self.format != "json" and not keyed:
+            raise ValueError(
+                f"`subject` must be {MESSAGE_KEY} with format {self.format}, whose messages have "
+                "no other fields"
+            )
+        if self.shards > 1 and not keyed:
+            raise ValueError(
+                f"`subject` must be {MESSAGE_KEY} with several shards, and the topic partitioned "
+                "by that key: a subject in the partitions of two shards would be used twice. "
+                f"Found shards={self.shards}."
+            )
+        if self.start == "earliest" and "start" in self.model_fields_set:
+            raise ValueError(
+                "`start` must be latest or a time with unit=subject: to begin with the oldest "
+                "record would tell when its subject sent it"
+            )
+        if isinstance(self.start, datetime.datetime):
+            at_ms = round(self.start.timestamp() * 1000)
+            if at_ms % rounds.length_ms:
+                raise ValueError(
+                    "`start` must be the beginning of a round: a multiple of `round` since "
+                    "1970-01-01T00:00Z"
+                )
+        return self
+
+    def first_round(self, now_ms: int) -> int:
+        """Return the first round of a new model that starts now."""
+        rounds = self.rounds()
+        if rounds is None:
+            raise ValueError("there are no rounds with unit=record")
+        if isinstance(self.start, datetime.datetime):
+            return rounds.round_at(round(self.start.timestamp() * 1000))
+        return rounds.first_from(now_ms)
 
     def shown(self) -> dict[str, Any]:
         """Return all settings as plain values, part by part, with secrets masked."""

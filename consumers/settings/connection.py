@@ -54,7 +54,12 @@ class ConnectionSettings(Part):
         "kafka-python",
         description="client that reads the input; confluent is faster and needs its extra",
     )
-    max_poll_records: int = Field(5000, ge=1, description="maximum number of messages per read")
+    max_poll_records: int = Field(
+        5000,
+        ge=1,
+        description="maximum number of messages per read, which together hold at most 65,536 "
+        "vectors",
+    )
     fetch_min_bytes: int = Field(
         1, ge=1, description="bytes that a broker collects before it answers a fetch"
     )

@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import Field, ValidatorFunctionWrapHandler, field_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from .durations import Duration, duration_text
 from .part import Part
+from .rounds import MESSAGE_KEY, RoundRule
 
 __all__ = ["ModelSettings"]
 
@@ -20,32 +22,68 @@ Memory = Literal["auto", "all"] | float
 
 #: Settings that are called otherwise in `DPPCA`.
 _PARAMETERS: Final = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
+#: Settings that only a model with privacy per subject has.
+_PER_SUBJECT: Final = ("subject", "round", "period", "horizon", "records")
 
 
 class ModelSettings(Part):
     """What to learn, and how private."""
 
+    unit: Literal["record", "subject"] = Field(
+        "record",
+        description="whose privacy the guarantee is about: one record, or everything that one "
+        "subject (a device, a user) sends; subject if `subject` is set",
+    )
     features: Annotated[tuple[str, ...], NoDecode] = Field(
         description="names of the features, separated by commas or as a JSON list; "
         "a.b is the member b of a nested object a",
     )
     epsilon: float = Field(
         gt=0,
-        description="privacy guarantee of each record over the whole stream; smaller is stricter",
+        description="privacy guarantee of each record over the whole stream, or of each subject "
+        "over any `period`; smaller is stricter",
     )
     delta: float = Field(
         gt=0, lt=1, description="small probability that epsilon does not cover, such as 1e-6"
     )
-    batch_size: int = Field(ge=2, description="records per batch; each batch gives one release")
+    batch_size: int = Field(
+        ge=2,
+        description="records per batch, or with unit=subject the number of subjects that a round "
+        "has places for; each batch gives one release",
+    )
+    subject: str | None = Field(
+        None,
+        description="field that says whose record it is, or @key for the key of the message; "
+        "records without it are ignored",
+    )
+    round: Duration | None = Field(
+        None,
+        description="duration of a round, such as 1h or 24h: each round gives one release; "
+        "rounds lie on a fixed grid in UTC; must be set with unit=subject",
+    )
+    period: Duration | None = Field(
+        None,
+        description="time that epsilon covers for each subject, a whole number of rounds; "
+        "default: one round",
+    )
+    horizon: Duration | None = Field(
+        None,
+        description="time after which the model learns nothing more, a whole number of rounds; "
+        "default: never",
+    )
+    records: int = Field(
+        4, ge=1, le=64, description="records of a subject that count in a round; its first ones"
+    )
     n_components: int = Field(1, ge=1, description="number of components to learn")
     method: Literal["adaptive", "paper"] = Field(
         "adaptive", description="learning method; paper is the published algorithm"
     )
-    center: Literal["mean", "none", "pairs"] = Field(
+    center: Literal["mean", "none", "pairs", "own"] = Field(
         "mean",
         description="mean learns the mean of each feature; none takes it to be zero, which is "
         "more accurate if it is; pairs learns from differences of neighbouring records, so from "
-        "local variation only",
+        "local variation only; own, with unit=subject, from deviations of each subject from its "
+        "own mean",
     )
     scales: Annotated[Scales, NoDecode] = Field(
         "learn",
@@ -78,6 +116,13 @@ class ModelSettings(Part):
     seed: int | None = Field(
         None, ge=0, description="seed of the noise, for simulations: the result is NOT PRIVATE"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unit_of_a_subject(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("subject") and not data.get("unit"):
+            return {**data, "unit": "subject"}
+        return data
 
     @field_validator("features", mode="before")
     @classmethod
@@ -129,6 +174,46 @@ class ModelSettings(Part):
             raise ValueError("must name at least one feature, and none of them twice")
         return value
 
+    @model_validator(mode="after")
+    def _whole_rounds(self) -> ModelSettings:
+        if self.unit == "record":
+            for name in _PER_SUBJECT:
+                if name in self.model_fields_set and getattr(self, name):
+                    raise ValueError(f"`{name}` is for unit=subject. Found unit=record.")
+            return self
+        if not self.subject:
+            raise ValueError(
+                "`subject` must be set with unit=subject: the field that says whose record it is, "
+                f"or {MESSAGE_KEY}"
+            )
+        if self.subject in self.features:
+            raise ValueError("`subject` must not be one of the features")
+        if self.round is None:
+            raise ValueError(
+                "`round` must be set with unit=subject: how long is a round, such as 1h or 24h?"
+            )
+        if self.round < 1000:
+            raise ValueError(f"`round` must be at least 1s. Found {duration_text(self.round)}.")
+        for name in ("period", "horizon"):
+            value = getattr(self, name)
+            if value is not None and value % self.round:
+                raise ValueError(
+                    f"`{name}` must be a whole number of rounds of {duration_text(self.round)}. "
+                    f"Found {duration_text(value)}."
+                )
+        return self
+
+    def rounds(self) -> RoundRule | None:
+        """Return the rule of the rounds; None if the unit is a record."""
+        if self.unit == "record" or self.subject is None or self.round is None:
+            return None
+        return RoundRule(
+            subject=self.subject,
+            length_ms=self.round,
+            period=1 if self.period is None else self.period // self.round,
+            horizon=None if self.horizon is None else self.horizon // self.round,
+        )
+
     def estimator(self) -> dict[str, Any]:
         """Return the parameters of `DPPCA` that were set, and no defaults.
 
@@ -139,11 +224,18 @@ class ModelSettings(Part):
         given = {
             name: getattr(self, name)
             for name, field in ModelSettings.model_fields.items()
-            if field.is_required() or name in self.model_fields_set
+            if (field.is_required() or name in self.model_fields_set)
+            and name not in ("unit", *_PER_SUBJECT)
         }
         if given.get("scales") == "none":
             given["scales"] = None
         given["seed"] = self.seed
+        rounds = self.rounds()
+        if rounds is not None:  # all of it: what the guarantee says must not come from a default
+            given |= {
+                "unit": self.unit, "subject": self.subject, "period": rounds.period,
+                "horizon": rounds.horizon, "records": self.records,
+            }  # fmt: skip
         return {_PARAMETERS.get(name, name): value for name, value in given.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from .durations import Duration
 from .part import Part
 
 __all__ = ["OperationSettings"]
@@ -23,6 +24,12 @@ class OperationSettings(Part):
         10.0,
         gt=0,
         description="interval between looks for new partitions and at the lag, in seconds",
+    )
+    clock_slack: Duration = Field(
+        "10s",
+        validate_default=True,
+        description="with unit=subject: how far the clocks of brokers, and ours, may be apart; "
+        "a round is read this long after its end",
     )
     http_host: str = Field(
         "127.0.0.1", description="address that serves /livez, /readyz, /metrics and /component"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from ..formats import Format
 from .part import Part
@@ -14,6 +15,8 @@ __all__ = ["NameSettings", "TopicSettings"]
 
 _TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
 Topic = Annotated[str, Field(pattern=_TOPIC_PATTERN)]
+#: Where to begin, or when.
+Start = Literal["earliest", "latest"] | datetime.datetime
 
 
 class NameSettings(Part):
@@ -51,8 +54,11 @@ class TopicSettings(NameSettings):
     replication_factor: int = Field(
         -1, description="replicas of each topic that is created; -1: the default of the brokers"
     )
-    start: Literal["earliest", "latest"] = Field(
-        "earliest", description="where a new model begins to read; a stored model resumes"
+    start: Start = Field(
+        "earliest",
+        description="where a new model begins to read, earliest or latest; with unit=subject, "
+        "latest (the next round, the default) or a time such as 2026-01-31T00:00Z; a stored model "
+        "resumes",
     )
     format: Format = Field(
         "json",
@@ -71,6 +77,22 @@ class TopicSettings(NameSettings):
     max_message_bytes: int = Field(
         1 << 20, ge=1, description="largest message that is read; a larger one is a null"
     )
+
+    # Wrapped, and the inner validators are not asked: those of a union explain every branch.
+    @field_validator("start", mode="wrap")
+    @classmethod
+    def _read_start(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Start:
+        if value in ("earliest", "latest"):
+            return cast(Start, value)
+        try:
+            when = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
+        except ValueError:
+            when = None
+        if not isinstance(when, datetime.datetime) or when.tzinfo is None:
+            raise ValueError(
+                "must be earliest, latest, or a time with its zone such as 2026-01-31T00:00Z"
+            )
+        return when
 
     @model_validator(mode="before")
     @classmethod

@@ -33,15 +33,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import ROUNDOFF, FloatArray
 from ..errors import DPPCAError
 from ..noise import Noise
-from ..secrecy import forget_in_child
+from ..secrecy import Forgetful
 
 __all__ = ["DECAYS", "HORIZON", "CorrelatedRelease", "Released", "Weights", "weights"]
-
-FloatArray = NDArray[np.float64]
 
 #: How slowly the running sums forget. Two of them follow a power law over about 60 releases; fitted
 #: for the least noise in the mean of 2 to 256 batches, against columns that end after 32 releases.
@@ -52,7 +50,6 @@ HORIZON = 4096
 #: A query is at most this many sensitivities long: that of a mean over n rows is below n, and no
 #: batch has more rows.
 _LONGEST = 2.0**22
-_U = 2.0**-53  # unit roundoff of float64
 _AGES = np.arange(2.0, 33.0)  # 1 + age
 
 
@@ -74,7 +71,7 @@ class Released:
     first: bool  #: a new C began with this release
 
 
-class CorrelatedRelease:
+class CorrelatedRelease(Forgetful):
     """Releases one query per batch, with noise that cancels in sums.
 
     Parameters
@@ -87,6 +84,8 @@ class CorrelatedRelease:
         A new C begins after this many releases, or sooner where the noise asks for it.
     """
 
+    PUBLIC = ("mu", "decays", "horizon")
+
     def __init__(
         self, *, mu: float, decays: tuple[float, ...] = DECAYS, horizon: int = HORIZON
     ) -> None:
@@ -95,19 +94,11 @@ class CorrelatedRelease:
         self.horizon = horizon
         self.forget()
 
-    def forget(self) -> None:
-        """Drop the past; later releases have nothing to do with earlier ones."""
-        forget_in_child(self)
+    def _begin(self) -> None:
+        """Begin a new C; later releases have nothing to do with earlier ones."""
         self._releases = 0  # of this C
         self._sums: list[FloatArray] = []  # SECRET: exact, in units of noise
         self._solved: list[FloatArray] = []  # the same sums of `alone`, which is public
-
-    def __getstate__(self) -> tuple[float, tuple[float, ...], int]:
-        return self.mu, self.decays, self.horizon
-
-    def __setstate__(self, state: tuple[float, tuple[float, ...], int]) -> None:
-        self.mu, self.decays, self.horizon = state
-        self.forget()
 
     def release(
         self, query: FloatArray, *, sensitivity: float, power: float, noise: Noise
@@ -158,6 +149,7 @@ class CorrelatedRelease:
         return added
 
 
+@lru_cache(maxsize=64)
 def weights(power: float, decays: tuple[float, ...] = DECAYS) -> Weights:
     """Weights of an endless column of length 1, nearest to (1 + age)^-power by least squares.
 
@@ -195,4 +187,4 @@ def _rounding(decays: tuple[float, ...], horizon: int) -> float:
     sums = [(decay, math.sqrt((1 + decay) / (1 - decay))) for decay in decays]
     kept = sum(4 * length / (1 - decay) for decay, length in sums)
     added = (2 + len(sums)) * (1 + sum(length for _, length in sums))
-    return 1.01 * 2 * _U * _LONGEST * (kept + added) * math.sqrt(horizon)
+    return 1.01 * 2 * ROUNDOFF * _LONGEST * (kept + added) * math.sqrt(horizon)

@@ -11,6 +11,11 @@ One batch, in order:
 
 1 and 2 look at the same records and share mu^2. Everything else, the centre, the weights and the
 step included, is post-processing of what 1 and 2 released.
+
+**Subjects** (`participation`). How many places of a round are taken is not public, so the counts of
+1 begin with one more: the noisy number of subjects n^, which takes the place of the number of rows
+wherever a share is wanted. Sums are divided by the number of places, a public number, and what
+follows from n^ is post-processing. Noise is not correlated over rounds (`independent`).
 """
 
 from __future__ import annotations
@@ -22,16 +27,17 @@ from typing import Any
 import numpy as np
 
 from ..arrays import FloatArray
-from ..calibration import gaussian_mu
 from ..errors import BatchSizeError
-from ..method import Outcome, checked_basis
+from ..method import FEW_SUBJECTS, Outcome, checked_basis
 from ..noise import Noise
 from ..oja import column_signs, orthonormal
+from ..participation import Subjects, mu_of
 from ..statistics import Form, Rows
 from .correlated import DECAYS, CorrelatedRelease, Released
 from .eigen import leading
 from .estimate import RunningEstimate
-from .queries import Gradients, SecondMoments, unpack
+from .independent import IndependentRelease
+from .queries import Gradients, MeanGradients, SecondMoments, unpack
 from .radius import FIRST, LAST, count_of_counts, noisy_radius, radius
 from .whitening import Whitener
 
@@ -40,16 +46,31 @@ __all__ = ["AdaptiveMethod", "GradientMethod", "MomentMethod", "range_share", "s
 #: Weights of a batch in later releases fall as (1 + age)^-power.
 MOMENT_POWER, GRADIENT_POWER = 0.57, 0.65
 
+#: Eigenvalues in a saved state are at most this: those of records of norm 1e18 are below 2^120.
+_LARGEST = 2.0**160
 
-def range_share(rows: int, mu: float) -> float:
+
+#: So many sds of their noise may lie beyond the radius, at least: with fewer, a count of zero is
+#: taken for too many once in 50 times, and the radius is then many octaves too large. With many
+#: batches that costs little, because such a batch has little weight; there are few rounds.
+_SURE_OF_RADIUS = 4.0
+#: n^ must be this many sds of its noise above zero, or nothing is learned from the round.
+_SURE_OF_SUBJECTS = 3.0
+
+
+def _counts(subjects: bool) -> int:
+    """Counts per batch: those of the search, and with subjects their number."""
+    return count_of_counts(FIRST, LAST) + subjects
+
+
+def range_share(rows: int, mu: float, subjects: bool = False) -> float:
     """Share of mu^2 for the range: counts with sd 3 % of the batch, for 0.5 to 20 %."""
-    counts = count_of_counts(FIRST, LAST)
-    return min(0.2, max(0.005, counts / (0.03 * rows * mu) ** 2))
+    return min(0.2, max(0.005, _counts(subjects) / (0.03 * rows * mu) ** 2))
 
 
-def smallest_batch(mu: float) -> int:
+def smallest_batch(mu: float, subjects: bool = False) -> int:
     """Rows with which a count of the range search has sd 10 % of the batch at the largest share."""
-    return math.ceil(math.sqrt(count_of_counts(FIRST, LAST) / 0.2) / (0.1 * mu))
+    return math.ceil(math.sqrt(_counts(subjects) / 0.2) / (0.1 * mu))
 
 
 class AdaptiveMethod(ABC):
@@ -69,6 +90,8 @@ class AdaptiveMethod(ABC):
         Public guess of sampling variance over privacy variance of one batch and coordinate.
     size
         As for `RunningEstimate`.
+    subjects
+        If the rows of a batch are subjects.
     """
 
     def __init__(
@@ -81,15 +104,21 @@ class AdaptiveMethod(ABC):
         quantile: float,
         sampling: float,
         size: float,
+        subjects: Subjects | None = None,
     ) -> None:
         self.W = W
         self.rows = rows
         self.quantile = quantile
-        self.mu = gaussian_mu(epsilon, delta)
-        share = range_share(rows, self.mu)
+        self.subjects = subjects
+        self.mu = mu_of(epsilon, delta, subjects)
+        share = range_share(rows, self.mu, subjects is not None)
         self.mu_range = self.mu * math.sqrt(share)
         self.mu_mean = self.mu * math.sqrt(1 - share)
-        self.correlated = CorrelatedRelease(mu=self.mu_mean, decays=DECAYS)
+        self.correlated: CorrelatedRelease | IndependentRelease
+        if subjects is None:
+            self.correlated = CorrelatedRelease(mu=self.mu_mean, decays=DECAYS)
+        else:
+            self.correlated = IndependentRelease(mu=self.mu_mean)
         self.whitener = Whitener(sampling=sampling, decays=DECAYS)
         self.estimate = RunningEstimate(size)
 
@@ -98,9 +127,10 @@ class AdaptiveMethod(ABC):
         self.estimate.memory = memory
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
-        smallest = smallest_batch(self.mu)
+        smallest = smallest_batch(self.mu, self.subjects is not None)
         if rows < smallest:
-            why = "with fewer records the range cannot be found within the noise"
+            what = "records" if self.subjects is None else "subjects"
+            why = f"with fewer {what} the range cannot be found within the noise"
             raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
@@ -108,14 +138,23 @@ class AdaptiveMethod(ABC):
         form = self._form()
         answers = rows.ranged(form)
         # 1. Range.
+        mu_range, taken, found = self.mu_range, float(self.rows), None
+        beyond = (1 - self.quantile) * taken
+        if self.subjects is not None:
+            mu_range, found = self._count(rows, noise)
+            taken = min(max(found, 0.0), taken)
+            beyond = max((1 - self.quantile) * taken, _SURE_OF_RADIUS * self.count_sd)
         j = noisy_radius(
             lambda j: answers.beyond(radius(j)),
-            beyond=(1 - self.quantile) * self.rows,
-            mu=self.mu_range,
+            beyond=beyond,
+            mu=mu_range,
             noise=noise,
         )
+        if found is not None and found < _SURE_OF_SUBJECTS * self.count_sd:
+            return Outcome.skip(FEW_SUBJECTS, units=found)
         if j == FIRST:
-            return Outcome.skip("no spread: almost all records seem to be zero, or nulls")
+            why = "no spread: almost all records seem to be zero, or nulls"
+            return Outcome.skip(why, units=found)
         rho = radius(j)
         # 2. Mean.
         mean = form.mean(answers.clipped_sum(rho), rho, self.rows)
@@ -128,7 +167,7 @@ class AdaptiveMethod(ABC):
             self.whitener.forget()
         unit = self.mu_mean / sensitivity
         weight_before = self.estimate.weight
-        spread = self._learn(released, sensitivity, unit)
+        spread = self._learn(released, sensitivity, unit, taken / self.rows)
         gained = self.estimate.weight - weight_before
         return Outcome(
             spread=spread,
@@ -136,7 +175,26 @@ class AdaptiveMethod(ABC):
             step=min(max(gained / self.estimate.weight, 0.0), 1.0),
             sigma=1 / unit,
             drift=self.estimate.dropped,
+            units=found,
         )
+
+    @property
+    def count_sd(self) -> float:
+        """Noise sd of each count of a round."""
+        return math.sqrt(_counts(self.subjects is not None)) / self.mu_range
+
+    def _count(self, rows: Rows, noise: Noise) -> tuple[float, float]:
+        """What the counts of the search may spend, and the noisy number of subjects.
+
+        Adjacency: everything that one subject sends in the round is replaced.
+        Sensitivity: 1.
+        Noise: as that of each count of the search, so that all of them spend mu_range together.
+        Delta: none beyond that of mu.
+        """
+        counts = _counts(subjects=True)
+        mu_count = self.mu_range / math.sqrt(counts)
+        found = noise.gaussian(np.array([float(rows.present())]), sensitivity=1.0, mu=mu_count)
+        return mu_count * math.sqrt(counts - 1), float(found[0])
 
     @abstractmethod
     def _form(self) -> Form: ...
@@ -148,8 +206,18 @@ class AdaptiveMethod(ABC):
     def _theta_shape(self) -> tuple[int, ...]: ...
 
     @abstractmethod
-    def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
-        """Update the estimate and W. Returns the noisy spread along each component."""
+    def _learn(
+        self, released: Released, sensitivity: float, unit: float, presence: float
+    ) -> FloatArray:
+        """Update the estimate and W. Returns the noisy spread along each component.
+
+        Parameters
+        ----------
+        unit
+            Of the release: 1 over the sd of the noise in the mean.
+        presence
+            Noisy share of the places that are taken: 1 for records.
+        """
 
     def state(self) -> dict[str, Any]:
         return {"W": self.W.tolist(), "estimate": self.estimate.state()}
@@ -164,9 +232,17 @@ class AdaptiveMethod(ABC):
 class MomentMethod(AdaptiveMethod):
     """For few features: theta is the clipped second moment itself, W its top eigenvectors."""
 
-    def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
+    def __init__(
+        self,
+        *,
+        W: FloatArray,
+        epsilon: float,
+        delta: float,
+        rows: int,
+        subjects: Subjects | None = None,
+    ) -> None:
         d, k = W.shape
-        sampling = 0.5 * rows * gaussian_mu(epsilon, delta) ** 2 / d**1.5
+        sampling = 0.5 * rows * mu_of(epsilon, delta, subjects) ** 2 / d**1.5
         # Clipping at the median turns the first component where records are not elliptical: with
         # 784 features by .07 on Fashion-MNIST, at .86 by .03. There noise allows it: 10 % more on
         # eigenvalues 1/i. Up to 64 features, and for more components, it would be the larger error.
@@ -180,11 +256,12 @@ class MomentMethod(AdaptiveMethod):
             quantile=tightest + (0.95 - tightest) * sampling / (sampling + 2),
             sampling=sampling,
             size=W.shape[1] * (d + 1) / 2,  # of theta W: off the diagonal the variance is 1/2
+            subjects=subjects,
         )
         self.power = MOMENT_POWER
 
     def _form(self) -> SecondMoments:
-        return SecondMoments()
+        return SecondMoments(1 if self.subjects is None else self.subjects.records)
 
     def _power(self) -> float:
         return self.power
@@ -193,8 +270,10 @@ class MomentMethod(AdaptiveMethod):
         d = self.W.shape[0]
         return (d * (d + 1) // 2,)
 
-    def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
-        white = self.whitener(released.weights, released.y, gain=unit)
+    def _learn(
+        self, released: Released, sensitivity: float, unit: float, presence: float
+    ) -> FloatArray:
+        white = self.whitener(released.weights, released.y, gain=unit * presence)
         self.estimate.add(white, self.whitener, view=lambda v: unpack(v) @ self.W)
         values, vectors = leading(unpack(self.estimate.theta), self.W.shape[1])
         self.W = orthonormal(vectors, like=self.W)
@@ -209,9 +288,17 @@ class GradientMethod(AdaptiveMethod):
     thrown away.
     """
 
-    def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
+    def __init__(
+        self,
+        *,
+        W: FloatArray,
+        epsilon: float,
+        delta: float,
+        rows: int,
+        subjects: Subjects | None = None,
+    ) -> None:
         d, k = W.shape
-        mu = gaussian_mu(epsilon, delta)
+        mu = mu_of(epsilon, delta, subjects)
         quantile = min(0.7, 0.15 + 0.35 * rows * mu**2 / d)
         super().__init__(
             W=W,
@@ -221,6 +308,7 @@ class GradientMethod(AdaptiveMethod):
             quantile=quantile,
             sampling=rows * mu**2 * (1 - 0.7 * quantile) / (4 * d * k),
             size=d * k,
+            subjects=subjects,
         )
         self.V = W  # the iterate; W is V turned so that its columns are components
         self.L = np.zeros((k, k))  # noisy V^T A V: the centre is V L
@@ -248,7 +336,7 @@ class GradientMethod(AdaptiveMethod):
         self.estimate.begin(self.V * (values - bulk), weight)
 
     def _form(self) -> Gradients:
-        return Gradients(self.V, self.L)
+        return (Gradients if self.subjects is None else MeanGradients)(self.V, self.L)
 
     def _power(self) -> float:
         # The surer V is, the more later releases are about the same thing.
@@ -257,21 +345,23 @@ class GradientMethod(AdaptiveMethod):
     def _theta_shape(self) -> tuple[int, ...]:
         return self.V.shape
 
-    def _learn(self, released: Released, sensitivity: float, unit: float) -> FloatArray:
+    def _learn(
+        self, released: Released, sensitivity: float, unit: float, presence: float
+    ) -> FloatArray:
         d, k = self.V.shape
-        rayleigh = self.V.T @ released.alone[:d] / unit
+        rayleigh = self.V.T @ released.alone[:d] / unit / presence
         if self.first_sensitivity == 0.0:
             self.first_sensitivity = sensitivity
             if self.estimate.weight == 0.0:  # V is random, so V^T A V is the mean eigenvalue
                 self.bulk = max(0.0, float(np.trace(rayleigh)) / k)
         # Add back what was subtracted as centre, less what would be there without any signal.
         factor = Gradients.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)
-        bulk = self.bulk * min(1.0, sensitivity / self.first_sensitivity)
+        bulk = self.bulk * presence * min(1.0, sensitivity / self.first_sensitivity)
         offset = self.V @ (factor * self.L - bulk * np.eye(k)) * unit
         self.L = self.L + (rayleigh + rayleigh.T) / 2
 
         white = self.whitener(
-            released.weights, released.y[:d], offset=offset, gain=self.gain * unit
+            released.weights, released.y[:d], offset=offset, gain=self.gain * unit * presence
         )
         if self.estimate.add(white, self.whitener):
             self.gain = math.sqrt(k / d)
@@ -302,9 +392,11 @@ class GradientMethod(AdaptiveMethod):
         self.V = checked_basis(state["V"], like=self.V)
         L = np.array(state["L"], dtype=np.float64).reshape(self.L.shape)
         scalars = [float(state[name]) for name in ("bulk", "first_sensitivity", "gain")]
-        if not (np.isfinite([*L.ravel(), *scalars]).all() and np.array_equal(L, L.T)):
+        # With numbers like these, lengths of gradients stay far from overflow: a length that is not
+        # a number, of a record that is, would get through.
+        if not (np.abs([*L.ravel(), *scalars]) <= _LARGEST).all():  # true for NaN
             raise ValueError("not a state of this method")
-        if min(scalars) < 0:
+        if not (np.array_equal(L, L.T) and min(scalars) >= 0 and 0 < scalars[-1] <= 2):
             raise ValueError("not a state of this method")
         self.L = L
         self.bulk, self.first_sensitivity, self.gain = scalars

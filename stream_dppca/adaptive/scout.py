@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays import FloatArray
-from ..calibration import gaussian_mu
 from ..method import Outcome
 from ..noise import Noise
+from ..participation import Subjects, mu_of
 from ..statistics import Rows
 from .correlated import weights
 from .eigen import leading
@@ -61,12 +61,22 @@ class ScoutMethod:
 
     Parameters
     ----------
-    W, epsilon, delta, rows
+    W, epsilon, delta, rows, subjects
         As for `AdaptiveMethod`.
     """
 
-    def __init__(self, *, W: FloatArray, epsilon: float, delta: float, rows: int) -> None:
-        self._how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
+    def __init__(
+        self,
+        *,
+        W: FloatArray,
+        epsilon: float,
+        delta: float,
+        rows: int,
+        subjects: Subjects | None = None,
+    ) -> None:
+        self._how: dict[str, Any] = {
+            "epsilon": epsilon, "delta": delta, "rows": rows, "subjects": subjects
+        }  # fmt: skip
         self._memory: float | str = "auto"
         self._become("moment" if W.shape[1] > SCOUT_COMPONENTS else "scout", W)
 
@@ -151,7 +161,15 @@ def edge_of_noise(bulk: float, radius: float, *, d: int, rows: int) -> float:
     return bulk * (1 + math.sqrt(d / rows)) ** 2 + MARGIN * 2 * radius
 
 
-def scout_noise(*, d: int, epsilon: float, delta: float, rows: int, ratio: float) -> float:
+def scout_noise(
+    *,
+    d: int,
+    epsilon: float,
+    delta: float,
+    rows: int,
+    ratio: float,
+    subjects: Subjects | None = None,
+) -> float:
     """The largest eigenvalue of the noise in a scouting release, in units of the top eigenvalue.
 
     Parameters
@@ -159,11 +177,13 @@ def scout_noise(*, d: int, epsilon: float, delta: float, rows: int, ratio: float
     ratio
         The total variance, in the same units.
     """
-    own = weights(SCOUT_POWER).own
-    return 2 * ratio * math.sqrt(d) / (rows * gaussian_mu(epsilon, delta) * own)
+    own = weights(SCOUT_POWER).own if subjects is None else 1.0
+    return 2 * ratio * math.sqrt(d) / (rows * mu_of(epsilon, delta, subjects) * own)
 
 
-def form_for(*, d: int, epsilon: float, delta: float, rows: int) -> str:
+def form_for(
+    *, d: int, epsilon: float, delta: float, rows: int, subjects: Subjects | None = None
+) -> str:
     """ "moment", "scout" or "gradient", from public numbers.
 
     Scouting is for batches that show a component over noise if every other direction has a tenth
@@ -172,25 +192,35 @@ def form_for(*, d: int, epsilon: float, delta: float, rows: int) -> str:
     """
     if d <= MOMENT_FEATURES:
         return "moment"
-    how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
+    how: dict[str, Any] = {
+        "epsilon": epsilon, "delta": delta, "rows": rows, "subjects": subjects
+    }  # fmt: skip
     ratio = min(1 + (d - 1) / 10, 1.5 * math.log(d))
     seen = d <= SCOUT_FEATURES and scout_noise(d=d, ratio=ratio, **how) <= 1
     return "scout" if seen else "gradient"
 
 
 def adaptive_method(
-    *, W: FloatArray, epsilon: float, delta: float, rows: int, memory: float | str = "auto"
+    *,
+    W: FloatArray,
+    epsilon: float,
+    delta: float,
+    rows: int,
+    memory: float | str = "auto",
+    subjects: Subjects | None = None,
 ) -> AdaptiveMethod | ScoutMethod:
     """The form that suits the number of features and the noise, public numbers both."""
-    method = _adaptive_method(W, epsilon, delta, rows)
+    method = _adaptive_method(W, epsilon, delta, rows, subjects)
     method.remember(memory)
     return method
 
 
 def _adaptive_method(
-    W: FloatArray, epsilon: float, delta: float, rows: int
+    W: FloatArray, epsilon: float, delta: float, rows: int, subjects: Subjects | None
 ) -> AdaptiveMethod | ScoutMethod:
-    how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rows": rows}
+    how: dict[str, Any] = {
+        "epsilon": epsilon, "delta": delta, "rows": rows, "subjects": subjects
+    }  # fmt: skip
     form = form_for(d=W.shape[0], **how)
     if form == "scout":
         return ScoutMethod(W=W, **how)

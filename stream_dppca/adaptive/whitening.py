@@ -14,15 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..secrecy import forget_in_child
+from ..arrays import FloatArray
+from ..secrecy import Forgetful
 from .correlated import DECAYS, Weights
 
 __all__ = ["White", "Whitener"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass
@@ -34,7 +30,7 @@ class White:
     fresh: float  #: the part of f that comes from this batch alone
 
 
-class Whitener:
+class Whitener(Forgetful):
     """Whitens releases one at a time.
 
     Parameters
@@ -46,14 +42,15 @@ class Whitener:
         Those of C.
     """
 
+    PUBLIC = ("sampling", "decays")
+
     def __init__(self, *, sampling: float, decays: tuple[float, ...] = DECAYS) -> None:
         self.sampling = sampling
         self.decays = decays
         self.forget()
 
-    def forget(self) -> None:
+    def _begin(self) -> None:
         """Begin anew, as `CorrelatedRelease` does whenever it is copied."""
-        forget_in_child(self)
         n = len(self.decays)
         # What the running sums are expected to be from the releases so far, less what offsets add
         # to them; the same for the part of f; and their covariance.
@@ -61,13 +58,6 @@ class Whitener:
         self._gains = [0.0] * n
         self._newest_gains = [0.0] * n  # what the newest release alone contributed to them
         self._covariance = [[0.0] * n for _ in range(n)]
-
-    def __getstate__(self) -> tuple[float, tuple[float, ...]]:
-        return self.sampling, self.decays
-
-    def __setstate__(self, state: tuple[float, tuple[float, ...]]) -> None:
-        self.sampling, self.decays = state
-        self.forget()
 
     def __call__(
         self, weights: Weights, y: FloatArray, *, gain: float, offset: FloatArray | None = None

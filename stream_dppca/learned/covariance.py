@@ -54,11 +54,11 @@ class RunningMoments:
         """Noise sd in one coordinate of the mean."""
         return math.sqrt(self.noise) / max(self.weight, 1e-300)
 
-    def add(self, moment: FloatArray, noise: float, keep: float) -> None:
+    def add(self, moment: FloatArray, noise: float, keep: float, weight: float = 1.0) -> None:
         """Add a batch's packed moment; `noise` is what it adds to the variance of the sum."""
-        self.total = keep * self.total + moment
-        self.weight = keep * self.weight + 1.0
-        self.noise = keep**2 * self.noise + noise
+        self.total = keep * self.total + weight * moment
+        self.weight = keep * self.weight + weight
+        self.noise = keep**2 * self.noise + weight**2 * noise
 
     def rescale(self, factor: FloatArray) -> None:
         """Turn z_j into factor_j z_j, as if it had been measured like that."""

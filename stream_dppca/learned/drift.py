@@ -68,14 +68,14 @@ class DriftAlarm:
         if n >= _FIRST:
             self.cusum = max(0.0, self.cusum + min((share - MARGIN) / unit, MOST))
         n = min(n + 1, _NORMAL)
-        self.normal = (square + (min(share, 2 * unit) ** 2 - square) / n, n)
+        self.normal = (float(square + (min(share, 2 * unit) ** 2 - square) / n), n)
         if self.cusum < LIMIT:
             return False
         self.cusum = 0.0
         return True
 
     def state(self) -> dict[str, Any]:
-        return {"cusum": self.cusum, "normal": list(self.normal)}
+        return {"cusum": float(self.cusum), "normal": list(self.normal)}
 
     def load(self, state: dict[str, Any]) -> None:
         self.cusum = float(state["cusum"])

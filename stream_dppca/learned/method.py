@@ -21,6 +21,12 @@ Noise: mu_look^2 + mu_mean^2 = mu^2 in every batch; mu_look is 0 if nothing is t
     units of their noise, so a change of scales or of mu_mean between batches changes nothing
     about past queries.
 Delta: none beyond that of mu.
+
+**Subjects** (`participation`). A batch is a round, mu that of a round; noise is not correlated over
+rounds (`adaptive.independent`). One more question is asked in every round, of the warm-up too: how
+many subjects there are, of sensitivity 1, with the share `COUNT` of mu^2. Everything above has the
+rest of it. A round counts by its noisy number of subjects; if that may as well be zero, or if the
+warm-up finds fewer than a quarter of the places taken, nothing is learned.
 """
 
 from __future__ import annotations
@@ -32,21 +38,22 @@ from typing import Any
 import numpy as np
 
 from ..adaptive.correlated import CorrelatedRelease, Released
+from ..adaptive.independent import IndependentRelease
 from ..adaptive.queries import unpack
 from ..arrays import BoolArray, FloatArray, IntArray
-from ..calibration import gaussian_mu
 from ..errors import BatchSizeError, ParameterError
-from ..method import Outcome, checked_basis
+from ..method import FEW_SUBJECTS, Outcome, checked_basis
 from ..noise import Noise
 from ..oja import orthonormal
+from ..participation import Subjects, mu_of
 from ..projector import Projector
 from ..statistics import Rows
 from .covariance import Components, RunningMoments, components, noise_of_sums
 from .drift import RECENT, DriftAlarm
 from .histograms import spread
 from .standard import CLAMP, Standard
-from .statistics import AugmentedMoments, OctaveCounts
-from .warmup import WarmUp, warm_up_batches
+from .statistics import AugmentedMoments, OctaveCounts, count_slack
+from .warmup import ENOUGH, WarmUp, warm_up_batches
 
 __all__ = [
     "WARMING_UP",
@@ -69,6 +76,10 @@ POWER = 0.8
 MOST_FEATURES = 1023
 #: Share of mu^2 with which scales that are not known are looked for in every batch.
 LOOK = 0.06
+#: Share of mu^2 for the noisy number of subjects.
+COUNT = 0.01
+#: The number must be this many sds of its noise above zero.
+_SURE_OF_SUBJECTS = 3.0
 #: More than `histograms.SURE`: looks are repeated.
 _LOOK_SURE = 5.5
 #: A scale is widened if the second moment of z in one batch is above this ...
@@ -120,6 +131,8 @@ class LearnedMethod:
         Public scales, in units of which the components are wanted; None to learn them.
     memory
         As for `DPPCA`.
+    subjects
+        If units are subjects.
     """
 
     def __init__(
@@ -132,6 +145,7 @@ class LearnedMethod:
         known_center: bool,
         scales: FloatArray | None,
         memory: Memory,
+        subjects: Subjects | None = None,
     ) -> None:
         d = W.shape[0]
         self.W = W
@@ -139,7 +153,12 @@ class LearnedMethod:
         self.known_center = known_center
         self.scales = scales
         self.memory = memory
-        self.mu = gaussian_mu(epsilon, delta)
+        self.subjects = subjects
+        self.each = 1 if subjects is None else subjects.records
+        self.mu = mu_of(epsilon, delta, subjects)
+        if subjects is not None:
+            self.mu_count = self.mu * math.sqrt(COUNT)
+            self.mu = self.mu * math.sqrt(1 - COUNT)
         self.mu_look = self.mu * math.sqrt(LOOK)
         self.warm_up = WarmUp(
             d=d,
@@ -147,15 +166,23 @@ class LearnedMethod:
             units=units,
             quantile=radius_quantile(d=d, mu=self.mu, units=units),
             known_center=known_center,
+            each=self.each,
+            # The number of subjects is asked for before: here it is enough that most can be read.
+            enough=ENOUGH if subjects is None else ENOUGH / 2,
         )
         self.standard: Standard = self.warm_up.standard
-        self.correlated = CorrelatedRelease(mu=self.mu)
+        self.correlated: CorrelatedRelease | IndependentRelease
+        if subjects is None:
+            self.correlated = CorrelatedRelease(mu=self.mu)
+        else:
+            self.correlated = IndependentRelease(mu=self.mu)
         self._released = 0  # batches before this one in the present C
         self.moments = RunningMoments(d + 1)
         self.recent = RunningMoments(d + 1)
         self.alarm = DriftAlarm()
         self.looks = np.zeros((d, 129))
         self.looked = np.zeros(d)  # batches
+        self._presence = 1.0 if subjects is None else 0.0  # mean of the rounds, as they count
         self.components: Components | None = None
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
@@ -165,7 +192,8 @@ class LearnedMethod:
             raise ParameterError("features", rule, d)
         smallest = smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center)
         if rows < smallest:
-            why = f"with fewer records the warm-up takes more than {MOST_WARM_UP} batches"
+            what = "records" if self.subjects is None else "subjects"
+            why = f"with fewer {what} the warm-up takes more than {MOST_WARM_UP} batches"
             raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
 
     @property
@@ -174,10 +202,14 @@ class LearnedMethod:
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
+        present = None if self.subjects is None else self._count(rows, noise)
         if self.warming_up:
-            self.warm_up.step(rows, noise)
-            self.standard = self.warm_up.standard
-            return Outcome.skip(WARMING_UP)
+            if present is None or present >= ENOUGH * self.units:
+                self.warm_up.step(rows, noise)
+                self.standard = self.warm_up.standard
+            return Outcome.skip(WARMING_UP, units=present)
+        if present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
+            return Outcome.skip(FEW_SUBJECTS, units=present)
         query = self._query()
         # A query that is taken for more sensitive than it is spends less: mu_mean instead of mu.
         looking = not self.standard.known.all()
@@ -192,7 +224,8 @@ class LearnedMethod:
         look = self._look(rows, noise)
         # From here on, post-processing.
         unit = self.mu / sensitivity
-        dropped = self._learn(released, unit)
+        presence = 1.0 if present is None else min(present / self.units, 1.0)
+        dropped = self._learn(released, unit, presence)
         if look is not None:
             self._find_scales(*look)
         found = self._read()
@@ -204,13 +237,27 @@ class LearnedMethod:
             ratio=np.clip(found.values / found.total, 0.0, 1.0),
             ratio_sd=found.ratio_sd(),
             drift=dropped,
+            units=present,
         )
+
+    def _count(self, rows: Rows, noise: Noise) -> float:
+        """The noisy number of subjects.
+
+        Adjacency: everything that one subject sends in the round is replaced.
+        Sensitivity: 1.
+        Noise: N(0, 1/mu_count^2), mu_count^2 = `COUNT` of the mu^2 of a round.
+        Delta: none beyond that of mu.
+        """
+        count = np.array([float(rows.present())])
+        return float(noise.gaussian(count, sensitivity=1.0, mu=self.mu_count)[0])
 
     def _query(self) -> AugmentedMoments:
         b, radius = constant(self.W.shape[0]), self.warm_up.radius
         if radius is None:
             raise RuntimeError("the warm-up is not over")
-        return AugmentedMoments(**self.standard.parameters(), constant=b, radius=radius + b * b)
+        return AugmentedMoments(
+            **self.standard.parameters(), constant=b, radius=radius + b * b, each=self.each
+        )
 
     # Private: a look at features whose spread is not known.
 
@@ -221,28 +268,41 @@ class LearnedMethod:
             return None
         center = tuple(self.standard.center[which].tolist())
         octaves = OctaveCounts(tuple(which.tolist()), center, signs=False)
-        counts = noise.gaussian(
-            rows.total(octaves), sensitivity=octaves.sensitivity, mu=self.mu_look
-        )
-        return counts, octaves.sensitivity / self.mu_look, which.astype(np.int64)
+        sensitivity = octaves.sensitivity * count_slack(self.units, self.each)
+        counts = noise.gaussian(rows.total(octaves), sensitivity=sensitivity, mu=self.mu_look)
+        return counts, sensitivity / self.mu_look, which.astype(np.int64)
 
     # Post-processing.
 
-    def _learn(self, released: Released, unit: float) -> bool:
-        """Add a batch's own moments. Returns True if the past was dropped."""
+    def _learn(self, released: Released, unit: float, presence: float) -> bool:
+        """Add a batch's own moments. Returns True if the past was dropped.
+
+        Parameters
+        ----------
+        presence
+            Noisy share of the places that are taken: 1 for records.
+        """
         column = released.weights
         adds = noise_of_sums(column.own, column.later, self.correlated.decays)
         self._released = 0 if released.first else self._released + 1
         noise = adds[min(self._released, len(adds) - 1)] / unit**2
         alone = released.alone / unit
         own = 1 / (column.own * unit)  # noise sd of this batch alone, about
-        dropped = self.memory == "auto" and self.moments.weight >= 2 and self._changed(alone, own)
+        more = presence / self._presence if self._presence > 0 else 1.0  # than on average
+        dropped = (
+            self.memory == "auto"
+            and self.moments.weight >= 2
+            and self._changed(alone / more, own / more)
+        )
         if dropped:
             self.moments = self.recent.copy()
         keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
-        self.moments.add(alone, noise, keep)
-        self.recent.add(alone, own**2, RECENT)
-        self._widen(alone, own)
+        # Least squares for what a subject adds, if `presence` of them are there.
+        self.moments.add(alone, noise, keep, presence)
+        self.recent.add(alone, own**2, RECENT, presence)
+        if self.subjects is not None:
+            self._presence += (presence - self._presence) * presence / self.moments.weight
+        self._widen(alone / more, own / more)
         return dropped
 
     def _components(self, moments: RunningMoments) -> Components:
@@ -347,6 +407,7 @@ class LearnedMethod:
                 str(j): [float(self.looked[j]), self.looks[j].tolist()]
                 for j in np.flatnonzero(~self.standard.known & (self.looked > 0)).tolist()
             },
+            **({} if self.subjects is None else {"presence": self._presence}),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -362,6 +423,10 @@ class LearnedMethod:
             if look.shape != (129,) or not np.isfinite(look).all() or not times >= 0:
                 raise ValueError("not a state of this method")
             self.looks[int(name)], self.looked[int(name)] = look, float(times)
+        if self.subjects is not None:
+            self._presence = float(state["presence"])
+            if not 0 <= self._presence <= 1:
+                raise ValueError("not a state of this method")
         self.correlated.forget()
         self._released = 0
         if self.moments.weight > 0:

@@ -4,6 +4,11 @@
 value that is not finite (`missing="center"`) is in no count, and counts as the centre in moments.
 All parameters are public numbers or earlier releases. Distances and clip factors are computed row
 by row, so no unit changes the digits of another.
+
+A unit of several rows (a subject) adds the mean over its rows of what a record adds: its counts of
+a feature are then a vector of shares h with sum at most 1, and |h - h'|^2 <= |h|^2 + |h'|^2 <= 2
+is the bound of a single record. Vectors and moments are averaged first and clipped after that.
+Shares are not whole numbers; `count_slack` is the rounding of their sums.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..adaptive.queries import pack
+from ..adaptive.queries import moment_rounding, pack
 from ..arrays import ROUNDOFF, BoolArray, FloatArray, IntArray
 from ..statistics import Block
 
@@ -24,6 +29,7 @@ __all__ = [
     "LengthCounts",
     "MomentsInBall",
     "OctaveCounts",
+    "count_slack",
     "octave_edges",
     "standardised",
 ]
@@ -57,9 +63,9 @@ class OctaveCounts:
         steps = np.where(np.abs(values) < 2.0**_LOWEST, 0, exponent - _LOWEST)
         outside = _in_no_bin(block, values)
         if not self.signs:
-            return _counts(steps.astype(np.int64), OCTAVES - _ZERO, outside)
+            return _counts(steps.astype(np.int64), OCTAVES - _ZERO, outside) / block.each
         bins = np.where(values < 0, -steps, steps) + _ZERO
-        return _counts(bins.astype(np.int64), OCTAVES, outside)
+        return _counts(bins.astype(np.int64), OCTAVES, outside) / block.each
 
     @property
     def sensitivity(self) -> float:
@@ -104,7 +110,7 @@ class GridCounts:
         cells = np.floor((values - np.array(self.low)) / np.array(self.width))
         outside = _in_no_bin(block, values)
         cells = np.where(outside, 0.0, np.clip(cells, 0, self.cells - 1))
-        return _counts(cells.astype(np.int64), self.cells, outside)
+        return _counts(cells.astype(np.int64), self.cells, outside) / block.each
 
     @property
     def sensitivity(self) -> float:
@@ -114,6 +120,8 @@ class GridCounts:
 @dataclass(frozen=True, eq=False)
 class LengthCounts:
     """Number of units by squared length of the standardised record: one bin per unit.
+
+    Of a unit with several rows it is the length |A|_F of the mean A of z z^T.
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: one count falls and one rises by 1: sqrt 2.
@@ -126,8 +134,8 @@ class LengthCounts:
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
-        bins = np.searchsorted(np.array(self.edges), np.einsum("ij,ij->i", Z, Z))
-        counts = _counts(bins[:, np.newaxis], len(self.edges) + 1, block.null[:, np.newaxis])
+        bins = np.searchsorted(np.array(self.edges), block.moment_norms(Z))
+        counts = _counts(bins[:, np.newaxis], len(self.edges) + 1, block.null_units[:, np.newaxis])
         return np.asarray(counts[0])
 
     @property
@@ -153,9 +161,10 @@ class MomentsInBall:
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         terms = np.concatenate([Z, (Z * Z - 1) / 2, np.ones((len(Z), 1))], axis=1)
+        terms = block.means(terms)
         slack = 1 + (terms.shape[1] + 8) * ROUNDOFF
-        length = np.sqrt(np.einsum("ij,ij->i", terms, terms)) * slack
-        factor = np.where(block.null, 0.0, np.minimum(1.0, self.radius / length))
+        length = np.sqrt(block.sq_lengths(terms)) * slack
+        factor = np.where(block.null_units, 0.0, np.minimum(1.0, self.radius / length))
         return np.asarray(np.einsum("i,ij->j", factor, terms))
 
     def sensitivity(self, units: int) -> float:
@@ -170,7 +179,8 @@ class AugmentedMoments:
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: |y y^T - y' y'^T|_F^2 = |y|^4 + |y'|^4 - 2 (y.y')^2 is at most 2 rho^2, so the mean
         moves by at most sqrt 2 rho over the units, plus the rounding of the sum on both
-        neighbours. The clip factor comes from an over-estimate of |y|^2.
+        neighbours. The clip factor comes from an over-estimate of |y|^2. With several rows per unit
+        the mean A of y y^T is clipped, to |A|_F <= rho: the same bound (see `SecondMoments`).
     """
 
     center: tuple[float, ...]
@@ -178,14 +188,15 @@ class AugmentedMoments:
     clamp: tuple[float, ...]
     constant: float  #: b
     radius: float  #: rho
+    each: int = 1  #: rows per unit, at most
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         rows = np.concatenate([Z, np.full((len(Z), 1), self.constant)], axis=1)
-        slack = 1 + 8 * (rows.shape[1] + 8) * ROUNDOFF
-        sq = np.einsum("ij,ij->i", rows, rows) * slack
-        factor = np.where(block.null, 0.0, np.sqrt(np.minimum(1.0, self.radius / sq)))
-        rows *= factor[:, np.newaxis]
+        slack = 1 + 8 * (rows.shape[1] + 8) * block.each * ROUNDOFF
+        sq = block.moment_norms(rows) * slack
+        factor = np.where(block.null_units, 0.0, np.sqrt(np.minimum(1.0, self.radius / sq)))
+        rows *= block.row_weights(factor)[:, np.newaxis]
         return np.asarray(rows.T @ rows)
 
     def mean(self, total: FloatArray, units: int) -> FloatArray:
@@ -193,8 +204,18 @@ class AugmentedMoments:
         return pack(total) / units
 
     def sensitivity(self, units: int) -> float:
-        rounding = 2 * units * (units + 8) * ROUNDOFF * self.radius
+        rounding = moment_rounding(units, self.each) * self.radius
         return (math.sqrt(2) * self.radius + 2 * rounding) / units
+
+
+def count_slack(units: int, each: int) -> float:
+    """Factor for the sensitivity of counts: 1 for whole numbers, more for sums of shares.
+
+    A count is at most the number of units, and adding it up takes at most units x each roundings.
+    So the counts of a feature are off by at most units (units x each + 8) u in length, on both
+    neighbours, of which the sensitivity is sqrt 2. Twice that is paid.
+    """
+    return 1.0 if each == 1 else 1 + 3 * units * (units * each + 8) * ROUNDOFF
 
 
 def standardised(

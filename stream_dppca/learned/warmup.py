@@ -18,7 +18,12 @@ Noise: a question with share f of a batch has N(0, (sensitivity/mu)^2/f) on ever
     two batches. A question may go on over several batches; its answers are then averaged.
 Delta: none beyond that of mu.
 
-With a known centre (`center="none"`, `"pairs"`) the first three questions are left out.
+With a known centre (`center="none"`, `"pairs"`, `"own"`) the first three questions are left out.
+
+**Subjects.** A batch is then a round, and mu is that of a round, because subjects come back: the
+warm-up spends what every other round spends. A subject adds the mean over its rows of what a record
+adds (to lengths, the length of its mean moment), so one subject moves every sum by what one record
+does, plus the rounding of sums of shares (`count_slack`). A place that is not taken is a null.
 """
 
 from __future__ import annotations
@@ -32,12 +37,12 @@ import numpy as np
 
 from ..arrays import FloatArray
 from ..noise import Noise
-from ..statistics import Rows, Statistic
+from ..statistics import Block, Rows, Statistic
 from .histograms import hull, locate, spread
 from .standard import CLAMP, FLOOR, Standard
-from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts
+from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts, count_slack
 
-__all__ = ["WarmUp", "length_grid", "warm_up_batches"]
+__all__ = ["ENOUGH", "WarmUp", "length_grid", "warm_up_batches"]
 
 #: Twentieths of the warm-up's budget, question by question.
 SHARES = {"octaves": 5, "grid": 3, "fine grid": 2, "distances": 5, "moments": 3, "lengths": 2}
@@ -54,7 +59,10 @@ _BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
 _COARSEST = 2.0**-14
 #: With a smaller share of valid records than this, nothing that was found is trusted.
-_ENOUGH = 0.25
+ENOUGH = 0.25
+#: Where values are looked for, and how narrow that stretch can become: the octaves go from 2^-64 to
+#: 2^64, and three cells of the first grid are the least that is left.
+_FARTHEST, _NARROWEST = 2.0**66, 2.0**-80
 #: Edges of `LengthCounts` over d: a quarter of an octave each, from 1 to 8. The mean is 1 by
 #: definition of the scales; a quiet start must not lead to a radius below that.
 _LENGTHS = 2.0 ** (np.arange(13) / 4)
@@ -111,12 +119,26 @@ class WarmUp:
         Share of the records that the radius leaves as they are.
     known_center
         If true, the centre is 0.
+    each
+        Rows per unit, at most.
+    enough
+        With a smaller share of valid units than this, the warm-up begins anew.
     """
 
     def __init__(
-        self, *, d: int, mu: float, units: int, quantile: float, known_center: bool
+        self,
+        *,
+        d: int,
+        mu: float,
+        units: int,
+        quantile: float,
+        known_center: bool,
+        each: int = 1,
+        enough: float = ENOUGH,
     ) -> None:
+        self.enough = enough
         self.d, self.mu, self.units, self.quantile = d, mu, units, quantile
+        self.count_slack = count_slack(units, each)
         self.batches = warm_up_batches(d=d, mu=mu, units=units, known_center=known_center)
         names = [name for name in SHARES if not (known_center and name in _OF_CENTER)]
         # The questions left fill the whole batches: integers, so that shares add up exactly.
@@ -185,7 +207,7 @@ class WarmUp:
         if name in ("octaves", "distances"):
             center = tuple(self.standard.center.tolist())
             octaves = OctaveCounts(every, center, signs=name == "octaves")
-            return octaves, octaves.sensitivity
+            return octaves, octaves.sensitivity * self.count_slack
         if name in ("grid", "fine grid"):
             columns = np.flatnonzero(self.coarse)
             width = (self.high - self.low) / CELLS[name]
@@ -195,7 +217,7 @@ class WarmUp:
                 tuple(width[columns].tolist()),
                 CELLS[name],
             )
-            return cells, cells.sensitivity
+            return cells, cells.sensitivity * self.count_slack
         if name == "moments":
             radius = math.sqrt(_BALL * self.d + 1)
             moments = MomentsInBall(**self.standard.parameters(), radius=radius)
@@ -285,7 +307,7 @@ class WarmUp:
         too_many = np.flatnonzero(beyond > allowed + forgiven)
         index = min(int(too_many[-1]) + 1, len(beyond) - 1) if too_many.size else 0
         self.radius = float(length_grid(self.d)[index])
-        if self.valid < _ENOUGH:
+        if self.valid < self.enough:
             self._begin()
 
     # State
@@ -305,7 +327,11 @@ class WarmUp:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned, or raise a ValueError."""
+        """Go on from what `state` returned, or raise a ValueError.
+
+        A state that was tampered with must not bring parameters with which a question overflows or
+        divides by zero: what comes of that would depend on the records.
+        """
         d = self.d
         self._at = int(state["at"])
         if self._at % self._batch or not 0 <= self._at <= self.batches * self._batch:
@@ -313,19 +339,38 @@ class WarmUp:
         self.low, self.high, self.mass = (
             np.array(state[name], dtype=np.float64).reshape(d) for name in ("low", "high", "mass")
         )
-        if not (np.isfinite(self.mass).all() and (self.high > self.low).all()):
+        within = (np.abs([self.low, self.high]) <= _FARTHEST).all()
+        if not (within and (self.high - self.low >= _NARROWEST).all()):
+            raise ValueError("not a state of this warm-up")
+        if not np.isfinite(self.mass).all():
             raise ValueError("not a state of this warm-up")
         self.coarse = np.array(state["coarse"], dtype=np.bool_).reshape(d)
         self.standard = Standard.load(state["standard"], d)
         self.valid = float(state["valid"])
         radius = state["radius"]
         self.radius = None if radius is None else float(radius)
-        if not (0 < self.valid <= 1 and (self.radius is None or 0 < self.radius < math.inf)):
+        shortest, *_, longest = length_grid(d).tolist()
+        if self.radius is None:
+            known = self._at < self.batches * self._batch
+        else:  # a few roundings of another machine apart
+            known = shortest * (1 - 1e-9) <= self.radius <= longest * (1 + 1e-9)
+        if not (known and 0 < self.valid <= 1):
             raise ValueError("not a state of this warm-up")
         answer = state["answer"]
         self._answer = None
         if answer is not None:
             total = np.array(answer["total"], dtype=np.float64)
             self._answer = _Answer(total, float(answer["share"]))
-            if not (np.isfinite(total).all() and self._answer.share > 0):
+            if not (np.isfinite(total).all() and 0 < self._answer.share <= self.batches):
                 raise ValueError("not a state of this warm-up")
+            if self.done or total.shape != self._shape():
+                raise ValueError("not a state of this warm-up")
+
+    def _shape(self) -> tuple[int, ...]:
+        """Shape of the answer to the question that is being asked."""
+        name = next(n for n, end in self._ends.items() if end > self._at)
+        statistic, sensitivity = self._question(name)
+        if sensitivity == 0.0:
+            return (0, 1)
+        X = np.zeros((1, self.d))
+        return statistic(Block(X, np.zeros(1), np.ones(1, dtype=np.bool_), X.copy())).shape

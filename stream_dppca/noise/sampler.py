@@ -28,15 +28,12 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import FloatArray, IntArray
 from ..errors import DPPCAError
 from .exact import Entropy, exponential, floor_exponential, normal_cdf, round_normal
 
 __all__ = ["LARGEST", "SMALLEST_SD", "discrete_laplace", "rounded_gaussian"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Standard deviations in units of the grid are at least this, and below twice this.
 SMALLEST_SD = 2.0**28

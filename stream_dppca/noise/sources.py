@@ -27,13 +27,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import FloatArray, IntArray
 from ..errors import DPPCAError, ParameterError
 from .sampler import LARGEST, SMALLEST_SD, discrete_laplace, rounded_gaussian
 
 __all__ = ["Noise", "OpenDPNoise", "Sampler", "SecureNoise", "SeededNoise", "make_noise"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Names of the samplers for production, the default first.
 Sampler = Literal["exact", "opendp"]

@@ -96,7 +96,7 @@ def test_columns_as_they_act() -> None:
         ("_moved", "weight * newest", "newest"),
         ("release", "self._releases >= horizon", "False"),
         ("release", "self._releases >= horizon", "self._releases > horizon"),
-        ("forget", "self._sums: list[FloatArray] = []", "self._sums = getattr(self, '_sums', [])"),
+        ("_begin", "self._sums: list[FloatArray] = []", "self._sums = getattr(self, '_sums', [])"),
     ],
 )
 def test_a_mutant_of_the_running_sums_is_caught(method: str, old: str, new: str) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 
 from stream_dppca import DPPCA
 from stream_dppca.adaptive.correlated import CorrelatedRelease
+from stream_dppca.arrays import FloatArray
 from stream_dppca.learned import statistics
 from stream_dppca.learned.method import LearnedMethod
 from stream_dppca.learned.statistics import (
@@ -37,8 +38,6 @@ from stream_dppca.learned.statistics import (
 from stream_dppca.learned.warmup import WarmUp
 from stream_dppca.noise import SeededNoise
 from tests.audit.evidence import gaussian_mu
-
-FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 EPSILON, DELTA, BATCH, D = 8.0, 1e-3, 256, 5
 MU = gaussian_mu(EPSILON, DELTA)

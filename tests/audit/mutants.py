@@ -312,26 +312,16 @@ MUTANTS = (
     ),
     Mutant(
         "copies share the secret history",
-        "adaptive.correlated:CorrelatedRelease.__getstate__",
-        "return self.mu, self.decays, self.horizon",
-        "return self.mu, self.decays, self.horizon, self._sums",
+        "secrecy:Forgetful.__getstate__",
+        "in self.PUBLIC",
+        "in [*self.PUBLIC, *{'_sums', '_expected'} & set(vars(self))]",
         "copies",
         BOTH,
         also=(
             (
-                "adaptive.correlated:CorrelatedRelease.__setstate__",
-                "= state\n    self.forget()",
-                "= state[:3]\n    self.forget()\n    self._sums = state[3]",
-            ),
-            (
-                "adaptive.whitening:Whitener.__getstate__",
-                "return self.sampling, self.decays",
-                "return self.sampling, self.decays, self._expected",
-            ),
-            (
-                "adaptive.whitening:Whitener.__setstate__",
-                "= state\n    self.forget()",
-                "= state[:2]\n    self.forget()\n    self._expected = state[2]",
+                "secrecy:Forgetful.__setstate__",
+                "self.forget()",
+                "self.forget()\n    vars(self).update(state)",
             ),
         ),
     ),

@@ -189,6 +189,35 @@ def test_far_ahead_is_paused(fed: list[np.ndarray], monkeypatch: pytest.MonkeyPa
     assert most < 40 + 20 and any(0 in p for p in paused) and not any(1 in p for p in paused)
 
 
+def test_what_retention_has_left_decides_no_batch_the_breach(fed: list[np.ndarray]) -> None:
+    """Retention goes by sizes. A service that lags finds other first offsets if one message was
+    larger, and must put the records that are left into the same batches and slots."""
+
+    def resumed(*first: int) -> list[np.ndarray]:
+        on = filled(plain)
+        task = start_task(memory_log(on))
+        drain(task, until=lambda: task._learner.n_batches == 1)
+        task.close()
+        fed.clear()
+        for p, offset in enumerate(first):
+            on.trim(INPUT, p, offset)
+        drain(start_task(memory_log(on)))
+        found = [batch.copy() for batch in fed]
+        fed.clear()
+        return found
+
+    expected = resumed()
+    assert len(expected) == BATCHES - 1
+    for first in ((0, 230, 0), (150, 231, 75), (250, 400, 125)):
+        found = resumed(*first)
+        assert 0 < len(found) <= len(expected)  # batches of which nothing is left have no release
+        for now, then in zip(found[::-1], expected[::-1], strict=False):
+            gone = np.isnan(now).all(axis=1)
+            assert not gone.all()
+            np.testing.assert_array_equal(now[~gone], then[~gone])
+    assert len(found) < len(expected)
+
+
 def test_what_cannot_be_read_is_null_in_its_slot(fed: list[np.ndarray]) -> None:
     """Aborted transactions and compaction leave offsets at which nothing is."""
     on = cluster()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError
 from consumers.formats import REGISTERED_FORMATS
-from consumers.model.codecs import FORMATS, make_codec
+from consumers.model.codecs import FORMATS, make_codec, make_subject_codec
 from consumers.protocols import RegisteredSchema
 
 FEATURES = ("a", "b.c", "b.d.e")
@@ -175,3 +175,76 @@ def test_json_floats_come_through_bit_for_bit(numbers: list[float]) -> None:
     found = decode("json", [value])[0].tolist()
     assert found == numbers
     assert [math.copysign(1, x) for x in found] == [math.copysign(1, x) for x in numbers]
+
+
+# Whose a row is
+
+
+def whose(
+    format: str, values: list[bytes | None], keys: list[bytes | None] | None = None,
+    subject: str = "@key", records: int = 4, **options: Any,
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    if format.startswith("float"):
+        options = {"rows_per_message": 3, **options}
+    codec = make_subject_codec(
+        format, FEATURES, 10_000, subject=subject, records=records, **options  # type: ignore[arg-type]
+    )  # fmt: skip
+    return codec.decode(values, [None] * len(values) if keys is None else keys)
+
+
+@pytest.mark.parametrize("subject", ["id", "b.id"])
+def test_the_subject_is_a_member(subject: str) -> None:
+    def message(who: Any, **more: Any) -> bytes:
+        inner = {"c": 2.5, "d": {"e": -3}, "id": who}
+        return json.dumps({"a": 1, "b": inner, "id": who, **more}).encode()
+
+    ids = ["d1", 7, 2.5, "", None, True, ["d1"], {"x": 1}]
+    values: list[bytes | None] = [message(who) for who in ids]
+    rows, found = whose("json", values, subject=subject)
+    assert found == ["d1", 7, 2.5, "", None, None, None, None]
+    assert rows[:5].tolist() == [[1.0, 2.5, -3.0]] * 5  # without a subject it counts for nothing
+    odd = [message("d1", a=None), message("d1", b=None), message("d1", a="1"), None, b"{", GOOD]
+    rows, found = whose("json", odd, subject=subject)
+    assert found == ["d1", None if subject == "b.id" else "d1", None, None, None, None]
+    assert math.isnan(rows[0, 0]) and rows[0, 1:].tolist() == [2.5, -3.0]
+    assert rows.shape == (6, 3) and rows[5].tolist() == [1.0, 2.5, -3.0]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_subject_is_the_key(format: str) -> None:
+    good = {"json": GOOD, "json-array": b"[1,2,3]", "float32": struct.pack("<9f", *range(9)),
+            "float64": struct.pack("<9d", *range(9))}[format]  # fmt: skip
+    rows, found = whose(format, [good, None, good], [b"x", b"y", None])
+    per_message = 3 if format.startswith("float") else 1
+    assert found == [b"x"] * per_message + [b"y"] * per_message + [None] * per_message
+    assert rows.shape == (3 * per_message, 3)
+
+
+@pytest.mark.parametrize("format", ["float32", "float64"])
+def test_of_a_packed_message_only_the_rows_that_count_are_decoded(format: str) -> None:
+    kind = "f" if format == "float32" else "d"
+    full, short = struct.pack(f"<9{kind}", *range(9)), struct.pack(f"<3{kind}", 7, 8, 9)
+    for values in ([full, full], [full, short], [short, full], [None, full]):
+        every, all_ids = whose(format, values, [b"x", b"y"], records=3)
+        rows, found = whose(format, values, [b"x", b"y"], records=2)
+        assert found == [b"x", b"x", b"y", b"y"] and all_ids == [b"x"] * 3 + [b"y"] * 3
+        np.testing.assert_array_equal(rows, every[[0, 1, 3, 4]])
+
+
+def test_the_subject_of_what_is_not_an_object_is_the_key() -> None:
+    for format in ("json-array", "float32"):
+        with pytest.raises(ConfigurationError, match="must be @key"):
+            whose(format, [], subject="id")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(messages, max_size=8), st.sampled_from(["@key", "a.x", "e"]))
+def test_any_bytes_are_somebodys_by_themselves(values: list[bytes | None], subject: str) -> None:
+    flat = ("b", "c")
+    codec = make_subject_codec("json", flat, 10_000, subject=subject, records=1)
+    rows, found = codec.decode(values, values)
+    assert rows.shape == (len(values), 2) and len(found) == len(values)
+    for i, value in enumerate(values):
+        alone, who = codec.decode([value], [value])
+        np.testing.assert_array_equal(rows[i : i + 1], alone)
+        assert who == [found[i]]

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -88,9 +89,23 @@ def kafka_case(
 @pytest.fixture
 def memory_case(fresh_name: Callable[[str], str]) -> Iterator[Case]:
     cluster, named = MemoryBroker(), names(fresh_name)
-    case = Case(lambda: MemoryCluster(cluster, **named), cluster.produce, named)
+
+    def produce(topic: str, value: bytes | None, partition: int = 0) -> None:
+        cluster.produce(topic, value, partition, b"k")
+
+    case = Case(lambda: MemoryCluster(cluster, **named), produce, named)
     yield case
     case.close()
+
+
+def read_once(reader: Reader) -> list[tuple[int, int, bytes | None]]:
+    """Messages of one read, as (partition, offset, value)."""
+    found: list[tuple[int, int, bytes | None]] = []
+    for chunk in reader.read(0.2):
+        assert len(chunk.offsets) == len(chunk.values)
+        pairs = zip(chunk.offsets, chunk.values, strict=True)
+        found.extend((chunk.partition, offset, value) for offset, value in pairs)
+    return found
 
 
 def read_all(reader: Reader, n: int) -> list[tuple[int, int, bytes | None]]:
@@ -98,10 +113,7 @@ def read_all(reader: Reader, n: int) -> list[tuple[int, int, bytes | None]]:
     found: list[tuple[int, int, bytes | None]] = []
 
     def enough() -> bool:
-        for chunk in reader.read(0.2):
-            assert len(chunk.offsets) == len(chunk.values)
-            pairs = zip(chunk.offsets, chunk.values, strict=True)
-            found.extend((chunk.partition, offset, value) for offset, value in pairs)
+        found.extend(read_once(reader))
         return len(found) >= n
 
     wait_for(f"{n} messages", enough)
@@ -207,12 +219,39 @@ class Contract:
         reader = case.kept(case.log.reader(topic))
         reader.assign({0: 0, 1: 0})
         found: list[tuple[int, int, bytes | None]] = []
-        paused = 0
-        while len(found) < 40:
-            found += read_all(reader, 1)
-            paused += 1
-            reader.pause([paused % 2] if paused % 3 else [])
+        turns = count(1)
+
+        def all_came() -> bool:
+            # A turn may find nothing: what is left may be in the partition that is paused.
+            found.extend(read_once(reader))
+            turn = next(turns)
+            reader.pause([turn % 2] if turn % 3 else [])
+            return len(found) >= 40
+
+        wait_for("40 messages", all_came)
         assert sorted(found) == sorted((i % 2, i // 2, b"%d" % i) for i in range(40))
+
+    def test_going_back(self, case: Case) -> None:
+        """A reader that was at the end and is assigned an earlier offset is at that offset. What it
+        knew of the end must not count: messages would be passed over."""
+        topic = case.names["input_topic"]
+        for i in range(20):
+            case.produce(topic, b"%d" % i, 0)
+        reader = case.kept(case.log.reader(topic))
+        for start in (0, 15, 3, 19, 7, 0):
+            reader.assign({0: start})
+            found: list[int] = []
+
+            def at_the_end(found: list[int] = found, start: int = start) -> bool:
+                for chunk in reader.read(0.2):
+                    found.extend(chunk.offsets)
+                at = reader.positions()[0]
+                assert at <= (found[-1] + 1 if found else start)
+                return at == 20
+
+            wait_for("the end", at_the_end)
+            assert found == list(range(start, 20))
+            assert reader.read(0.1) == []  # and here it learns where the end is
 
     def test_offsets_without_a_reader(self, case: Case) -> None:
         topic = case.names["input_topic"]
@@ -221,6 +260,41 @@ class Contract:
         assert offsets.partitions() == {0, 1}
         assert {p: tuple(b) for p, b in offsets.bounds([0, 1]).items()} == {0: (0, 0), 1: (0, 1)}
         assert offsets.ends([1]) == {1: 1} and offsets.ends([]) == {}
+
+    def test_times_and_cuts(self, case: Case) -> None:
+        """The broker's own times, with keys; and where a time begins in each partition."""
+        topic, sender = f"{case.names['input_topic']}-stamped", case.names["input_topic"]
+        case.log.create_topic(topic, TopicInfo(2, {"message.timestamp.type": "LogAppendTime"}), 1)
+        assert case.log.timestamp_type(topic) == "LogAppendTime"
+        assert case.log.timestamp_type(sender) == "CreateTime"
+        offsets = case.kept(case.log.offsets(topic))
+        before = int(time.time() * 1000) - 60_000
+        assert offsets.cuts([0, 1], before) == {0: 0, 1: 0} and offsets.cuts([], before) == {}
+        for i in range(3):
+            case.produce(topic, b"%d" % i, 0)
+            time.sleep(0.01)  # so that no two have the same time
+        reader = case.kept(case.log.reader(topic, stamped=True))
+        reader.assign({0: 0})
+        found: list[Any] = []
+
+        def enough() -> bool:
+            for chunk in reader.read(0.2):
+                parts = (chunk.offsets, chunk.values, chunk.times, chunk.keys)
+                found.extend(zip(*parts, strict=True))
+            return len(found) == 3
+
+        wait_for("three messages", enough)
+        times = [when for _, _, when, _ in found]
+        assert [(o, v, k) for o, v, _, k in found] == [(i, b"%d" % i, b"k") for i in range(3)]
+        assert times == sorted(set(times)) and abs(times[0] - time.time() * 1000) < 600_000
+        for i, when in enumerate(times):
+            assert offsets.cuts([0, 1], when) == {0: i, 1: 0}
+            assert offsets.cuts([0], when + 1) == {0: i + 1}
+        case.produce(sender, b"x", 0)
+        reader = case.kept(case.log.reader(sender, stamped=True))
+        reader.assign({0: 0})
+        [chunk] = wait_for("a message", lambda: reader.read(0.2))
+        assert list(chunk.times) == [None] and list(chunk.keys) == [b"k"]
 
     def test_publishing(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
@@ -330,6 +404,46 @@ class TestKafka(Contract):
         assert reader.positions()[0] == reader.bounds([0])[0].end == 4
         producer.abort_transaction()
         producer.close()
+
+    def test_offsets_that_retention_removed(self, case: Case, broker: Any) -> None:
+        """The plan goes on with them, so whoever reads must be told that they are gone."""
+        from kafka import KafkaAdminClient, TopicPartition
+
+        topic = case.names["input_topic"]
+        for i in range(5):
+            case.produce(topic, b"%d" % i, 0)
+        with KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.delete_records({TopicPartition(topic, 0): 3})
+        reader = case.kept(case.log.reader(topic))
+        assert tuple(reader.bounds([0])[0]) == (3, 5)
+        reader.assign({0: 1})
+        with pytest.raises(OffsetsGone):
+            read_all(reader, 1)
+        reader.assign({0: 3})
+        assert read_all(reader, 2) == [(0, 3, b"3"), (0, 4, b"4")]
+
+    def test_a_cut_is_not_held_back_by_a_transaction(
+        self, case: Case, broker: Any, fresh_name: Callable[[str], str]
+    ) -> None:
+        """The last stable offset is: a round waits for it."""
+        from kafka import KafkaProducer
+
+        topic = case.names["input_topic"]
+        producer = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open")
+        )
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=0).get(PATIENCE_SECONDS)
+        case.produce(topic, b"after it", 0)
+        offsets = case.kept(case.log.offsets(topic))
+        now = int(time.time() * 1000)
+        assert offsets.cuts([0], now - 600_000) == {0: 0}
+        assert offsets.cuts([0], now + 600_000) == {0: 2}
+        assert offsets.ends([0]) == {0: 0}
+        producer.abort_transaction()
+        producer.close()
+        wait_for("the end of the transaction", lambda: offsets.ends([0]) == {0: 3})
 
     def test_a_release_is_dated_to_the_second(self, case: Case, broker: Any) -> None:
         from kafka import KafkaConsumer

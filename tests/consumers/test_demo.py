@@ -287,6 +287,23 @@ def test_shards_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
     assert "releases from" in capsys.readouterr().out
 
 
+def test_privacy_per_device_without_a_broker(
+    capsys: pytest.CaptureFixture[str], patient: None
+) -> None:
+    arguments = ["--no-broker", "--unit", "subject", "--releases", "5", "--rate", "8000"]
+    assert demo.main([*arguments, "--epsilon", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "ε = 4, δ = 1e-06 per device: for all that one sends in any round of 2 seconds" in said
+    devices = [int(n.replace(",", "")) for n in re.findall(r"about ([\d,]+) devices", said)]
+    assert len(devices) >= 6 and 1000 < max(devices) < 6000  # a busy machine sends less
+    # Nothing that counts records.
+    assert " records" not in said and "lag" not in said
+    assert float(re.findall(r"the last one is ([\d.]+)° from the truth", said)[0]) < 20
+    assert "--subject device_id" in said
+    with pytest.raises(SystemExit):
+        demo.main(["--unit", "subject", "--change", "5"])
+
+
 def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["--no-broker", "--seconds", "1", "--batch-size", "1000000"]) == 1
     assert demo.NO_RELEASE in capsys.readouterr().out

@@ -71,6 +71,31 @@ def test_bad_lines_are_nulls(tmp_path: Path) -> None:
     assert np.isnan(read(path, "jsonl")).all(axis=1).tolist() == [False, True, True, True, False]
 
 
+def test_a_cell_that_python_cannot_hold_is_a_null(tmp_path: Path) -> None:
+    """A date beyond the year 9999, and text that is no UTF-8: pyarrow raises for the column."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    text = pa.array([b"1", b"\xff", b"3"]).view(pa.string())
+    dates = pa.array([1, 2**60, 3]).view(pa.timestamp("ms"))
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"cpu": [1.5, 2.5, 3.5], "memory": text, "disk.read": dates}), path)
+    for column in (text, dates):
+        with pytest.raises(Exception, match=r"."):
+            column.to_pylist()
+    X = read(path, "parquet")
+    assert X[:, 0].tolist() == [1.5, 2.5, 3.5] and np.isnan(X[:, 1:]).all()
+
+
+def test_numbers_too_large_for_a_float_give_no_warning(tmp_path: Path) -> None:
+    """A warning would tell of the records. Here it would be an error."""
+    path = tmp_path / "x.npy"
+    X = np.ones((2, 3), dtype=np.longdouble)
+    X[0, 1] *= np.longdouble("1e4000")
+    np.save(path, X)
+    assert read(path, "npy").tolist() == [[1, np.inf, 1], [1, 1, 1]]
+
+
 @pytest.mark.parametrize("format", ["csv", "parquet", "npy"])
 def test_missing_columns_are_said_at_once(tmp_path: Path, format: str) -> None:
     path = write(tmp_path, format, rows(3))
@@ -366,6 +391,24 @@ def test_a_state_file_of_version_1_resumes(
     assert learn(state, write(tmp_path, "npy", rows(1200)), "--new-records") == 65
 
 
+def test_new_records_after_a_state_of_version_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That state knows its input by name only, and the name is kept."""
+    state = tmp_path / "state"
+    state.write_bytes((Path(__file__).parent / "states" / "file-v1.json").read_bytes())
+    old, new = write(tmp_path, "npy", rows(700)), tmp_path / "new.npy"
+    np.save(new, rows(BATCH, seed=1))
+    assert learn(state, old, "--new-records") == 65
+    assert "version 1 has used 600 rows" in capsys.readouterr().err
+    assert learn(state, new, "--new-records") == 0
+    kept = json.loads(state.read_bytes())
+    assert [(i["name"], i["rows"]) for i in kept["inputs"]] == [("data", 600), ("new", BATCH)]
+    assert kept["positions"] == {"0": 900}
+    assert learn(state, old, "--new-records") == 65
+    assert learn(state, new) == 0
+
+
 def test_the_state_tells_no_row(tmp_path: Path) -> None:
     """Digests are keyed: the same rows give others in another state."""
     path, kept = write(tmp_path, "npy", rows(BATCH)), []
@@ -395,6 +438,44 @@ def test_a_state_file_is_for_its_owner(tmp_path: Path) -> None:
         os.umask(before)
     assert modes == {0o600}
     assert {p.stat().st_mode & 0o777 for p in tmp_path.glob("state*")} == {0o600}
+
+
+def test_an_old_state_file_is_for_its_owner_once_it_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"state")
+    path.chmod(0o644)
+    store = StateFile(path, print)
+    assert store.load() == [b"state"] and path.stat().st_mode & 0o777 == 0o600
+    store.close()
+
+
+def test_a_link_to_a_state_file_stays_a_link(tmp_path: Path) -> None:
+    """The file that it leads to is replaced, and locked, whichever name is given."""
+    real, link = tmp_path / "real" / "state", tmp_path / "link"
+    real.parent.mkdir()
+    link.symlink_to(real)
+    batch = FinishedBatch(1, b"1", Message(b"k", b"release"), {0: 1})
+    store = StateFile(link, print)
+    with pytest.raises(Fenced):
+        StateFile(real, print)
+    store.commit([batch])
+    store.close()
+    assert link.is_symlink() and real.read_bytes() == b"1"
+    assert not list(tmp_path.glob("link.*"))
+
+
+def test_links_that_others_have_left_are_not_followed(tmp_path: Path) -> None:
+    """In a folder that others may write to, somebody may guess the names that are used."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    (tmp_path / "state.part").symlink_to(precious)
+    store = StateFile(tmp_path / "state", print)
+    store.commit([FinishedBatch(1, b"1", Message(b"k", b"release"), {0: 1})])
+    store.close()
+    (tmp_path / "other.lock").symlink_to(precious)
+    with pytest.raises(ConfigurationError, match="can be written"):
+        StateFile(tmp_path / "other", print)
+    assert precious.read_bytes() == b"precious" and not (tmp_path / "state").is_symlink()
 
 
 def test_nobody_reads_any_more(tmp_path: Path) -> None:

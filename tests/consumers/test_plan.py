@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, StateRefused, Unavailable
 from consumers.kafka.memory import MemoryReader
-from consumers.protocols import Bounds
 from consumers.service.metrics import Metrics
-from consumers.service.plan import Range, apportion, places, split_batch, whole_batches
+from consumers.service.plan import (
+    Range,
+    apportion,
+    places,
+    split_batch,
+    split_removed,
+    whole_batches,
+)
 from consumers.service.planner import Planner
 
 from .helpers import INPUT, as_json, cluster, memory_log, rows
@@ -44,32 +50,43 @@ samples = st.lists(  # how far each of three partitions moves, and what retentio
 def test_batches_are_disjoint_whole_and_in_order(
     moves: list[tuple[tuple[int, int], ...]], size: int
 ) -> None:
-    """For any samples: every offset is in one batch at most, and passed over only if it is gone."""
+    """For any samples: every offset is in one batch, and passed over only with all its batch."""
     first, end = [0, 0, 0], [0, 0, 0]
     positions = dict.fromkeys(range(3), 0)
     for move in moves:
         for p, (more, gone) in enumerate(move):
             end[p] += more
             first[p] = min(end[p], first[p] + gone)
-        sample = {p: Bounds(first[p], end[p]) for p in range(3)}
-        ranges = whole_batches(positions, sample, size)
+        ranges = whole_batches(positions, dict(enumerate(end)), size)
         for p, start, stop in ranges:
-            assert start == max(positions[p], first[p]) and start < stop <= end[p]
-        waiting = sum(max(0, end[p] - max(positions[p], first[p])) for p in range(3))
+            assert start == positions[p] and start < stop <= end[p]
+        waiting = sum(end) - sum(positions.values())
         assert sum(stop - start for _, start, stop in ranges) == waiting // size * size
-        positions |= {p: start for p, start, _ in ranges}
-        while ranges:
-            batch, ranges = split_batch(ranges, size)
+        removed, rest = split_removed(ranges, dict(enumerate(first)), size)
+        every, left = batches(ranges, size), batches(rest, size)
+        for batch in every:
             assert sum(stop - start for _, start, stop in batch) == size
             for p, start, stop in batch:
                 assert start == positions[p]
                 positions[p] = stop
+        # What retention left changes no batch: some at the start are passed over, and only those.
+        gone = [all(stop <= first[p] for p, _, stop in batch) for batch in every]
+        passed = [*gone, False].index(False)
+        assert left == every[passed:]
+        assert sum(stop - start for _, start, stop in removed) == passed * size
+
+
+def batches(ranges: list[Range], size: int) -> list[list[Range]]:
+    found = []
+    while ranges:
+        batch, ranges = split_batch(ranges, size)
+        found.append(batch)
+    return found
 
 
 def test_partitions_advance_together() -> None:
     """After each batch of a long stretch, every partition is about as far as all of them are."""
-    ranges = whole_batches({0: 0, 1: 0, 2: 0}, {0: Bounds(0, 10_000), 1: Bounds(0, 1_000),
-                                                2: Bounds(0, 17)}, 100)  # fmt: skip
+    ranges = whole_batches({0: 0, 1: 0, 2: 0}, {0: 10_000, 1: 1_000, 2: 17}, 100)
     total = sum(r.end for r in ranges)
     wholes = {r.partition: r.end for r in ranges}
     done = dict.fromkeys(wholes, 0)
@@ -170,6 +187,28 @@ def test_the_plan_does_not_depend_on_when_batches_are_taken() -> None:
     while (batch := lazy.next_batch()) is not None:
         taken[1].append(batch)
     assert taken[0] == taken[1] and len(taken[0]) > 10
+
+
+def test_nothing_of_a_new_partition_is_passed_over() -> None:
+    """`start="latest"` is about what was there at the start, even if that was no partition at all.
+    And where retention has been faster, the plan begins at offset 0 all the same."""
+    on = cluster(0)
+    made = planner(memory_log(on).reader(INPUT))
+    assert made.begin({}, "latest") == {}
+    made.sample()
+    assert made.next_batch() is None
+    on.add_partitions(INPUT, 2)
+    for row in rows(24):
+        on.produce(INPUT, as_json(row), 1)
+    on.trim(INPUT, 1, 15)
+    made.sample()
+    batch = made.next_batch()
+    assert batch is not None and batch.ranges == (Range(1, 10, 20),)  # nothing of 0 to 9 is left
+    assert batch.positions == {0: 0, 1: 20}
+    assert made.next_batch() is None
+
+    later = planner(memory_log(on).reader(INPUT))
+    assert later.begin({1: 20}, "latest") == {0: 0, 1: 20}
 
 
 def test_a_partition_that_ends_early_while_it_runs_offers_nothing() -> None:

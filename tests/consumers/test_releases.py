@@ -170,6 +170,16 @@ def test_a_release_is_a_cloud_event() -> None:
     assert list(data["components"][0]["loadings"]) == list(NAMES)
 
 
+def test_a_merged_release_is_the_same_message_whoever_makes_it() -> None:
+    """It is not stored. If its publication fails, a successor merges again, at another time."""
+    merged = merge_releases([released(0, 2), released(1, 3)])
+    first, again = (
+        release_message(merged, datetime.datetime(2026, 1, day, tzinfo=datetime.UTC))
+        for day in (1, 2)
+    )
+    assert first == again and dict(first.headers)["ce_id"] == b"m/merged/2-3"
+
+
 @pytest.mark.parametrize(
     "junk", [b"", b"{}", b"[]", b'{"version":2}', b'{"version":1}', b"\xff", b"[" * 10**6]
 )

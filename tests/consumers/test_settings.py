@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from consumers.settings import (
     ConnectionSettings,
     FileSettings,
     ModelSettings,
+    RoundRule,
     Settings,
     load_part,
     load_settings,
@@ -270,7 +272,8 @@ def test_the_defaults_are_those_of_the_estimator() -> None:
     parameters = inspect.signature(DPPCA).parameters
     names = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
     for name, field in ModelSettings.model_fields.items():
-        if not field.is_required():
+        # Durations become numbers of rounds, and `round` is for those who close them.
+        if not field.is_required() and name not in ("round", "period"):
             assert field.get_default() == parameters[names.get(name, name)].default, name
 
 
@@ -315,6 +318,27 @@ def test_packed_formats_say_how_many_vectors(format: str) -> None:
     load_part(ClusterSettings, packed)
 
 
+@pytest.mark.parametrize(("format", "size"), [("float32", 4), ("float64", 8)])
+def test_a_packed_message_must_not_be_too_long_to_be_read(format: str, size: int) -> None:
+    """Every message would be a null."""
+    most = 500 * 2 * size
+    packed = {**LEAST, "features": "a,b", "format": format, "rows_per_message": 500}
+    assert load_settings({**packed, "max_message_bytes": most}).max_message_bytes == most
+    with pytest.raises(ConfigurationError, match=f"`max_message_bytes` must be at least {most}"):
+        load_settings({**packed, "max_message_bytes": most - 1})
+
+
+@pytest.mark.parametrize(
+    ("rows", "records", "most"), [(1, 5000, 5000), (64, 5000, 1024), (64, 100, 100), (10**6, 1, 1)]
+)
+def test_one_read_brings_a_bounded_number_of_vectors(rows: int, records: int, most: int) -> None:
+    settings = load_settings(
+        {**LEAST, "batch_size": 10**6 * 64, "format": "float32", "rows_per_message": rows,
+         "max_poll_records": records, "max_message_bytes": 1 << 30}
+    )  # fmt: skip
+    assert kafka_config(settings).fetch["max_poll_records"] == most
+
+
 @pytest.mark.parametrize("format", ["json", "json-array"])
 def test_a_json_message_is_one_vector(format: str) -> None:
     assert load_settings({**LEAST, "format": format}).rows_per_message == 1
@@ -340,3 +364,75 @@ def test_a_registry_has_an_address_and_both_halves_of_a_login() -> None:
     assert SECRET not in str(found.shown()) and open_registry(found) is not None
     with pytest.raises(ConfigurationError, match="schema_registry_cafile"):
         open_registry(load_settings({**LEAST, **address, "schema_registry_cafile": "/none"}))
+
+
+# Privacy per subject
+
+ROUNDS: dict[str, Any] = {**LEAST, "subject": "device_id", "round": "1h"}
+
+
+def test_a_subject_is_the_unit_and_durations_become_rounds() -> None:
+    settings = load_settings({**ROUNDS, "period": "24h", "horizon": "365d"})
+    assert settings.unit == "subject"
+    assert settings.rounds() == RoundRule("device_id", 3_600_000, 24, 8760)
+    given = settings.estimator()
+    assert {name: given[name] for name in ("unit", "subject", "period", "horizon", "records")} == {
+        "unit": "subject", "subject": "device_id", "period": 24, "horizon": 8760, "records": 4,
+    }  # fmt: skip
+    assert "round" not in given and make_estimator(given).privacy.unit == "subject"
+    assert load_settings(ROUNDS).rounds() == RoundRule("device_id", 3_600_000, 1)
+    assert load_settings(LEAST).rounds() is None
+    assert not {"unit", "subject", "period", "records"} & load_settings(LEAST).estimator().keys()
+    shown = settings.shown()
+    assert (shown["round"], shown["horizon"], shown["clock_slack"]) == ("1h", "365d", "10s")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"subject": None, "unit": "subject"}, "`subject` must be set"),
+        ({"round": None}, "`round` must be set"),
+        ({"unit": "record"}, "is for unit=subject"),
+        ({"round": "1.5h"}, "`round`: must be a whole number with a unit"),
+        ({"round": "0h"}, "`round`: must be a whole number with a unit"),
+        ({"round": "3600"}, "`round`: must be a whole number with a unit"),
+        ({"round": "999ms"}, "`round` must be at least 1s"),
+        ({"period": "90m"}, "`period` must be a whole number of rounds of 1h. Found 90m"),
+        ({"horizon": "30m"}, "`horizon` must be a whole number of rounds of 1h. Found 30m"),
+        ({"records": "0"}, "`records`"),
+        ({"records": "65"}, "`records`"),
+        ({"subject": "cpu"}, "must not be one of the features"),
+        ({"format": "float32", "rows_per_message": 7}, "`subject` must be @key"),
+        ({"format": "json-array"}, "`subject` must be @key"),
+        ({"shards": 2}, "used twice"),
+        ({"start": "earliest"}, "would tell when its subject sent it"),
+        ({"start": "2026-01-01T00:30Z"}, "must be the beginning of a round"),
+        ({"start": "2026-01-01T00:00"}, "a time with its zone"),
+    ],
+)
+def test_rounds_that_cannot_be(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        load_settings({**ROUNDS, **changes})
+
+
+def test_what_only_subjects_have() -> None:
+    for name, value in (("round", "1h"), ("period", "1h"), ("horizon", "1h"), ("records", 2)):
+        with pytest.raises(ConfigurationError, match=f"`{name}` is for unit=subject"):
+            load_settings({**LEAST, name: value})
+    with pytest.raises(ConfigurationError, match="must be earliest or latest"):
+        load_settings({**LEAST, "start": "2026-01-01T00:00Z"})
+
+
+def test_packed_rows_and_shards_by_key() -> None:
+    """A round is no number of messages, so the places need not be a multiple of their rows."""
+    packed = {"subject": "@key", "format": "float32", "rows_per_message": 7, "shards": 3}
+    settings = load_settings({**ROUNDS, **packed})
+    assert settings.rounds() == RoundRule("@key", 3_600_000, 1)
+
+
+def test_the_first_round_follows_from_the_clock_or_the_settings() -> None:
+    hour = 3_600_000
+    assert load_settings(ROUNDS).first_round(5 * hour + 1) == 6
+    assert load_settings({**ROUNDS, "start": "latest"}).first_round(5 * hour) == 5
+    said = load_settings({**ROUNDS, "start": "1970-01-02T03:00+01:00"})
+    assert said.first_round(10**15) == 26

@@ -6,6 +6,7 @@ import datetime
 import json
 import struct
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -396,7 +397,8 @@ def test_bad_messages_take_their_slots() -> None:
     assert [r.n_seen for r in releases(memory_log(on))] == [BATCH]
 
 
-def test_offsets_that_retention_removed() -> None:
+def test_offsets_that_retention_removed(caplog: pytest.LogCaptureFixture) -> None:
+    """A batch of which nothing is left is passed over; of one that is cut, the rest are nulls."""
     on = cluster()
     fill(on, 3 * BATCH)
     task = start_task(memory_log(on))
@@ -405,11 +407,45 @@ def test_offsets_that_retention_removed() -> None:
     on.trim(INPUT, 0, 2 * BATCH + 10)
     fill(on, 2 * BATCH)
     after = start_task(memory_log(on))
+    fed = fed_to(after)
     drain(after)
-    assert states(on)[-1].next_positions() == {0: 4 * BATCH + 10}
+    assert [s.next_positions()[0] // BATCH for s in states(on)] == [1, 3, 4, 5]
+    null = np.isnan(np.concatenate(fed)).all(axis=1)
+    assert null.tolist() == [True] * 10 + [False] * (3 * BATCH - 10)
     lost = after._metrics.registry.get_sample_value("dppca_offsets_lost_total")
     assert lost == BATCH + 10
-    assert check_output(memory_log(on)) == {0: 3}
+    assert check_output(memory_log(on)) == {0: 4}
+    [said] = [r.fields for r in caplog.records if r.msg == "offsets_lost"]  # type: ignore[attr-defined]
+    assert (said["offset"], said["resumed_at"]) == (BATCH, 2 * BATCH + 10)
+
+
+def test_the_time_of_commits_is_shown_to_the_hundredth_of_a_second() -> None:
+    """A sum of exact times would tell how long the last commit took, and so what ran beside it."""
+    on = cluster()
+    fill(on, 2 * BATCH)
+    on.on_commit = lambda moment: time.sleep(0.006)
+    task = start_task(memory_log(on))
+    drain(task)
+    seen = task._metrics.registry.get_sample_value
+    total = seen("dppca_commit_seconds_sum")
+    assert seen("dppca_commit_seconds_count") == 2 and total > 0
+    assert total == pytest.approx(round(total, 2), abs=1e-12)
+
+
+def test_a_stretch_of_which_nothing_is_left() -> None:
+    on = cluster()
+    fill(on, BATCH)
+    task = start_task(memory_log(on))
+    drain(task)
+    task.close()
+    fill(on, 2 * BATCH)
+    on.trim(INPUT, 0, 3 * BATCH)
+    after = start_task(memory_log(on))
+    drain(after)
+    assert [s.batch for s in states(on)] == [1]
+    fill(on, BATCH)
+    drain(after)
+    assert [s.next_positions()[0] // BATCH for s in states(on)] == [1, 4]
 
 
 def test_offsets_removed_after_they_were_planned() -> None:

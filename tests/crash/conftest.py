@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Clients that lose their broker leave sockets behind, which the collector finds.
     ignored = "ignore::pytest.PytestUnraisableExceptionWarning"
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if item.path.parent == Path(__file__).parent and "killable" in item.fixturenames:
             group = "matrix" if item.path.stem in ("test_matrix", "test_bad_input") else "others"
             item.add_marker(pytest.mark.broker)
             item.add_marker(pytest.mark.xdist_group(f"broker-crash-{group}"))

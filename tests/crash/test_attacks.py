@@ -16,13 +16,13 @@ from consumers.settings import Settings
 
 from ..consumers.helpers import in_thread
 from ..harness import BATCH, Fresh, Model, model, read_topic
-from ..processes import Instance, stop_at, wait_for
+from ..processes import PATIENT_LEAVING, Instance, stop_at, wait_for
 
 REFUSED = 65
 
 
 def run_to_the_end(m: Model, **environment: str) -> Instance:
-    instance = m.start(**environment)
+    instance = m.start(**PATIENT_LEAVING, **environment)
     m.finish(instance)
     assert instance.leave() == 0
     return instance
@@ -78,7 +78,7 @@ def test_the_input_topic_is_made_anew(servers: str, fresh_name: Fresh, running: 
     """Its offsets begin at 0 again: whether they were used cannot be told from them."""
     with model(servers, fresh_name("anew")) as m:
         m.produce(3 * BATCH)
-        instance = m.start()
+        instance = m.start(**PATIENT_LEAVING)
         m.finish(instance)
         if not running:
             assert instance.leave() == 0
@@ -102,7 +102,8 @@ def test_partitions_are_added_while_nobody_runs(servers: str, fresh_name: Fresh)
 
 def test_the_output_topic_is_deleted(servers: str, fresh_name: Fresh) -> None:
     """It waits, and goes on when the topic is there again, with the newest release."""
-    with model(servers, fresh_name("unseen"), request_timeout_s=3) as m:
+    # Short, as it is waited for; but a busy broker must not take that long to commit the state.
+    with model(servers, fresh_name("unseen"), request_timeout_s=10, session_timeout_s=60) as m:
         m.produce(2 * BATCH)
         instance = m.start()
         m.finish(instance)
@@ -144,7 +145,7 @@ def test_the_state_topic_is_compacted(servers: str, fresh_name: Fresh) -> None:
 def test_a_transaction_times_out(servers: str, fresh_name: Fresh) -> None:
     """An owner is stopped inside a transaction until the broker has aborted it, but keeps its place
     in the group. What it then commits is refused, and it loads the last state again."""
-    settings = {"transaction_timeout_s": 1, "session_timeout_s": 20}
+    settings = {"transaction_timeout_s": 3, "session_timeout_s": 60}
     with model(servers, fresh_name("timeout"), **settings) as m:
         m.produce(4 * BATCH)
         instance = m.start(**stop_at("inside_transaction", 2))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ..harness import READERS, Fresh, Model, model, read_topic
+from ..processes import PATIENT_LEAVING
 
 BROKEN = 10_000
 HUGE = 10 << 20
@@ -99,7 +100,7 @@ def check_silence(m: Model, said: bytes) -> None:
 
 def run_to_the_end(m: Model, batches: int) -> bytes:
     """Everything that the process says while it reads all of it."""
-    instance = m.start()
+    instance = m.start(**PATIENT_LEAVING)
     m.finish(instance)
     pages = [instance.get(path) for path in ("/metrics", "/component", "/readyz", "/livez", "/x")]
     slots = instance.metric("dppca_slots_total")

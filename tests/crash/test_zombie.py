@@ -53,8 +53,9 @@ def stop_replace_wake(servers: str, name: str, point: str) -> None:
     with model(servers, name, format="float32", partitions=2, rows_per_message=10) as m:
         m.produce_packed(5 * BATCH)
         owner = m.start(**stop_at(point, 2))
-        if point in ("claimed", "loaded"):  # twice: alone, and with the standby
-            owner.wait_for("task_started")
+        if point in ("claimed", "loaded"):
+            # Once alone, and again with the standby; if its session has ended in between, sooner.
+            owner.wait_until("a start", lambda: owner.saw("task_started") or owner.stopped)
         else:
             owner.wait_until_stopped()
         standby = m.start(**PATIENT_LEAVING, **STEADY)
@@ -85,21 +86,32 @@ def test_the_standby_takes_over(servers: str, fresh_name: Fresh) -> None:
     session_s = SESSION_SECONDS if TIMED else 6.0  # that a busy machine ends seldom
     with model(servers, fresh_name("standby"), session_timeout_s=session_s) as m:
         m.produce(20 * BATCH)
+        running, stopped = [m.start()], []
         for how in (signal.SIGSTOP, signal.SIGKILL):
-            owner = m.instances[-1] if m.instances else m.start()
-            owner.wait_for("task_started")
-            standby = m.start()
-            standby.wait_for("group_changed", tasks=[])
-            owner.wait_until_ready("working")
+            running.append(m.start())
+            owner, standby = wait_for("one at work and one standing by", lambda: roles(running))
+            before = len(standby.events)
             owner.signal(how)
             since = time.monotonic()
-            standby.wait_for("task_started")
+            standby.wait_until("task_started", lambda s=standby, n=before: any(
+                event["event"] == "task_started" for event in s.events[n:]
+            ))  # fmt: skip
             if TIMED:
                 assert time.monotonic() - since < session_s + 5
+            running.remove(owner)
+            stopped.append(owner)
         m.finish(standby)
-        m.instances[0].signal(signal.SIGCONT)
-        wait_for("standby", lambda: m.instances[0].get("/readyz") == BACK_TO_STANDBY)
+        stopped[0].signal(signal.SIGCONT)
+        wait_for("both", lambda: roles([stopped[0], standby]))
         assert m.check() == m.full_batches()
+
+
+def roles(instances: list[Instance]) -> list[Instance] | None:
+    """The one at work and the one that stands by, once they are: a busy machine may end a session
+    and change their places."""
+    saying = {instance.get("/readyz")[1]: instance for instance in instances}
+    found = [saying.get(b"working\n"), saying.get(b"standing by\n")]
+    return found if None not in found else None  # type: ignore[return-value]
 
 
 #: Longer than a busy machine keeps one thread of a process from running, but not the other.

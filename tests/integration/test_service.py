@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import pytest
 
 from consumers.demo.generator import messages
 from consumers.demo.history import angle
 from consumers.demo.telemetry import FEATURES, telemetry, true_direction
-from stream_dppca import Projector
+from stream_dppca import DPPCA, Projector
 
-from ..harness import model
-from ..processes import PATIENT_LEAVING
+from ..harness import READERS, model, round_model
+from ..launch import silence
+from ..processes import PATIENT_LEAVING, SILENT, wait_for
 from .conftest import RunningBroker
 
 #: The shortest session that brokers allow unless they are told otherwise.
@@ -56,6 +59,45 @@ def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: 
         standard = (X - X.mean(axis=0)) / X.std(axis=0)
         assert abs(np.corrcoef(scores, standard @ true_direction(changed=False))[0, 1]) > 0.99
         assert instance.leave() == 0
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_privacy_per_subject(
+    broker: RunningBroker, fresh_name: Any, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without noise, every round is what an estimator makes of the records that the broker
+    appended in it, read from the topic by their own times."""
+    settings = {"partitions": 2, "reader": reader, "max_poll_records": 7, "session_timeout_s": 6}
+    with round_model(broker.bootstrap_servers, fresh_name("subjects"), **settings) as m:
+        instance = m.start(**PATIENT_LEAVING, **SILENT)
+        instance.wait_until_ready("working")
+        m.produce_devices(70)
+        first = max(m.by_round())
+        wait_for("the next round", lambda: time.time() * 1000 > (first + 1) * m.ROUND_MS)
+        m.produce_devices(60, records=3)
+        count = m.finish_rounds(instance)
+        assert instance.leave() == 0  # rounds go on, with or without records
+        m.check(complete=False)
+        found = m.releases()
+        silence(monkeypatch.setattr)
+        told = DPPCA(
+            features=("cpu", "memory", "disk.read"), epsilon=50, delta=0.1, batch_size=m.batch,
+            center="none", scales=None, unit="subject", subject="device", period=1, seed=0,
+        )  # fmt: skip
+        rounds = m.by_round()
+        assert len(rounds) >= 2
+        for number in range(count):
+            for message in rounds.get(m.first + number, []):
+                x = json.loads(message.value)
+                told.learn_one({**x, "disk.read": x["disk"]["read"]})
+            wanted = told.close_round()
+            release = found[number + 1]
+            assert release["status"] == wanted.status
+            assert release["subjects"] == pytest.approx(wanted.subjects)
+            if wanted.components:
+                np.testing.assert_allclose(loadings(release), wanted.components[0], atol=1e-9)
+        assert {r["status"] for r in found.values()} >= {"learned"}
+        assert found[count]["privacy"]["scope"] == "any round of 3 seconds, broker time"
 
 
 def test_the_algorithm_of_the_paper(broker: RunningBroker, fresh_name: Any) -> None:

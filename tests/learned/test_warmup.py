@@ -124,9 +124,26 @@ def test_a_state_goes_on_in_the_middle() -> None:
 @pytest.mark.parametrize(
     "damage",
     [{"at": 3}, {"at": -20}, {"valid": 0.0}, {"radius": math.inf}, {"low": [5.0] * 3},
-     {"mass": [math.nan] * 3}, {"coarse": [True]}],
+     {"mass": [math.nan] * 3}, {"coarse": [True]}, {"low": [-math.inf] * 3},
+     {"high": [math.inf] * 3}, {"low": [0.0] * 3, "high": [5e-324] * 3}, {"radius": None},
+     {"radius": 1e-3}, {"radius": 1e300}, {"answer": {"total": [0.0] * 7, "share": 0.5}}],
 )  # fmt: skip
 def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     w = warmed_up(np.random.default_rng(0).normal(size=(UNITS, 3)))
+    w.load(w.state())
     with pytest.raises(ValueError):
         w.load(w.state() | damage)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"share": 0.0}, {"share": 1e9}, {"total": [0.0] * 257}, {"total": [[math.inf]]}]
+)
+def test_a_damaged_answer_is_refused(damage: dict[str, Any]) -> None:
+    w = WarmUp(d=20, mu=2.0, units=100, quantile=0.95, known_center=False)
+    X = np.random.default_rng(0).normal(size=(100, 20))
+    w.step(Batch(X, Reading(max_norm=1e18)), SeededNoise(1))
+    state = json.loads(json.dumps(w.state()))
+    assert state["answer"] is not None
+    w.load(state)
+    with pytest.raises(ValueError):
+        w.load(state | {"answer": state["answer"] | damage})

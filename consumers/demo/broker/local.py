@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from typing import Any
 
 from .common import HEAP, START_SECONDS, BrokerFailed, run
 from .jars import ensure_jars, find_java
@@ -16,6 +17,21 @@ class LocalBroker(ManagedBroker):
 
     kind = "local"
 
+    def __init__(self, *, cluster_id: str | None = None, **options: Any) -> None:
+        """
+        Parameters
+        ----------
+        cluster_id
+            Shared by the nodes of one cluster; by default, a new one.
+        """
+        super().__init__(**options)
+        self._cluster_id = cluster_id or self.new_cluster_id()
+
+    @staticmethod
+    def new_cluster_id() -> str:
+        """An id as Kafka wants it: 22 characters of base64, the first of them no dash."""
+        return "0" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[1:22]
+
     def _check(self) -> None:
         self._java = find_java()
         self._jars = ensure_jars(self._tell)
@@ -26,8 +42,7 @@ class LocalBroker(ManagedBroker):
         config = self.data_dir / "server.properties"
         config.write_text("".join(f"{k}={settings[k]}\n" for k in settings), encoding="latin-1")
         (self.data_dir / "log4j2.properties").write_text(_LOG4J, encoding="latin-1")
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", "-t", f"0{cluster[1:]}", "-c", str(config)]
+        tool = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(config)]
         done = run([*self._jvm(), *tool], START_SECONDS)
         if done.returncode:
             raise BrokerFailed(f"formatting the storage failed:\n{done.stdout[-3000:]}")

@@ -72,8 +72,12 @@ class ManagedBroker(Broker):
     def log_file(self) -> Path:
         return self.data_dir / "broker.log"
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self.running:
             return
         self._forget()
         if self._dir is not None:

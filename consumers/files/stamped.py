@@ -1,0 +1,119 @@
+"""Reads the rows of a file with the subject and the time of each, for privacy per subject.
+
+The time of a row is ISO 8601 (UTC unless it says otherwise) or the number of seconds since 1970.
+Each row is read by itself. A row without a usable time or subject is nobody's: it is ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import IO, Any, Final, NamedTuple
+
+import numpy as np
+
+from stream_dppca.values import number
+
+from ..errors import ConfigurationError
+from ..model.codecs import Subject, make_member_parser, make_subject_codec
+from .blocks import FileFormat, Rows, csv_columns, line_blocks, parquet_batches
+from .streams import opened
+
+__all__ = ["StampedRows", "parse_time", "read_stamped_blocks"]
+
+#: The years 1 to 9998, in seconds since 1970: other times cannot be written as dates.
+EARLIEST: Final = -62_135_596_800
+LATEST: Final = 253_370_764_800
+
+
+class StampedRows(NamedTuple):
+    """Rows, in order, with whose and when they are."""
+
+    rows: Rows
+    subjects: Sequence[Subject]
+    times_ms: Sequence[int | None]
+
+
+def parse_time(value: Any) -> int | None:
+    """Return a time in milliseconds since 1970; None if it is not one.
+
+    Examples
+    --------
+    >>> [parse_time(text) for text in ("1970-01-01T00:01Z", "1970-01-01 01:00:00+01:00", "2.5", 7)]
+    [60000, 0, 2500, 7000]
+    >>> parse_time("yesterday"), parse_time(float("nan")), parse_time(True), parse_time(1e15)
+    (None, None, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    with suppress(ValueError, OverflowError, TypeError):
+        if isinstance(value, str):
+            text = value.strip()
+            try:
+                value = float(text)
+            except ValueError:
+                value = datetime.datetime.fromisoformat(text)
+        if isinstance(value, datetime.datetime):
+            if value.tzinfo is None:
+                value = value.replace(tzinfo=datetime.UTC)
+            value = value.timestamp()
+        if isinstance(value, int | float) and EARLIEST <= value < LATEST:  # false for NaN
+            return math.floor(value * 1000)
+    return None
+
+
+def read_stamped_blocks(
+    source: str, format: FileFormat, features: Sequence[str], subject: str, time: str
+) -> Iterator[StampedRows]:
+    """The rows of a file in blocks, columns in the order of `features`.
+
+    Parameters
+    ----------
+    subject, time
+        The columns that say whose and when a row is.
+    """
+    if format == "npy":
+        raise ConfigurationError("--subject needs columns with names: csv, jsonl or parquet")
+    if format == "parquet":
+        yield from _parquet(source, features, subject, time)
+    else:
+        with opened(source) as (stream, _):
+            yield from (_csv if format == "csv" else _jsonl)(stream, features, subject, time)
+
+
+def _jsonl(
+    stream: IO[bytes], features: Sequence[str], subject: str, time: str
+) -> Iterator[StampedRows]:
+    codec = make_subject_codec("json", features, 1 << 20, subject=subject, records=1)
+    find_time = make_member_parser(time)
+    for lines in line_blocks(stream):
+        rows, subjects = codec.decode(lines, ())
+        yield StampedRows(rows, subjects, [parse_time(find_time(line)) for line in lines])
+
+
+def _csv(
+    stream: IO[bytes], features: Sequence[str], subject: str, time: str
+) -> Iterator[StampedRows]:
+    *columns, who, when = csv_columns(stream, [*features, subject, time])
+    for lines in line_blocks(stream):
+        rows = np.full((len(lines), len(features)), np.nan)
+        subjects: list[Subject] = [None] * len(lines)
+        times: list[int | None] = [None] * len(lines)
+        for i, line in enumerate(lines):
+            with suppress(Exception):  # whatever a line does wrong, it is a null, or nobody's
+                cells = next(csv.reader([line.decode().rstrip("\r\n")]))
+                times[i], subjects[i] = parse_time(cells[when]), cells[who] or None
+                rows[i] = [float(cells[c]) for c in columns]
+        yield StampedRows(rows, subjects, times)
+
+
+def _parquet(
+    source: str, features: Sequence[str], subject: str, time: str
+) -> Iterator[StampedRows]:
+    for columns in parquet_batches(source, [*features, subject, time]):
+        *values, subjects, times = columns
+        rows = np.array([[number(x) for x in column] for column in values], dtype=np.float64).T
+        yield StampedRows(rows, subjects, [parse_time(x) for x in times])

@@ -1,0 +1,184 @@
+"""Reads the records of a planned round, partition after partition, each by its own timestamp.
+
+One range is read at a time, to its end, before the next one begins: the order in which records come
+is the order of the partitions and of the offsets in them. How messages are cut into fetches, how
+large they are and how long they take has no part in it.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ClusterError, ConfigurationError, OffsetsGone
+from ..events import log_event
+from ..model.codecs import Subject, SubjectCodec
+from ..protocols import Bounds, Chunk, Reader
+from ..settings import RoundRule
+from .metrics import Metrics
+from .plan import Range
+from .rounds import LOG_APPEND_TIME, PlannedRound, refuse_truncated
+
+__all__ = ["RoundReader"]
+
+#: Time between questions for the position of the reader, while messages come.
+ASK_SECONDS: Final = 0.05
+
+#: Takes rows, and whose they are.
+Take = Callable[[NDArray[np.float64], Sequence[Subject]], None]
+
+
+class RoundReader:
+    """Reads round after round: `start`, then `read` until `complete`."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        topic: str,
+        codec: SubjectCodec,
+        rule: RoundRule,
+        metrics: Metrics,
+        *,
+        stall_s: float,
+        bounds: Callable[[list[int]], dict[int, Bounds]],
+        take: Take,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        reader
+            A reader of stamped messages.
+        stall_s
+            How long a read may wait for planned messages before it fails.
+        bounds
+            Says where partitions begin and end now.
+        take
+            Is given the rows of the round, in order, in pieces.
+        """
+        self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
+        self._rule, self._stall_s, self._bounds, self._take = rule, stall_s, bounds, take
+        self._left: deque[Range] | None = None  # of the current round; the first one is being read
+        self._window = 0, 0  # of the current round, in milliseconds
+        self._reached = 0  # in the partition that is being read
+        self._waited_s = self._ask_at = 0.0
+
+    def start(self, planned: PlannedRound) -> None:
+        """Begin a round."""
+        number = planned.number
+        self._window = self._rule.start_ms(number), self._rule.end_ms(number)
+        self._left = deque(planned.ranges)
+        self._begin_range()
+
+    def _begin_range(self) -> None:
+        if self._left:
+            self._reached = self._left[0].start
+            self._assign()
+
+    def _assign(self) -> None:
+        if self._left:
+            self._waited_s = 0.0
+            self._reader.assign({self._left[0].partition: self._reached})
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the current round has been read."""
+        return self._left is not None and not self._left
+
+    def read(self, timeout_s: float) -> bool:
+        """Read once. True if anything came."""
+        if not self._left:
+            return False
+        partition, _, end = self._left[0]
+        began = time.monotonic()
+        try:
+            chunks = self._reader.read(timeout_s)
+        except OffsetsGone:
+            self._pass_removed()
+            return False
+        before = self._reached
+        for chunk in chunks:
+            if chunk.partition == partition:  # not what was fetched for the one before
+                self._put(chunk, end)
+        # A range may end in what can never be read. To ask takes time, so not after each read.
+        if self._reached < end and (not chunks or began >= self._ask_at):
+            self._ask_at = began + ASK_SECONDS
+            self._reached = max(self._reached, self._reader.positions().get(partition, 0))
+        progress = self._reached > before
+        self._watch(progress, time.monotonic() - began)
+        if self._reached >= end:
+            self._left.popleft()
+            self._begin_range()
+        return progress
+
+    def _put(self, chunk: Chunk, end: int) -> None:
+        """Hand on the records of this round; those of others are read for their own."""
+        a = bisect_left(chunk.offsets, self._reached)  # an assigned reader may bring what was read
+        b = bisect_left(chunk.offsets, end)
+        if a >= b:
+            if chunk.offsets[-1] >= end:
+                self._reached = end
+            return
+        times = chunk.times[a:b]
+        if None in times:
+            self._refuse_sender_time(chunk.partition)
+        at = np.array(times, dtype=np.int64)
+        start_ms, end_ms = self._window
+        mine = (at >= start_ms) & (at < end_ms)
+        values, keys = chunk.values[a:b], chunk.keys[a:b]
+        if not mine.all():
+            chosen = np.flatnonzero(mine).tolist()
+            values, keys = [values[i] for i in chosen], [keys[i] for i in chosen]
+        if values:
+            rows, subjects = self._codec.decode(values, keys)
+            self._metrics.slots.inc(len(rows))
+            self._take(rows, subjects)
+        self._reached = end if b < len(chunk.offsets) else int(chunk.offsets[b - 1]) + 1
+
+    def _refuse_sender_time(self, partition: int) -> None:
+        raise ConfigurationError(
+            f"partition {partition} of {self._topic!r} holds messages whose senders have set the "
+            f"time (CreateTime): they are from before message.timestamp.type={LOG_APPEND_TIME} "
+            "was set, or it is set no longer. Start a new model with start=latest, which begins "
+            "with the next round."
+        )
+
+    def _watch(self, progress: bool, seconds: float) -> None:
+        """All planned messages exist: a round that waits for one too long has a broken reader."""
+        self._waited_s = 0.0 if progress else self._waited_s + seconds
+        if self._waited_s > self._stall_s and self._left:
+            partition = self._left[0].partition
+            raise ClusterError(f"partition {partition} of {self._topic!r} stands still")
+
+    def _pass_removed(self) -> None:
+        """Resume at the first offset there is: what is gone is lost."""
+        if not self._left:
+            return
+        partition, _, end = self._left[0]
+        first, last = self._bounds([partition])[partition]
+        if self._reached > last:
+            refuse_truncated(self._topic, partition)
+        if self._reached < first:
+            log_event("offsets_lost", level="warning", topic=self._topic, partition=partition)
+            self._metrics.offsets_lost.inc(min(first, end) - self._reached)
+            self._reached = first
+        if self._reached >= end:
+            self._left.popleft()
+            self._begin_range()
+        else:
+            self._assign()
+
+    def finish(self) -> None:
+        """End the round, which is complete."""
+        if not self.complete:
+            raise RuntimeError("not at the end of a round")
+        self._left = None
+
+    def close(self) -> None:
+        self._left = None
+        self._reader.close()

@@ -1,0 +1,92 @@
+"""A task with privacy per subject: rounds of the broker's time instead of batches of offsets.
+
+Fencing, loading, committing and publishing are those of every task (`Task`). Only the way in
+differs: what is planned, how it is read, and that the estimator is told whose each record is and
+when a round ends. Nothing of a round is kept before it is over; a crash in the middle of one reads
+it again, from the positions of the last state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..model.states import ModelIdentity, SlotRule
+from ..protocols import Cluster, FinishedBatch
+from .round_reader import RoundReader
+from .rounds import PlannedRound, RoundPlanner
+from .task import RoundConfig, Task
+
+__all__ = ["RoundTask"]
+
+
+class RoundTask(Task):
+    """A running task. Any error it raises means: drop it."""
+
+    _round: PlannedRound | None = None  # the one that is being read
+
+    @property
+    def _rounds(self) -> RoundConfig:
+        if self._config.rounds is None:
+            raise RuntimeError("a task with rounds needs their settings")
+        return self._config.rounds
+
+    def _identity(self) -> ModelIdentity:
+        return replace(
+            super()._identity(), slots=SlotRule("rounds"), unit="subject", rounds=self._rounds.rule
+        )
+
+    def _open_planner(self, cluster: Cluster) -> None:
+        config, rounds = self._config, self._rounds
+        self.rounds = RoundPlanner(
+            cluster.offsets(config.input_topic), config.input_topic, rounds.rule, self._metrics,
+            task=self.number, shards=config.shards, slack_ms=rounds.slack_ms,
+            interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
+            timestamp_type=lambda: cluster.timestamp_type(config.input_topic), clock=rounds.clock,
+        )  # fmt: skip
+        self._open.append(self.rounds)
+
+    def _open_reader(self, cluster: Cluster) -> None:
+        config, rounds = self._config, self._rounds
+        self._reader = RoundReader(
+            cluster.reader(config.input_topic, stamped=True), config.input_topic, rounds.codec,
+            rounds.rule, self._metrics, stall_s=config.stall_s, bounds=self.rounds.bounds,
+            take=self._learner.add,
+        )  # fmt: skip
+        self._open.append(self._reader)
+        last = self._learner.last_round
+        following = rounds.first_round(int(rounds.clock() * 1000)) if last is None else last + 1
+        self.rounds.begin(self._committed, following, self._learner.n_batches)
+
+    def _start_planner(self) -> None:
+        pass  # it looks at the clock when it is asked
+
+    def _share(self) -> list[int]:
+        return self.rounds.share()
+
+    def _begin_batch(self) -> bool:
+        self._round = self.rounds.next_round()
+        if self._round is None:
+            return False
+        self._reader.start(self._round)
+        return True
+
+    def _read(self, timeout_s: float) -> bool:
+        return self._reader.read(timeout_s)
+
+    def _read_ahead(self, timeout_s: float) -> bool:
+        """There is nothing to read before a round is over."""
+        self.rounds.wait(timeout_s)
+        return False
+
+    def _learn(self) -> FinishedBatch | None:
+        if self._round is None or not self._reader.complete:
+            return None
+        self._reader.finish()
+        return self._learner.close_round(self._round.number, self._round.positions)
+
+    def _lost(self, partition: int, used: int, known: int) -> str:
+        """Without the offsets: they count records."""
+        return (
+            f"the group has used partition {partition} of {self._config.input_topic!r} further "
+            f"than the state of task {self.number} says"
+        )

@@ -1,0 +1,253 @@
+"""Plans rounds: which offsets may hold the records of one stretch of the broker's time.
+
+With privacy per subject a batch is a *round*, and round r holds the records that the broker
+appended from r T to (r + 1) T, whatever they are and however many. A record belongs to a round by
+its own timestamp, and by nothing else, so no subject can move the records of others to another
+round. That is why the broker must set the timestamps (LogAppendTime): with CreateTime a device
+could close a round for all.
+
+The offsets of a round only bound the search. For the boundary b at its end,
+
+- the round is planned once our clock has passed b by the slack. Clocks are apart by less than that,
+  so whatever is appended later has a time of a later round;
+- reading ends at the first offset with a time of b + slack or later. LogAppendTime steps back when
+  a broker with a slower clock takes a partition over; it steps back by less than the slack, so all
+  of the round lies before;
+- the next round begins to read at the first offset with a time of b or later. Records between the
+  two are read twice and used once;
+- nothing is read before the last stable offset of every partition has passed the end of reading.
+  To cut at the last stable offset itself would let one open transaction move a whole partition.
+
+Every round is planned, in order, also one without any record: that a round is empty is not public.
+Partitions are read one after another, beginning with another one in each round. So the records of
+all other subjects come in the same order, whatever one subject sends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import ConfigurationError, StateRefused
+from ..events import log_event
+from ..protocols import Bounds, Positions, TopicOffsets
+from ..settings import RoundRule
+from .metrics import Metrics
+from .plan import Range
+
+__all__ = ["LOG_APPEND_TIME", "PlannedRound", "RoundPlanner", "reading_order"]
+
+LOG_APPEND_TIME: Final = "LogAppendTime"
+
+
+@dataclass(frozen=True)
+class PlannedRound:
+    """The offsets among which the records of a round lie."""
+
+    number: int
+    ranges: tuple[Range, ...]  #: in the order in which they are to be read
+    positions: Positions  #: where the next round begins to read, in every partition
+
+
+def reading_order(partitions: Sequence[int], round: int) -> list[int]:
+    """Partitions in the order of reading: sorted, beginning with another one in each round.
+
+    If there are more subjects than places, the first come get them. No partition should be the
+    last one for ever.
+
+    >>> reading_order([0, 1, 2], 3), reading_order([0, 1, 2], 4)
+    ([0, 1, 2], [1, 2, 0])
+    """
+    first = round % len(partitions)
+    return [*partitions[first:], *partitions[:first]]
+
+
+class RoundPlanner:
+    """Plans the rounds of a task: over the partitions p of a topic with p mod shards = task."""
+
+    def __init__(
+        self,
+        offsets: TopicOffsets,
+        topic: str,
+        rule: RoundRule,
+        metrics: Metrics,
+        *,
+        task: int,
+        shards: int,
+        slack_ms: int,
+        interval_s: float,
+        refresh_s: float,
+        timestamp_type: Callable[[], str | None],
+        clock: Callable[[], float],
+    ) -> None:
+        """
+        Parameters
+        ----------
+        slack_ms
+            How far clocks may be apart.
+        interval_s
+            Time between two looks at a round that is not stable yet.
+        refresh_s
+            Time between looks at the settings of the topic.
+        timestamp_type
+            Says who sets the times of messages.
+        clock
+            Our own, in seconds since 1970.
+        """
+        self._offsets, self._topic, self._rule, self._metrics = offsets, topic, rule, metrics
+        self._task, self._shards = task, shards
+        self._slack_ms, self._interval_s, self._refresh_s = slack_ms, interval_s, refresh_s
+        self._timestamp_type, self._clock = timestamp_type, clock
+        self._positions: dict[int, int] = {}
+        self._next = 0
+        self._left: int | None = None  # rounds until the horizon
+        self._ask_at = self._refresh_at = 0.0
+        self._closing = threading.Event()
+
+    def share(self) -> list[int]:
+        """The partitions of this task that exist now."""
+        found = sorted(p for p in self._offsets.partitions() if p % self._shards == self._task)
+        if not found:
+            raise ConfigurationError(
+                f"`shards` must be at most the number of partitions of {self._topic!r}. "
+                f"Found {self._shards} shards, and no partition for task {self._task}."
+            )
+        return found
+
+    def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
+        """Ask where partitions begin and end now."""
+        return self._offsets.bounds(partitions)
+
+    def begin(self, positions: Positions, next_round: int, done: int) -> None:
+        """Resume with a round; `done` rounds have been released before.
+
+        Refuses a topic that was truncated or created anew.
+        """
+        bounds = self.bounds(self.share())
+        for p, at in positions.items():
+            if p not in bounds or at > bounds[p].end:
+                refuse_truncated(self._topic, p)
+        self._positions = dict(positions)
+        self._next = next_round
+        if self._rule.horizon is not None:
+            self._left = self._rule.horizon - done
+            self._note_horizon()
+
+    def next_round(self) -> PlannedRound | None:
+        """The next round, if it is over and everything of it is stable."""
+        number, end_ms = self._next, self._rule.end_ms(self._next)
+        if self._left == 0 or self._now_ms() < end_ms + self._slack_ms:
+            return None
+        if time.monotonic() < self._ask_at:
+            return None
+        self._check_topic()
+        share = self.share()
+        # The order matters: an end that is taken as a cut must not lie before an earlier cut.
+        resume = self._offsets.cuts(share, end_ms)
+        stop = self._offsets.cuts(share, end_ms + self._slack_ms)
+        bounds = self.bounds(share)
+        self._check_times(share, bounds)
+        self._show_lag(bounds)
+        if any(bounds[p].end < stop[p] for p in share):
+            self._ask_at = time.monotonic() + self._interval_s
+            return None
+        start = self._starts(share, bounds)
+        for p in share:
+            if resume[p] < self._positions.get(p, 0):
+                self._refuse_times(p)
+        ranges = [
+            Range(p, start[p], stop[p]) for p in reading_order(share, number) if start[p] < stop[p]
+        ]
+        self._positions = resume
+        self._next += 1
+        if self._left is not None:
+            self._left -= 1
+            self._note_horizon()
+        return PlannedRound(number, tuple(ranges), dict(resume))
+
+    def _starts(self, share: Sequence[int], bounds: dict[int, Bounds]) -> dict[int, int]:
+        """Where to begin to read each partition."""
+        start = dict(self._positions)
+        new = [p for p in share if p not in start]
+        if new and start:
+            if self._shards > 1:
+                raise ConfigurationError(
+                    f"{self._topic!r} has new partitions: with other partitions, keys move "
+                    "between shards, and a subject would be used twice. With several shards the "
+                    "number of partitions cannot change: start a new model."
+                )
+            log_event("partitions_added", task=self._task, partitions=new)
+        start |= self._offsets.cuts(new, self._rule.start_ms(self._next))
+        for p in share:
+            lost = bounds[p].first - start[p]
+            if lost > 0:
+                log_event("offsets_lost", level="warning", topic=self._topic, partition=p)
+                self._metrics.offsets_lost.inc(lost)
+                start[p] = bounds[p].first
+        return start
+
+    def _check_topic(self) -> None:
+        """The settings of the topic may have been changed while we run."""
+        if time.monotonic() < self._refresh_at:
+            return
+        self._refresh_at = time.monotonic() + self._refresh_s
+        found = self._timestamp_type()
+        if found != LOG_APPEND_TIME:
+            raise ConfigurationError(
+                f"{self._topic!r} must have message.timestamp.type={LOG_APPEND_TIME} with "
+                f"unit=subject. Found {found}."
+            )
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _check_times(self, share: Sequence[int], bounds: dict[int, Bounds]) -> None:
+        """Refuse messages from the future, which no broker has stamped: they would end every round
+        at the place where they are.
+
+        Now is later than the bounds, however long it took to ask for them, so what lies within
+        the bounds is from before.
+        """
+        beyond = self._offsets.cuts(share, self._now_ms() + 2 * self._slack_ms)
+        for p in share:
+            if beyond[p] < bounds[p].end:
+                self._refuse_times(p)
+
+    def _refuse_times(self, partition: int) -> None:
+        raise ConfigurationError(
+            f"partition {partition} of {self._topic!r} holds messages whose times are not in "
+            "order: clocks of brokers are further apart than `clock_slack`, or the messages are "
+            f"from before the topic had message.timestamp.type={LOG_APPEND_TIME}. Use a topic "
+            "that has had it from the start, or wait until retention has removed them."
+        )
+
+    def _note_horizon(self) -> None:
+        if self._left is not None and self._left <= 0:
+            self._left = 0
+            log_event("horizon_reached", level="warning", task=self._task)
+
+    def _show_lag(self, bounds: dict[int, Bounds]) -> None:
+        at = self._positions
+        lag = sum(max(0, end - max(at.get(p, first), first)) for p, (first, end) in bounds.items())
+        self._metrics.lag.labels(task=str(self._task)).set(lag)
+        self._metrics.partitions.labels(task=str(self._task)).set(len(bounds))
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait so long, or until this is closed."""
+        self._closing.wait(timeout_s)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._offsets.close()
+
+
+def refuse_truncated(topic: str, partition: int) -> None:
+    """As `planner.refuse_truncated`, without the offsets: they count records."""
+    raise StateRefused(
+        f"partition {partition} of {topic!r} ends before the place up to which it was read: it was "
+        "truncated or made anew. Give the new topic another name, or the model its own name, "
+        "group and state topic."
+    )

@@ -1,0 +1,43 @@
+"""The budget of one batch: how often a unit takes part, and what it may spend each time.
+
+A record is in one batch and spends all of mu there. A subject comes back in every round, so each
+round may spend a part only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .calibration import gaussian_mu
+
+__all__ = ["Subjects", "mu_of"]
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """The unit is a subject, and a batch is a round.
+
+    Adjacency: everything that one subject sends within `period` consecutive rounds is replaced:
+        what, when, how many records, whether any at all.
+    Sensitivity: in each of these rounds at most one place changes its content.
+    Noise: every round has noise of its own; its questions spend mu/sqrt(period) together. Rounds
+        compose as Gaussian mechanisms, each chosen from the releases before it:
+        sqrt(period (mu/sqrt(period))^2) = mu over the period, mu sqrt(K/period) over K rounds.
+    Delta: none beyond that of mu.
+    """
+
+    period: int = 1  #: rounds over which (epsilon, delta) holds
+    records: int = 1  #: rows per subject and round, at most
+
+
+def mu_of(epsilon: float, delta: float, subjects: Subjects | None) -> float:
+    """What one batch or round may spend.
+
+    Examples
+    --------
+    >>> round((mu_of(1.0, 1e-6, None) / mu_of(1.0, 1e-6, Subjects(period=24))) ** 2, 6)
+    24.0
+    """
+    mu = gaussian_mu(epsilon, delta)
+    return mu if subjects is None else mu / math.sqrt(subjects.period)

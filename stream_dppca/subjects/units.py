@@ -1,0 +1,147 @@
+"""The rows of one round as units: the implementation of `statistics.Rows` for subjects.
+
+A unit is a subject with up to `records` rows. Units with equally many usable rows stand together,
+so that a block is a plain array (`Bundle`); a subject without any is a null and stands nowhere.
+Where a unit stands depends on all others, so every number of a unit comes from `rowwise`. Sums are
+added in whatever order; their sensitivities include the rounding of any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from .. import rowwise
+from ..arrays import BoolArray, FloatArray, IntArray
+from ..batch import Reading, block_size
+from ..statistics import Bundle, Form, Statistic, clip_factors
+
+__all__ = ["SubjectRows"]
+
+#: A warning of numpy would tell of the records.
+_SILENT = np.errstate(all="ignore")
+
+
+class SubjectRows:
+    """One round.
+
+    Parameters
+    ----------
+    rows
+        Rows that were kept, in the order of their arrival.
+    places
+        The place of the subject of each row, from 0 on.
+    size
+        Places of a round: a public number.
+    reading
+        How a row is read. Pairs have no meaning here.
+    own
+        If true, rows are deviations from the mean of their subject's n rows, times
+        sqrt(n/(n - 1)): the mean of their second moments is the unbiased covariance within the
+        subject. A subject with one row tells nothing and is a null.
+    """
+
+    @_SILENT
+    def __init__(
+        self, rows: FloatArray, places: IntArray, size: int, reading: Reading, own: bool = False
+    ) -> None:
+        self._rows, self._size, self._reading, self._own = rows, size, reading, own
+        usable = np.flatnonzero(~self._nulls())
+        each = np.bincount(places[usable], minlength=size)
+        of_row = each[places[usable]]
+        # By number of rows, then by place, then by arrival.
+        order = usable[np.lexsort((places[usable], of_row))]
+        least = 2 if own else 1
+        self._bundles: list[tuple[int, IntArray]] = []
+        for number in range(least, int(each.max(initial=0)) + 1):
+            units = int(np.count_nonzero(each == number))
+            if units:
+                start = int(np.count_nonzero(of_row < number))
+                self._bundles.append((number, order[start : start + units * number]))
+
+    def _nulls(self) -> BoolArray:
+        """Rows that cannot be used; whether one can depends on that row alone."""
+        d = self._rows.shape[1]
+        null = np.empty(len(self._rows), dtype=np.bool_)
+        step = block_size(d)
+        for start in range(0, len(null), step):
+            part = self._read(np.arange(start, min(start + step, len(null))))
+            finite = np.isfinite(part)
+            there = np.where(finite, part, 0.0)
+            good = finite.any(axis=1) if self._reading.partial else finite.all(axis=1)
+            good &= rowwise.sq_norms(there) <= self._reading.max_norm**2
+            null[start : start + len(part)] = ~good
+        return null
+
+    def _read(self, which: IntArray) -> FloatArray:
+        """These rows, scaled, in memory of their own."""
+        rows = self._rows[which]
+        if self._reading.scales is not None:
+            rows /= np.array(self._reading.scales)
+        return rows
+
+    def _blocks(self) -> Iterator[Bundle]:
+        """All units, each once."""
+        d = self._rows.shape[1]
+        for each, which in self._bundles:
+            step = max(block_size(d) // each, 1) * each
+            for start in range(0, len(which), step):
+                rows = self._read(which[start : start + step])
+                yield Bundle.of(_deviations(rows, each) if self._own else rows, each)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def present(self) -> int:
+        """Number of subjects of which something can be used."""
+        return sum(len(which) // each for each, which in self._bundles)
+
+    @_SILENT
+    def total(self, statistic: Statistic) -> FloatArray:
+        """Sum of a statistic over all units."""
+        total = statistic(self._nobody())
+        for block in self._blocks():
+            total = total + statistic(block)
+        return total
+
+    @_SILENT
+    def ranged(self, form: Form) -> RangedSubjects:
+        """Counts and clipped sums of a form."""
+        return RangedSubjects(self, form)
+
+    def _nobody(self) -> Bundle:
+        """A block without units: the sum over it has the shape of every other."""
+        return Bundle.of(np.zeros((0, self._rows.shape[1])), 1)
+
+
+class RangedSubjects:
+    """A form over a round: what was measured of each unit is kept."""
+
+    def __init__(self, rows: SubjectRows, form: Form) -> None:
+        self._rows, self._form = rows, form
+        self._measured = [form.measure(block) for block in rows._blocks()]
+        # Forms of subjects measure the length itself.
+        self._sq_length = [form.sq_length(part[:, 0], part) for part in self._measured]
+
+    def beyond(self, radius: float) -> int:
+        """Number of units longer than `radius`."""
+        return sum(int(np.count_nonzero(part > radius**2)) for part in self._sq_length)
+
+    @_SILENT
+    def clipped_sum(self, radius: float) -> FloatArray:
+        """Sum over all units of terms clipped to `radius`."""
+        nobody = self._rows._nobody()
+        total = self._form.clipped_sum(nobody, np.zeros((0, 1)), np.zeros(0))
+        parts = zip(self._rows._blocks(), self._measured, self._sq_length, strict=True)
+        for block, measured, sq_length in parts:
+            factors = clip_factors(sq_length, block.null_units, radius)
+            total = total + self._form.clipped_sum(block, measured, factors)
+        return total
+
+
+def _deviations(rows: FloatArray, each: int) -> FloatArray:
+    """Rows less the mean of their unit's, times sqrt(each/(each - 1))."""
+    centred = rows - np.repeat(rowwise.means(rows, each), each, axis=0)
+    centred *= np.sqrt(each / (each - 1))
+    return centred

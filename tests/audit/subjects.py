@@ -1,0 +1,471 @@
+"""An audit of privacy per subject: what all that one subject sends can move, in units of noise.
+
+The exact audit works as that of `learned`: two runs on neighbouring streams, the second of which is
+given the *releases* of the first. The neighbours differ in everything that one subject sends within
+`PERIOD` consecutive rounds: whether it comes, when, how often, with what. The squares of the
+differences of exact answers, in units of their noise, add up to what it has spent: at most mu^2
+over the period, and mu^2/`PERIOD` in each round. Whatever else differs, a release or a saved
+state, is a leak; and no round may ask for more than mu^2/`PERIOD` in all its questions.
+
+The statistical audit sees what an attacker sees: a coin decides for each period what the subject
+sends, and error rates bound mu from below (`evidence`).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from stream_dppca import DPPCA
+from stream_dppca.adaptive import method as adaptive
+from stream_dppca.adaptive import scout
+from stream_dppca.adaptive.correlated import CorrelatedRelease
+from stream_dppca.adaptive.method import AdaptiveMethod
+from stream_dppca.learned import method as learned
+from stream_dppca.learned.method import LearnedMethod
+from stream_dppca.learned.statistics import (
+    AugmentedMoments,
+    LengthCounts,
+    MomentsInBall,
+    OctaveCounts,
+)
+from stream_dppca.method import Outcome
+from stream_dppca.noise import SeededNoise
+from stream_dppca.participation import mu_of
+from stream_dppca.statistics import Bundle
+from stream_dppca.subjects import SubjectTable, units
+from stream_dppca.subjects import table as tables
+from tests.audit.evidence import Spy, gaussian_mu, mu_lb
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+
+EPSILON, DELTA, D = 8.0, 1e-3, 5
+PLACES, PERIOD, RECORDS = 160, 3, 4
+MU = gaussian_mu(EPSILON, DELTA)
+
+
+# The exact audit
+
+
+@dataclass
+class Tape:
+    """Questions to the noise source: in units of its noise, their budgets, what was released."""
+
+    exact: list[FloatArray] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    released: list[FloatArray] = field(default_factory=list)
+    budget: dict[int, float] = field(default_factory=dict)  # mu^2, by round
+
+
+class Source:
+    """A seeded source that writes a tape, or gives back the releases of another."""
+
+    private = False
+    MOST_COORDINATES = SeededNoise.MOST_COORDINATES
+
+    def __init__(self, seed: int, tape: Tape, given: Tape | None, round_: int = 0) -> None:
+        self._seed, self._tape, self._given, self._round = seed, tape, given, round_
+        self._source = SeededNoise(seed, round_)
+
+    def __deepcopy__(self, memo: Any) -> Source:
+        return self
+
+    def at_batch(self, batch: int) -> Source:
+        return Source(self._seed, self._tape, self._given, batch)
+
+    def direction(self, dimension: int, columns: int) -> FloatArray:
+        return self._source.direction(dimension, columns)
+
+    def gaussian(
+        self, query: FloatArray, *, sensitivity: float, mu: float, size: int | None = None
+    ) -> FloatArray:
+        tape = self._tape
+        tape.exact.append(np.ravel(query) * (mu / sensitivity))
+        tape.rounds.append(self._round)
+        tape.budget[self._round] = tape.budget.get(self._round, 0.0) + mu**2
+        if self._given is None:
+            released = self._source.gaussian(query, sensitivity=sensitivity, mu=mu, size=size)
+        else:
+            released = self._given.released[len(tape.exact) - 1].reshape(query.shape)
+        tape.released.append(np.array(released))
+        return np.asarray(released)
+
+    def gaussian_each(self, count: int, *, sensitivity: float, mu: float) -> Callable[[int], float]:
+        how = {"sensitivity": sensitivity, "mu": mu}
+        return lambda number: float(self.gaussian(np.array([float(number)]), **how)[0])
+
+
+@dataclass(frozen=True)
+class Canary:
+    """What one subject sends in each round of the period, in two worlds: where and what."""
+
+    name: str
+    one: tuple[tuple[float, FloatArray], ...]  # place in the round, from 0 to 1
+    other: tuple[tuple[float, FloatArray], ...]
+    ids: tuple[Any, ...] = ("canary",)  # spellings, in turn
+
+
+HUGE = 1e12
+E = np.eye(D)
+NAN = np.full(D, np.nan)
+CANARIES = (
+    Canary("absent or far out", (), ((0.0, HUGE * E[0]),)),
+    Canary("across", ((0.3, HUGE * (E[0] + E[1])),), ((0.6, HUGE * (E[0] - E[1])),)),
+    Canary("small or far out", ((0.5, 1e-12 * E[2]),), ((0.5, HUGE * E[2]),)),
+    Canary("bad or far out", ((0.0, NAN),), ((1.0, HUGE * E[1]),)),
+    Canary("absent or very busy", (), tuple((i / 40, HUGE * E[0]) for i in range(40))),
+    Canary("busy in front or absent", tuple((0.0, HUGE * E[3]) for _ in range(60)), ()),
+    Canary("one row or four", ((0.0, HUGE * E[0]),), ((0.0, HUGE * E[1]),) * 4),
+    Canary("two spellings", (), ((0.0, HUGE * E[0]),) * 6, ids=("7", 7, b"7", 7.0, "7.0")),
+    Canary("rows that cancel", (), ((0.0, E[0] + HUGE * E[1]), (0.9, E[0] - HUGE * E[1]))),
+    Canary(
+        "four in the middle or far out", ((0.0, 1e-12 * E[2]),) * 4, ((0.0, HUGE * E.sum(0)),) * 4
+    ),
+    Canary("there and back", ((0.0, HUGE * E.sum(0)),) * 2, ((0.0, -HUGE * E.sum(0)), (0.1, NAN))),
+)
+#: Subjects of a round besides the canary, round by round, and where the canary's period begins:
+#: room for all, in the warm-up; too many; and now and then nobody.
+FLEETS: dict[str, tuple[tuple[int, ...], int]] = {
+    "room": ((120,) * 8, 0),
+    "full": ((200,) * 5, 2),
+    "alone": ((120, 120, 120, 0, 120), 2),
+}
+
+
+def fleet(subjects: int, round_: int) -> tuple[FloatArray, list[Any]]:
+    rng = np.random.default_rng([subjects, round_])
+    ids = rng.permutation(np.repeat(np.arange(subjects), 1 + rng.integers(0, 6, subjects)))
+    scale = np.array([3.0, 1.0, 1.0, 0.5, 0.2])
+    return rng.standard_normal((len(ids), D)) * scale, [f"d{i}" for i in ids.tolist()]
+
+
+def with_canary(
+    X: FloatArray, ids: list[Any], sends: tuple[tuple[float, FloatArray], ...], spellings: Any
+) -> tuple[FloatArray, list[Any]]:
+    at = [round(place * len(ids)) for place, _ in sends]
+    names = [spellings[i % len(spellings)] for i in range(len(sends))]
+    order = np.argsort(at, kind="stable")
+    rows = np.insert(X, [at[i] for i in order], [sends[i][1] for i in order], axis=0) if at else X
+    mixed = list(ids)
+    for i in order[::-1]:
+        mixed.insert(at[i], names[i])
+    return rows, mixed
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "moments": {"center": "none", "scales": None},
+    "gradients": {"center": "none", "scales": None, "n_components": 2},
+    "learned": {"center": "mean", "scales": "learn"},
+    "own": {"center": "own", "scales": None},
+    "own, learned": {"center": "own", "scales": "learn"},
+    "known scales": {"center": "mean", "scales": [1.0] * D},
+}
+
+
+def model(kind: str) -> DPPCA:
+    settings: dict[str, Any] = {
+        "epsilon": EPSILON, "delta": DELTA, "batch_size": PLACES, "unit": "subject",
+        "subject": "id", "period": PERIOD, "records": RECORDS, "seed": 5,
+    }  # fmt: skip
+    form = scout.form_for if kind != "gradients" else lambda **_: "gradient"
+    with patch.object(scout, "form_for", form):
+        return DPPCA(features=tuple(range(D)), **settings | KINDS[kind])
+
+
+def run(
+    kind: str, rounds: list[tuple[FloatArray, list[Any]]], given: Tape | None
+) -> tuple[Tape, str]:
+    """The tape of a run, and everything that must not differ between runs with equal releases.
+
+    In the middle of every round a copy of the model is made, and closes its round as well.
+    """
+    tape, pca = Tape(), model(kind)
+    pca._noise = Source(5, tape, given)  # type: ignore[assignment]
+    shown: list[Any] = []
+    for X, ids in rounds:
+        pca.learn_array(X, subjects=ids)
+        twin = copy.deepcopy(pca)
+        budget = dict(tape.budget)
+        shown.append(twin.close_round().model_dump_json())
+        tape.budget = budget  # of its own records, of which there are none
+        shown.append(pca.close_round().model_dump_json())
+    return tape, json.dumps([shown, pca.state()])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a canary has spent over the share of mu that is for it, and whether anything leaked.
+
+    Over the period that is mu, in each of its rounds mu/sqrt(`PERIOD`); the larger of the two.
+    """
+
+    fleet: str
+    canary: str
+    spent: float
+    leak: bool
+    over_budget: bool
+
+    @property
+    def caught(self) -> bool:
+        return self.leak or self.over_budget or not self.spent <= 1 + 1e-6
+
+
+def attack(kind: str) -> Iterator[Finding]:
+    """Each canary in each fleet."""
+    for name, (fleets, first) in FLEETS.items():
+        base = [fleet(subjects, r) for r, subjects in enumerate(fleets)]
+        for canary in CANARIES:
+            worlds = []
+            for sends in (canary.one, canary.other):
+                world = list(base)
+                for r in range(first, first + PERIOD):
+                    world[r] = with_canary(*base[r], sends, canary.ids)
+                worlds.append(world)
+            tape, shown = run(kind, worlds[0], None)
+            over = max(tape.budget.values()) > MU**2 / PERIOD * (1 + 1e-6)
+            try:
+                again, shown_again = run(kind, worlds[1], tape)
+                same = len(tape.exact) == len(again.exact)
+                pairs = list(zip(tape.exact, again.exact, strict=True)) if same else []
+                squares = np.array([float(np.sum((a - b) ** 2)) for a, b in pairs])
+                by_round = np.bincount(tape.rounds, squares) if same else np.zeros(1)
+                square = max(float(by_round.sum()), PERIOD * float(by_round.max()))
+                leak = not same or shown != shown_again
+            except (ValueError, IndexError):  # other questions were asked
+                square, leak = 0.0, True
+            yield Finding(name, canary.name, math.sqrt(square) / MU, leak, over)
+
+
+# Mutants
+
+
+@contextmanager
+def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for owner, name, value in changes:
+            stack.enter_context(patch.object(owner, name, value))
+        yield
+
+
+def a_place_per_record() -> Any:
+    def mutant(ids: Any) -> list[bytes]:
+        return [b"%d %a" % (number, who) for number, who in enumerate(ids)]
+
+    return patched((tables, "canonical_all", mutant))
+
+
+def spelling_counts() -> Any:
+    return patched((tables, "canonical_all", lambda ids: [repr(who).encode() for who in ids]))
+
+
+def capacity_in_records() -> Any:
+    enter = SubjectTable._enter
+
+    def mutant(self: SubjectTable, X: Any, keys: Any) -> None:
+        enter(self, X[: 2 * PLACES], keys[: 2 * PLACES])
+
+    return patched((SubjectTable, "_enter", mutant))
+
+
+def rounds_by_arrivals() -> Any:
+    """A round is over after so many records."""
+    learn, close = DPPCA.learn_array, DPPCA.close_round
+    arrived: dict[int, int] = {}
+
+    def learning(self: DPPCA, X: Any, subjects: Any = None) -> None:
+        for i, who in enumerate(subjects):
+            learn(self, X[i : i + 1], subjects=[who])
+            arrived[id(self)] = arrived.get(id(self), 0) + 1
+            if arrived[id(self)] % 400 == 0:
+                close(self)
+
+    def closing(self: DPPCA) -> Any:
+        return self.last_release or close(self)
+
+    return patched((DPPCA, "learn_array", learning), (DPPCA, "close_round", closing))
+
+
+def _by_row(self: Any) -> Iterator[Bundle]:
+    """Blocks in which every row is a unit."""
+    for block in _blocks(self):
+        yield Bundle.of(block.X, 1)
+
+
+_blocks = units.SubjectRows._blocks
+
+
+def clip_then_sum() -> Any:
+    return patched((units.SubjectRows, "_blocks", _by_row))
+
+
+def rows_are_units_in(kind: Any) -> Any:
+    call = kind.__call__
+    return patched((kind, "__call__", lambda self, block: call(self, Bundle.of(block.X, 1))))
+
+
+def budget_of_one_round() -> Any:
+    def mutant(epsilon: float, delta: float, subjects: Any) -> float:
+        return mu_of(epsilon, delta, None)
+
+    return patched((adaptive, "mu_of", mutant), (learned, "mu_of", mutant))
+
+
+def warm_up_with_the_budget_of_a_period() -> Any:
+    init = LearnedMethod.__init__
+
+    def mutant(self: LearnedMethod, **how: Any) -> None:
+        init(self, **how)
+        self.warm_up.mu *= math.sqrt(PERIOD)
+
+    return patched((LearnedMethod, "__init__", mutant))
+
+
+def no_clip() -> Any:
+    return patched((units, "clip_factors", lambda length, null, radius: np.ones(len(length))))
+
+
+def correlated_noise(owner: Any) -> Any:
+    def mutant(*, mu: float) -> CorrelatedRelease:
+        return CorrelatedRelease(mu=mu)
+
+    return patched((owner, "IndependentRelease", mutant))
+
+
+def empty_rounds_skipped(owner: Any) -> Any:
+    step = owner.step
+
+    def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
+        return step(self, rows, t, noise) if rows.present() else Outcome.skip("nobody", units=0.0)
+
+    return patched((owner, "step", mutant))
+
+
+def divided_by_the_exact_number(owner: Any, name: str) -> Any:
+    step = owner.step
+
+    def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
+        setattr(self, name, max(rows.present(), 1))
+        return step(self, rows, t, noise)
+
+    return patched((owner, "step", mutant))
+
+
+def exact_number_of_subjects() -> Any:
+    count = AdaptiveMethod._count
+
+    def mutant(self: Any, rows: Any, noise: Any) -> Any:
+        return count(self, rows, noise)[0], float(rows.present())
+
+    return patched((AdaptiveMethod, "_count", mutant))
+
+
+def count_for_free() -> Any:
+    count = AdaptiveMethod._count
+
+    def mutant(self: Any, rows: Any, noise: Any) -> Any:
+        return self.mu_range, count(self, rows, noise)[1]
+
+    return patched((AdaptiveMethod, "_count", mutant))
+
+
+def a_table_that_survives_a_copy() -> Any:
+    def state(self: SubjectTable) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def restore(self: SubjectTable, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    changes = (SubjectTable, "__getstate__", state), (SubjectTable, "__setstate__", restore)
+    return patched(*changes)
+
+
+def deviations_from_the_mean_of_all() -> Any:
+    def mutant(rows: FloatArray, each: int) -> FloatArray:
+        return np.asarray(rows - rows.mean(axis=0))
+
+    return patched((units, "_deviations", mutant))
+
+
+def octaves_of_all_rows() -> Any:
+    call = OctaveCounts.__call__
+
+    def mutant(self: Any, block: Any) -> Any:
+        return call(self, block) * block.each
+
+    return patched((OctaveCounts, "__call__", mutant))
+
+
+#: Mutants, and the kinds of model that must show them.
+MUTANTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a place per record": (a_place_per_record, "moments"),
+    "spellings are subjects": (spelling_counts, "moments"),
+    "capacity in records": (capacity_in_records, "moments"),
+    "rounds by arrivals": (rounds_by_arrivals, "moments"),
+    "clip, then sum": (clip_then_sum, "moments"),
+    "clip, then sum, of gradients": (clip_then_sum, "gradients"),
+    "the budget of one round in each": (budget_of_one_round, "moments"),
+    "the budget of one round in each, learned": (budget_of_one_round, "learned"),
+    "warm-up with the budget of a period": (warm_up_with_the_budget_of_a_period, "learned"),
+    "no clip": (no_clip, "moments"),
+    "no clip of gradients": (no_clip, "gradients"),
+    "correlated noise": (lambda: correlated_noise(adaptive), "moments"),
+    "correlated noise, learned": (lambda: correlated_noise(learned), "learned"),
+    "empty rounds skipped": (lambda: empty_rounds_skipped(AdaptiveMethod), "moments"),
+    "empty rounds skipped, learned": (lambda: empty_rounds_skipped(LearnedMethod), "learned"),
+    "divided by the exact number": (
+        lambda: divided_by_the_exact_number(AdaptiveMethod, "rows"), "moments"
+    ),
+    "divided by the exact number, learned": (
+        lambda: divided_by_the_exact_number(LearnedMethod, "units"), "learned"
+    ),
+    "exact number of subjects": (exact_number_of_subjects, "moments"),
+    "count for free": (count_for_free, "moments"),
+    "a table that survives a copy": (a_table_that_survives_a_copy, "moments"),
+    "deviations from the mean of all": (deviations_from_the_mean_of_all, "own"),
+    "octaves of all rows": (octaves_of_all_rows, "learned"),
+    "ball by row": (lambda: rows_are_units_in(MomentsInBall), "learned"),
+    "lengths by row": (lambda: rows_are_units_in(LengthCounts), "learned"),
+    "learned moments: clip, then sum": (lambda: rows_are_units_in(AugmentedMoments), "learned"),
+}  # fmt: skip
+
+
+# The statistical audit
+
+LOUD: dict[str, Any] = {"epsilon": 2.0, "delta": 0.02}
+CLAIMED = gaussian_mu(**LOUD)
+
+
+def coin_flips(periods: int, period: int, seed: int = 1) -> float:
+    """A lower bound on the mu of a period: the canary is across, one way or the other."""
+    d, places = 4, 160
+    base = np.repeat(np.eye(d), 30, axis=0)
+    ids: list[Any] = list(range(len(base)))
+    pca = DPPCA(
+        features=tuple(range(d)), batch_size=places, unit="subject", subject="id", period=period,
+        center="none", scales=None, seed=seed, memory="all", **LOUD,
+    )  # fmt: skip
+    spy = Spy(seed)
+    pca._noise = spy  # type: ignore[assignment]
+    coins = np.random.default_rng(seed).random(periods) < 0.5
+    scores = np.zeros(periods)
+    spellings = ["7", 7, b"7", 7.0] * 2
+    for t, coin in enumerate(coins):
+        x = np.array([1e6, 1e6 if coin else -1e6, 0.0, 0.0])
+        for _ in range(period):
+            X = np.concatenate([base, np.tile(x, (8, 1))])
+            pca.learn_array(X, subjects=ids + spellings)
+            sd = pca.close_round().sigma
+            released = next(c for c in spy.last.gaussians if len(c.exact) == d * (d + 1) // 2)
+            scores[t] += released.noisy[1] / sd  # the entry (0, 1), in units of its noise
+    return mu_lb(scores, coins)
+
+
+__all__ = ["CANARIES", "CLAIMED", "KINDS", "MUTANTS", "attack", "coin_flips"]

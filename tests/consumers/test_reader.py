@@ -1,0 +1,79 @@
+"""How the readers take what brokers and clients answer, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka import errors as kafka_errors
+
+from consumers.errors import ClusterError
+from consumers.kafka.config import KafkaConfig
+from consumers.kafka.reader import KafkaOffsets
+from consumers.model.codecs import make_codec
+from consumers.protocols import Chunk
+from consumers.service.metrics import Metrics
+from consumers.service.plan import Range
+from consumers.service.ranges import RangeReader
+
+from .helpers import FEATURES, INPUT, as_json, cluster, memory_log, rows
+
+
+class Admin:
+    """Describes a topic with an error."""
+
+    def __init__(self, error: type[Any]) -> None:
+        self.error = error
+
+    def describe_topics(self, topics: Sequence[str]) -> list[dict[str, Any]]:
+        there = [{"partition_index": 0}, {"partition_index": 1}]
+        return [{"error_code": self.error.errno, "name": topics[0], "partitions": there}]
+
+    def close(self) -> None:
+        pass
+
+
+def test_partitions_that_come_with_an_error_are_not_believed() -> None:
+    """A list cut short, or empty, would be taken for the partitions that there are."""
+    config = KafkaConfig({}, *["x"] * 4)
+    offsets = KafkaOffsets(config, INPUT)
+    offsets._admin = Admin(kafka_errors.NoError)
+    assert offsets.partitions() == {0, 1}
+    for error in (
+        kafka_errors.LeaderNotAvailableError,
+        kafka_errors.TopicAuthorizationFailedError,
+        kafka_errors.UnknownTopicOrPartitionError,
+    ):
+        offsets._admin = Admin(error)
+        with pytest.raises(ClusterError, match=f"topic '{INPUT}': {error.__name__}"):
+            offsets.partitions()
+    offsets.close()
+
+
+def test_messages_that_come_again_do_not_set_it_back() -> None:
+    """A reader that was assigned anew may bring old messages. A batch that went back to them would
+    wait for what has come already, and take what comes next for new."""
+    X = rows(12)
+    messages = [as_json(row) for row in X]
+    reader = memory_log(cluster()).reader(INPUT)
+    codec = make_codec("json", FEATURES, 1 << 20)
+    ranges = RangeReader(reader, INPUT, codec, Metrics(), width=3, size=6, stall_s=60.0)
+    brought = [range(8), range(2, 5), range(5, 8), range(12)]
+    reader.read = lambda timeout_s: [  # type: ignore[method-assign]
+        Chunk(0, list(offsets), [messages[o] for o in offsets]) for offsets in [brought.pop(0)]
+    ]
+    reader.positions = lambda: {0: 0}  # type: ignore[method-assign]
+    ranges.begin({0: 0})
+    ranges.start([Range(0, 0, 6)])
+    for _ in range(3):
+        ranges.read(0.0)
+        assert ranges._reached == {0: 8} and ranges._n_ahead == 2
+    assert ranges.complete
+    np.testing.assert_array_equal(ranges.take(), X[:6])
+    ranges.start([Range(0, 6, 12)])
+    assert not ranges.complete
+    ranges.read(0.0)
+    np.testing.assert_array_equal(ranges.take(), X[6:])
+    assert ranges._n_ahead == 0

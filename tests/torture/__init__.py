@@ -1,0 +1,1 @@
+"""Hours of kills, zombies, broken brokers, cut networks, full disks and jumping clocks."""

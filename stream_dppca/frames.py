@@ -20,8 +20,8 @@ from .errors import ParameterError
 from .values import column as pandas_column
 from .values import number
 
-__all__ = ["all_columns", "cells", "column", "column_names", "frame_like", "is_frame", "require_frame",
-           "with_columns"]  # fmt: skip
+__all__ = ["all_columns", "cells", "column", "column_names", "frame_like", "is_frame",
+           "require_frame", "with_columns"]  # fmt: skip
 
 
 #: Types of which numpy has the same, so that whole columns are converted as `number` does.

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test check bench crash soak torture docs site lock clean test-fast
+.PHONY: run test test-fast check bench crash soak torture docs site lock clean
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m consumers.demo $(ARGS)

@@ -106,6 +106,12 @@ def _robustness() -> list[Cell]:
         for k in (2, 5, 10)
         for problem in (Spectrum(_spiked(d, k), "flat"), Spectrum(_graded(d, k), "graded"))
     ]
+    # All records in one batch: what is left of the distance to Analyze-Gauss is not the stream.
+    cells += [
+        Cell("one batch", problem, n, n, k=k, seeds=3, slow_seeds=3)
+        for k in (5, 10)
+        for problem in (Spectrum(_spiked(200, k), "flat"), Spectrum(_graded(200, k), "graded"))
+    ]
     cells += [
         Cell("components", Spectrum(_power_law(d, 1.0), "1/i^1"), n, 6250, k=5, seeds=10,
              slow_seeds=10)

@@ -294,7 +294,7 @@ def run(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
         "seeds": arguments.seeds,
         "minutes": (time.monotonic() - started) / 60,
-        "command": "python -m benchmarks.real " + " ".join(sys.argv[1:]),
+        "command": "python -m benchmarks.real " + " ".join(Path(a).name for a in sys.argv[1:]),
     }
 
 

@@ -33,7 +33,7 @@ def run_cell(
             limit = cell.slow_seeds if name in SLOW else cell.seeds
             if name in TARGETS_ONLY:
                 limit = PAPER_SEEDS if cell.group == "target" else 0
-            if cell.group == "many features" and name not in MANY_FEATURES:
+            if cell.group in ("many features", "one batch") and name not in MANY_FEATURES:
                 limit = 0
             if seed >= limit:
                 continue

@@ -1,4 +1,4 @@
-"""JSON logs on stdout: one object per line, with the name of an event.
+"""Logs on stdout: one event per line, as JSON, or as text on a terminal.
 
 An event carries names, numbers of partitions, offsets and batches, never anything of a record. An
 unexpected error is logged with its type and place only: its text may quote data. Warnings and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
 import threading
@@ -50,41 +51,114 @@ def _masked(text: str) -> str:
     return re.sub(r"\d+", "#", text)
 
 
-class _JsonLines(logging.Handler):
-    """Writes events as JSON, one per line."""
+class _Lines(logging.Handler):
+    """Writes events, one per line: as JSON for programs, or as text for people."""
 
-    def __init__(self, stream: TextIO, context: dict[str, Any], mask_numbers: bool) -> None:
+    def __init__(
+        self, stream: TextIO, context: dict[str, Any], *, text: bool, mask_numbers: bool
+    ) -> None:
         super().__init__()
         self._stream, self._context, self._mask_numbers = stream, context, mask_numbers
+        self._format = _as_text if text else _as_json
+        self._noise = _ClientNoise()
 
     def emit(self, record: logging.LogRecord) -> None:
-        now = time.gmtime(record.created)
+        if record.name == _logger.name:
+            event, fields = str(record.msg), getattr(record, "fields", {})
+        else:
+            found = self._noise.summarised(record)
+            if found is None:
+                return
+            event, fields = found
         entry: dict[str, Any] = {
             # To the second: how long a batch took may depend on its records.
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", now),
-            "level": record.levelname.lower(),
-            "event": record.msg if record.name == _logger.name else "client",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            # A broker that is away is waited for: nothing has failed.
+            "level": "warning" if event == "waiting_for_brokers" else record.levelname.lower(),
+            "event": event,
             **self._context,
+            **fields,
         }
-        if record.name == _logger.name:
-            entry.update(getattr(record, "fields", {}))
-            if self._mask_numbers and entry["event"] in _ABOUT_THE_CLUSTER:
-                entry["message"] = _masked(str(entry.get("message", "")))
-        else:
-            text = record.getMessage()[:500]
-            entry.update(logger=record.name, message=_masked(text) if self._mask_numbers else text)
+        if self._mask_numbers and (event == "client" or event in _ABOUT_THE_CLUSTER):
+            for name in ("message", "reason"):
+                if name in entry:
+                    entry[name] = _masked(str(entry[name]))
         with _lock:
             try:
-                self._stream.write(json.dumps(entry, default=str) + "\n")
+                self._stream.write(self._format(entry) + "\n")
                 self._stream.flush()
             except (OSError, ValueError):  # nobody reads any more
                 pass
 
 
+def _as_json(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, default=str)
+
+
+def _as_text(entry: dict[str, Any]) -> str:
+    """One line for people: the time of day here, the event, and what is known of it.
+
+    Examples
+    --------
+    >>> _as_text({"time": "2030-01-01T12:00:00Z", "level": "warning", "event": "task_dropped",
+    ...           "model": "m", "pid": 7, "task": 0, "error": "Fenced", "at": ["x"]})
+    '12:00:00Z WARNING task dropped: task=0 error=Fenced'
+    """
+    skipped = ("time", "level", "event", "model", "pid", "at")
+    shown = " ".join(
+        f"{name}={value}"
+        for name, value in entry.items()
+        if name not in skipped and value is not None and value is not False
+    )
+    level = "" if entry["level"] == "info" else f"{entry['level'].upper()} "
+    event = str(entry["event"]).replace("_", " ")
+    return f"{entry['time'][11:]} {level}{event}" + (f": {shown}" if shown else "")
+
+
+class _ClientNoise:
+    """Says what the Kafka client says, but each thing once in a while, with a count.
+
+    While no broker answers the client logs several lines per second. The first failure becomes
+    `waiting_for_brokers`, at once; what follows is counted.
+    """
+
+    SECONDS: Final = 30.0
+    #: What follows from a connection that failed, and says nothing more.
+    _ALSO: Final = re.compile("Connection lost|not ready; waiting|Unable to bootstrap")
+
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[float, int]] = {}  # when it was last said, and how often since
+
+    def summarised(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]] | None:
+        message = record.getMessage()[:500]
+        failed = ConnectionFailures.FAILED.search(message)
+        kind = "connection" if failed else _NUMBER.sub("#", message)
+        if not failed and self._ALSO.search(message) and self._recent("connection", record):
+            kind = "connection"
+        at, since = self._said.get(kind, (-math.inf, 0))
+        if self._recent(kind, record):
+            self._said[kind] = (at, since + 1)
+            return None
+        if len(self._said) > 1000:  # texts that never repeat
+            self._said.clear()
+        self._said[kind] = (record.created, 0)
+        fields = {"repeated": since} if since else {}
+        if failed:
+            return "waiting_for_brokers", {"reason": failed[1], **fields}
+        return "client", {"logger": record.name, "message": message, **fields}
+
+    def _recent(self, kind: str, record: logging.LogRecord) -> bool:
+        return kind in self._said and record.created - self._said[kind][0] < self.SECONDS
+
+
+#: What differs between two messages of the client that say the same: numbers, addresses, ids.
+_NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
+
+
 class ConnectionFailures(logging.Handler):
     """Collects what the Kafka client logs, and keeps only why it got no connection."""
 
-    _FAILED: Final = re.compile(
+    FAILED: Final = re.compile(
         r"^(?:Connection|Bootstrap (?:connection|attempt) to \S+) failed: "
         r"(?:\[Error \d+\] )?(?:\w+Error: )*(.*?)(?: \(backoff [\d.]+ secs\))?$"
     )
@@ -97,19 +171,26 @@ class ConnectionFailures(logging.Handler):
         logging.getLogger("kafka").handlers = [self]
 
     def emit(self, record: logging.LogRecord) -> None:
-        found = self._FAILED.search(record.getMessage()[:500])
+        found = self.FAILED.search(record.getMessage()[:500])
         if found is not None and (found[1] != self._VAGUE or not self.reason):
             self.reason = found[1]
 
 
 def set_up_logs(
-    stream: TextIO | None = None, *, mask_numbers: bool = False, **context: Any
+    stream: TextIO | None = None,
+    format: Literal["auto", "json", "text"] = "json",
+    *,
+    mask_numbers: bool = False,
+    **context: Any,
 ) -> None:
     """Send every event to `stream` (default: stdout), each with the fields of `context`.
 
-    With `mask_numbers`, numbers in what the Kafka client says are masked: some are offsets.
+    The format auto is text for people on a terminal, and JSON elsewhere. With `mask_numbers`,
+    numbers in what the Kafka client says are masked: some are offsets.
     """
-    handler = _JsonLines(stream or sys.stdout, context, mask_numbers)
+    stream = stream or sys.stdout
+    text = format == "text" or (format == "auto" and stream.isatty())
+    handler = _Lines(stream, context, text=text, mask_numbers=mask_numbers)
     _logger.handlers = [handler]
     _logger.setLevel(logging.INFO)
     _logger.propagate = False

@@ -24,6 +24,7 @@ __all__ = [
     "Chunk",
     "Claim",
     "Cluster",
+    "Feed",
     "FinishedBatch",
     "Membership",
     "Message",
@@ -191,6 +192,16 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class Feed(Protocol):
+    """Committed messages of a whole topic with keys and headers, as they come, without a group."""
+
+    def read(self, timeout_s: float) -> list[Message]:
+        """Messages that have come, or nothing; nothing too while the topic does not exist."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class RegisteredSchema:
     """A schema as a Schema Registry has it, with everything that it refers to."""
@@ -236,6 +247,19 @@ class Cluster(Protocol):
 
     def scan(self, topic: str) -> list[Message]:
         """Every committed message of a topic, in the order of its partitions."""
+        ...
+
+    def tail(self, topic: str, partition: int) -> list[bytes]:
+        """The newest committed values of a partition, oldest first, read to its end; at least the
+        last one, if there is any. It fences nobody."""
+        ...
+
+    def groups_of(self, topic: str) -> list[str] | None:
+        """The consumer groups that have committed offsets of a topic; None if we may not ask."""
+        ...
+
+    def follow(self, topic: str, back: int | None = None) -> Feed:
+        """Follow a topic, from so many offsets before its end; by default from its beginning."""
         ...
 
     def publish(self, messages: Sequence[Message]) -> None:

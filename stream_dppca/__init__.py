@@ -16,9 +16,9 @@ from .errors import (
 )
 from .estimator import DPPCA
 from .oja import InverseTime, TheoremSchedule
-from .planning import Plan, plan
+from .planning import Plan, SubjectPlan, plan
 from .projector import Projector
-from .release import PrivacyStatement, Release
+from .release import PrivacyStatement, Release, SubjectStatement
 from .scaling import PublicScaler
 
 __all__ = [
@@ -34,6 +34,8 @@ __all__ = [
     "PublicScaler",
     "Release",
     "StateError",
+    "SubjectPlan",
+    "SubjectStatement",
     "SubspaceDistance",
     "TheoremSchedule",
     "plan",

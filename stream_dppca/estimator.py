@@ -21,7 +21,7 @@ from .calibration import check_budget
 from .checks import between, one_of, whole
 from .errors import DPPCAError, NothingLearnedWarning, ParameterError, StateError
 from .frames import frame_like, require_frame
-from .learned import WARMING_UP, LearnedMethod
+from .learned import WARMING_UP, WARMING_UP_ANEW, LearnedMethod
 from .method import Method, Outcome
 from .noise import Noise, OpenDPNoise, Sampler, make_noise
 from .oja import InverseTime, Schedule, column_signs, orthonormal
@@ -217,6 +217,7 @@ class DPPCA(base.MiniBatchTransformer):
         self._learned = False  # from at least one batch
         self._interrupted = False  # in the middle of a batch
         self._warned = False  # that there is nothing to transform with
+        self._warned_of_batch = False  # that nothing was learned from one
 
     def __copy__(self) -> DPPCA:
         """As a deep copy: a shallow one would share the partial batch with its original."""
@@ -310,9 +311,22 @@ class DPPCA(base.MiniBatchTransformer):
             t * self.batch_size if self.unit == "record" else None,
             self.privacy,
         )
+        if outcome.skipped not in (None, WARMING_UP):
+            self._warn_of_batch(t, str(outcome.skipped))
+
+    def _warn_of_batch(self, batch: int, reason: str) -> None:
+        """Warn once that nothing was learned. The reason is part of the release."""
+        if not self._warned_of_batch:
+            self._warned_of_batch = True
+            warnings.warn(
+                f"DPPCA has learned nothing from batch {batch}: {reason}. "
+                "If that goes on, check the feature names",
+                NothingLearnedWarning,
+                stacklevel=4,
+            )
 
     def _status(self, outcome: Outcome) -> Status:
-        if outcome.skipped == WARMING_UP:
+        if outcome.skipped in (WARMING_UP, WARMING_UP_ANEW):
             return "warming_up"
         if not self._learned:
             return "nothing_learned"

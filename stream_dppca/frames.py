@@ -20,7 +20,7 @@ from .errors import ParameterError
 from .values import column as pandas_column
 from .values import number
 
-__all__ = ["all_columns", "cells", "column", "column_names", "frame_like", "is_frame",
+__all__ = ["all_columns", "column", "column_names", "frame_like", "is_frame", "raw_column",
            "require_frame", "with_columns"]  # fmt: skip
 
 
@@ -57,20 +57,20 @@ def column(frame: Any, name: Any) -> FloatArray | float:
         found = values.to_numpy()
         if found.dtype.kind in "biuf":  # missing values are NaN
             return np.asarray(found, dtype=np.float64)
-    found_cells = _listed(values)
-    return np.fromiter(map(number, found_cells), np.float64, len(found_cells))
+    cells = _cells(values)
+    return np.fromiter(map(number, cells), np.float64, len(cells))
 
 
-def cells(frame: Any, name: Any) -> Any:
+def raw_column(frame: Any, name: Any) -> Any:
     """The values of a column as they are; None if it is not there exactly once."""
+    if column_names(frame).count(name) != 1:
+        return None
     if is_pandas_dataframe(frame):
-        values = frame[name] if name in frame.columns else None
-        return None if values is None or values.ndim != 1 else values.to_numpy()
-    wrapped = nw.from_native(frame, eager_only=True)
-    return _listed(wrapped.get_column(name)) if name in wrapped.columns else None
+        return frame[name].to_numpy()
+    return _cells(nw.from_native(frame, eager_only=True).get_column(name))
 
 
-def _listed(values: nw.Series[Any]) -> list[Any]:
+def _cells(values: nw.Series[Any]) -> list[Any]:
     try:
         return values.to_list()
     except Exception:  # there is one that Python has no type for, such as a time in nanoseconds

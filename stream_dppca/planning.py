@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from pydantic import BaseModel, ConfigDict
 
 from .adaptive.correlated import DECAYS, weights
 from .adaptive.method import range_share, smallest_batch
-from .adaptive.scout import SCOUT_COMPONENTS, edge_of_noise, form_for, scout_noise
+from .adaptive.scout import SCOUT_COMPONENTS, STAY, edge_of_noise, form_for, scout_noise
 from .calibration import gaussian_mu
-from .checks import one_of, positive, whole
+from .checks import between, one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
 from .learned.covariance import noise_of_sums
 from .learned.method import MOST_FEATURES, POWER, smallest_learned_batch
 from .learned.warmup import RECORDS, warm_up_batches
+from .participation import Subjects
+from .subjects.planning import ROWS, Fleet, SubjectPlan, plan_subjects
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "SubjectPlan", "plan"]
 
 #: A component is called useful below this sine of its angle to the truth.
 USEFUL = 0.3
@@ -90,6 +92,7 @@ class Plan(BaseModel):
         return "\n".join(lines)
 
 
+@overload
 def plan(
     *,
     d: int,
@@ -103,7 +106,49 @@ def plan(
     trace_ratio: float | None = None,
     gap: float = 0.9,
     range_ratio: float | None = None,
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def plan(
+    *,
+    d: int,
+    epsilon: float,
+    delta: float,
+    subjects: float,
+    presence: float = 1.0,
+    period: int = 1,
+    horizon: int | None = None,
+    rows: float = ROWS,
+    batch_size: int | None = None,
+    n_components: int = 1,
+    center: str = "mean",
+    scales: Any = "learn",
+    trace_ratio: float | None = None,
+    gap: float = 0.9,
+    range_ratio: float | None = None,
+) -> SubjectPlan: ...
+
+
+def plan(
+    *,
+    d: int,
+    epsilon: float,
+    delta: float,
+    batch_size: int | None = None,
+    rate: float | None = None,
+    n_components: int = 1,
+    center: str = "mean",
+    scales: Any = "learn",
+    trace_ratio: float | None = None,
+    gap: float = 0.9,
+    range_ratio: float | None = None,
+    subjects: float | None = None,
+    presence: float = 1.0,
+    period: int = 1,
+    horizon: int | None = None,
+    rows: float = ROWS,
+) -> Plan | SubjectPlan:
     """Predict what `DPPCA` will do with its default method.
 
     Parameters
@@ -124,9 +169,23 @@ def plan(
         eigenvalue; that of Gaussian data by default. Data that hardly varies but along the
         component, such as +-v plus a little noise of sd s, has s sqrt(d). It matters where
         gradients are released: with more than 64 features.
+    subjects
+        With `unit="subject"`: how many there are. The answer is then a `SubjectPlan`, in rounds.
+    presence
+        The share of the subjects that sends something in a round.
+    period, horizon
+        As for `DPPCA`, in rounds.
+    rows
+        Guess of how many records of a subject count in a round, on average.
 
     Examples
     --------
+    >>> fleet = plan(
+    ...     d=50, epsilon=1.0, delta=1e-6, subjects=1e5, presence=0.9, period=24, horizon=8760,
+    ...     center="none", scales=None,
+    ... )
+    >>> fleet.batch_size, fleet.expected_error[0][0], round(fleet.expected_error[0][1], 2)
+    (100000, 1, 0.01)
     >>> p = plan(d=50, epsilon=1.0, delta=1e-6, batch_size=2500, rate=1000.0)
     >>> p.warm_up_batches
     1
@@ -140,7 +199,9 @@ def plan(
     mu = gaussian_mu(epsilon, delta)
     whole("d", d)
     whole("n_components", n_components, high=d)
-    one_of("center", center, ("mean", "none", "pairs"))
+    one_of("center", center, ("mean", "none", "pairs", "own")[: 3 if subjects is None else 4])
+    if subjects is not None and center == "pairs":
+        raise ParameterError("center", 'must not be "pairs" with subjects', center)
     learns = center == "mean" or isinstance(scales, str)
     if learns and d > MOST_FEATURES:
         rule = f'must be at most {MOST_FEATURES} with center="mean" or scales="learn"'
@@ -155,6 +216,21 @@ def plan(
 
     reach = 1.45 * math.sqrt(ratio * n_components) if range_ratio is None else range_ratio
     positive("range_ratio", reach)
+    if subjects is not None:
+        between("subjects", subjects, 2, 1e9)
+        between("presence", presence, 1e-6, 1.0)
+        between("rows", rows, 1.0, 64.0)
+        whole("period", period)
+        if horizon is not None:
+            whole("horizon", horizon)
+        if batch_size is not None:
+            whole("batch_size", batch_size, 2)
+        fleet = Fleet(
+            d=d, k=n_components, epsilon=epsilon, delta=delta, rule=Subjects(period),
+            subjects=round(subjects), presence=presence, places=batch_size, learns=learns,
+            known_center=center != "mean", ratio=ratio, gap=gap, reach=reach, rows=rows,
+        )  # fmt: skip
+        return plan_subjects(fleet, horizon)
 
     guess: _Guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
     minimum = smallest_batch(mu)
@@ -162,28 +238,27 @@ def plan(
         known = center != "mean"
         guess = _LearnedGuess(d, n_components, epsilon, delta, ratio, gap, reach, known)
         minimum = smallest_learned_batch(d=d, mu=mu, known_center=known)
-    recommended = next(
-        (rows for rows in _round_numbers(minimum) if guess.sine(rows, SOON) <= GOOD), 10**9
-    )
-    rows = recommended if batch_size is None else batch_size // rows_of
-    if rows < minimum:
-        raise BatchSizeError(rows * rows_of, minimum * rows_of, "the range drowns in noise")
-    useful = next((t for t in range(1, 1001) if guess.sine(rows, t) <= USEFUL), None)
-    records = None if useful is None else useful * rows * rows_of
-    spread = ratio * math.sqrt(2) if guess.form(rows) == "moment" else 2 * reach
-    warm_up = guess.warm_up(rows)
+    recommended = next((n for n in _round_numbers(minimum) if guess.sine(n, SOON) <= GOOD), 10**9)
+    units = recommended if batch_size is None else batch_size // rows_of
+    if units < minimum:
+        raise BatchSizeError(units * rows_of, minimum * rows_of, "the range drowns in noise")
+    useful = next((t for t in range(1, 1001) if guess.sine(units, t) <= USEFUL), None)
+    records = None if useful is None else useful * units * rows_of
+    spread = ratio * math.sqrt(2) if guess.form(units) == "moment" else 2 * reach
+    warm_up = guess.warm_up(units)
     return Plan(
         dimension=d,
         n_components=n_components,
         epsilon=epsilon,
         delta=delta,
-        batch_size=rows * rows_of,
+        batch_size=units * rows_of,
         warm_up_batches=warm_up,
         minimum_batch_size=minimum * rows_of,
         recommended_batch_size=recommended * rows_of,
-        noise_per_step=spread / (rows * mu * math.sqrt(1 - range_share(rows, mu))),
+        noise_per_step=spread / (units * mu * math.sqrt(1 - range_share(units, mu))),
         expected_error=tuple(
-            ((warm_up + 2**i) * rows * rows_of, guess.sine(rows, warm_up + 2**i)) for i in range(7)
+            ((warm_up + 2**i) * units * rows_of, guess.sine(units, warm_up + 2**i))
+            for i in range(7)
         ),
         useful_after_records=records,
         useful_after_seconds=None if records is None or rate is None else records / rate,
@@ -217,7 +292,8 @@ class _Guess:
         radius, others = self._scout_radius(rows), max(self.d - self.k, 1)
         bulk = max(self.ratio - self.k, 0.0) / others
         edge = edge_of_noise(bulk, radius, d=self.d, rows=rows)
-        if self.k > SCOUT_COMPONENTS or _lifted(1 - self.gap, radius) > edge:
+        stay = edge_of_noise(bulk, radius, d=self.d, rows=rows, margin=STAY)
+        if self.k > SCOUT_COMPONENTS or _lifted(1 - self.gap, radius) > stay:
             return "moment"
         return "scouted" if _lifted(1.0, radius) > edge else "late"
 

@@ -118,6 +118,19 @@ class Instance:
         except urllib.error.HTTPError as error:
             return error.code, error.read()
 
+    def first_history(self) -> Any:
+        """What the live page gets first that is not empty."""
+        port = next(e["port"] for e in list(self.events) if e.get("event") == "listening")
+        url = f"http://127.0.0.1:{port}/events"
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+            for line in answer:
+                name, _, data = line.partition(b": ")
+                if name == b"data" and data.startswith(b'{"life"'):
+                    found = json.loads(data)
+                    if found["current"] is not None:
+                        return found
+        raise AssertionError("the stream of events has ended")
+
     def metric(self, name: str) -> float:
         """The value of a metric without labels."""
         _, found, rest = self.get("/metrics")[1].decode().partition(f"\n{name} ")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from ..protocols import Cluster
-    from ..settings import ClusterSettings
+    from ..settings import ClusterSettings, ViewSettings
+
+    Brokers = ClusterSettings | ViewSettings
 
 __all__ = ["ask_once", "connect"]
 
@@ -17,7 +19,7 @@ __all__ = ["ask_once", "connect"]
 PATIENCE_SECONDS: Final = 5.0
 
 
-def connect(settings: ClusterSettings) -> Cluster:
+def connect(settings: Brokers) -> Cluster:
     """Return the cluster of these settings; warnings of its client go to standard error."""
     from ..events import set_up_logs
     from ..kafka.cluster import KafkaCluster
@@ -28,7 +30,7 @@ def connect(settings: ClusterSettings) -> Cluster:
 
 
 @contextlib.contextmanager
-def ask_once(settings: ClusterSettings) -> Iterator[Cluster]:
+def ask_once(settings: Brokers) -> Iterator[Cluster]:
     """Yield the cluster to a command that does not wait for brokers.
 
     If no broker answers within a few seconds, the error says so in one line, with the reason.

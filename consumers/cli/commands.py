@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -18,7 +19,8 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..settings import FileSettings, ModelSettings, TopicSettings
+    from ..settings import FileSettings, ModelSettings, ViewSettings
+    from .progress import Shown
 
 __all__ = ["COMMANDS"]
 
@@ -51,6 +53,8 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from stream_dppca import NothingLearnedWarning
+
     from ..events import describe_error, log_event, set_up_logs
     from ..service.loop import Service
     from ..settings import Settings
@@ -59,8 +63,11 @@ def _serve(options: argparse.Namespace) -> int:
     cluster = brokers.connect(settings)
     # With privacy per subject offsets are secret, and the client's warnings may hold some.
     set_up_logs(
-        sys.stdout, mask_numbers=settings.unit == "subject", model=settings.model, pid=os.getpid()
-    )
+        sys.stdout, settings.log_format, mask_numbers=settings.unit == "subject",
+        model=settings.model, pid=os.getpid(),
+    )  # fmt: skip
+    # The log says it, with every batch.
+    warnings.filterwarnings("ignore", category=NothingLearnedWarning)
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
               state=settings.state_topic, group=settings.group, shards=settings.shards,
@@ -81,12 +88,20 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from ..settings import PlanSettings
+    from ..settings import MESSAGE_KEY, PlanSettings
 
     if options.count is not None:
         options.flags["features"] = tuple(f"feature {i}" for i in range(options.count))
+    if options.subjects is not None:
+        options.flags.setdefault("subject", MESSAGE_KEY)  # which one does not matter for a plan
     settings = load(options, PlanSettings)
-    sys.stdout.write(f"{_planned(settings, options.rate)}\n")
+    if settings.unit == "subject":
+        if options.subjects is None and settings.batch_size is None:
+            return fail("--subjects must be given: how many are there?", EXIT_CONFIGURATION)
+        text = _planned_rounds(settings, options.subjects, options.presence)
+    else:
+        text = _planned(settings, options.rate)
+    sys.stdout.write(f"{text}\n")
     return 0
 
 
@@ -94,32 +109,56 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
     """Return what to expect; of the published algorithm there are no predictions."""
     from stream_dppca import plan
 
+    if settings.unit == "subject":
+        return _planned_rounds(settings)
     if settings.method == "paper":
         return "method=paper: no predictions; it needs very large batches"
-    if settings.unit == "subject":
-        return "unit=subject: no predictions"
+    return str(plan(batch_size=settings.batch_size, rate=rate, **_known(settings)))
+
+
+def _planned_rounds(
+    settings: ModelSettings, subjects: float | None = None, presence: float = 1.0
+) -> str:
+    """Return what to expect of rounds; without a number of subjects, if all places are taken."""
+    from stream_dppca import plan
+
+    rounds = settings.rounds()
+    if rounds is None:
+        raise ValueError("there are no rounds with unit=record")
     expected = plan(
-        d=len(settings.features), epsilon=settings.epsilon, delta=settings.delta,
-        batch_size=settings.batch_size, rate=rate, n_components=settings.n_components,
-        center=settings.center, scales=None if settings.scales == "none" else settings.scales,
+        subjects=settings.batch_size if subjects is None else subjects, presence=presence,
+        period=rounds.period, horizon=rounds.horizon, batch_size=settings.batch_size,
+        **_known(settings),
     )  # fmt: skip
-    return str(expected)
+    return f"{expected}\nepsilon is for {rounds.scope()}"
+
+
+def _known(settings: ModelSettings) -> dict[str, Any]:
+    """Return the parameters of every plan."""
+    return {
+        "d": len(settings.features), "epsilon": settings.epsilon, "delta": settings.delta,
+        "n_components": settings.n_components, "center": settings.center,
+        "scales": None if settings.scales == "none" else settings.scales,
+    }  # fmt: skip
 
 
 def _check_config(options: argparse.Namespace) -> int:
     from ..model.states import make_estimator
     from ..service.loop import task_config
-    from ..service.topics import ensure_topics
     from ..settings import Settings
+    from .check import check_cluster, settings_warnings, show_sample
 
     settings = load(options, Settings)
-    make_estimator(task_config(settings).estimator)
+    config = task_config(settings)
+    make_estimator(config.estimator)
     _warn_if_not_private(settings)
+    for warning in settings_warnings(settings):
+        sys.stderr.write(f"warning: {warning}\n")
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
-            missing = ensure_topics(cluster, settings, create=False, rounds=settings.rounds())
-        if missing:
-            sys.stdout.write(f"will be created: {', '.join(missing)}\n")
+            check_cluster(cluster, settings, config)
+            if options.sample:
+                show_sample(cluster, settings, options.sample)
     sys.stdout.write(f"{_planned(settings)}\n")
     sys.stdout.write("the settings are fine\n")
     return 0
@@ -147,9 +186,9 @@ def _topics(options: argparse.Namespace) -> int:
 def _merge(options: argparse.Namespace) -> int:
     from ..model.merge import merged_message
     from ..model.releases import parse_release
-    from ..settings import ClusterSettings
+    from ..settings import ViewSettings
 
-    settings = load(options, ClusterSettings)
+    settings = load(options, ViewSettings)
     with brokers.ask_once(settings) as cluster:
         record = merged_message(cluster.scan(settings.output_topic), settings.model)
         if record is None:
@@ -164,20 +203,40 @@ def _merge(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace) -> int:
     from ..model.describe import current_release, describe
-    from ..settings import ClusterSettings
+    from ..settings import ViewSettings
+    from .history import history_table, published, stored_release
 
-    settings = load(options, ClusterSettings)
-    with brokers.ask_once(settings) as cluster:
-        records = cluster.scan(settings.output_topic)
-    release = current_release(records, settings.model, options.task)
+    if options.state is not None:
+        records = [stored_release(options.state)]
+        model, where = published(records)[0][1].model, str(options.state)
+    else:
+        settings = load(options, ViewSettings)
+        with brokers.ask_once(settings) as cluster:
+            records = cluster.scan(settings.output_topic)
+        model, where = settings.model, settings.output_topic
+    release = current_release(records, model, options.task)
     if release is None:
-        return _no_release(settings)
-    text = release.model_dump_json() if options.json else describe(release, options.top)
+        return fail(f"no release of {model!r} on {where!r} yet", 1)
+    found = [pair for pair in published(records, model) if pair[1].task == release.task]
+    if not options.history:
+        found = [pair for pair in found if pair[1].batch == release.batch]
+    if options.json:
+        text = "\n".join(message.value.decode() for message, _ in found)
+    else:
+        text = history_table(found) if options.history else describe(release, options.top)
     sys.stdout.write(text.rstrip() + "\n")
     return 0
 
 
-def _no_release(settings: TopicSettings) -> int:
+def _watch(options: argparse.Namespace) -> int:
+    from ..settings import ViewSettings
+    from .watch import watch
+
+    settings = load(options, ViewSettings)
+    return watch(brokers.connect(settings), settings, options, _stop_on_signals())
+
+
+def _no_release(settings: ViewSettings) -> int:
     return fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
 
 
@@ -201,14 +260,15 @@ def _run(options: argparse.Namespace) -> int:
     from .output import Releases, json_lines
     from .progress import shown_progress
 
-    if settings.unit == "subject":
-        return _run_rounds(options, settings, format)
-    if options.time is not None:
-        return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
     with shown_progress(options.input, quiet=options.quiet) as shown:
         releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
+        out = releases or json_lines
+        if settings.unit == "subject":
+            return _run_rounds(options, settings, format, out, shown)
+        if options.time is not None:
+            return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
         rows = run_file(
-            settings, options.input, format, state=options.state, out=releases or json_lines,
+            settings, options.input, format, state=options.state, out=out,
             progress=shown.progress, share=shown.share, new_records=options.new_records,
         )  # fmt: skip
     if releases is not None:
@@ -223,22 +283,22 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run_rounds(options: argparse.Namespace, settings: FileSettings, format: Any) -> int:
+def _run_rounds(
+    options: argparse.Namespace,
+    settings: FileSettings,
+    format: Any,
+    out: Callable[[bytes], None],
+    shown: Shown,
+) -> int:
     from ..files.rounds import run_rounds
-    from .output import Releases, json_lines
-    from .progress import shown_progress
 
     if options.time is None:
         text = "--time must be given with --subject: the column that says when a row is from"
         return fail(text, EXIT_CONFIGURATION)
-    with shown_progress(options.input, quiet=options.quiet) as shown:
-        releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
-        done = run_rounds(
-            settings, options.input, format, options.time, state=options.state,
-            out=releases or json_lines, progress=shown.progress, new_records=options.new_records,
-        )  # fmt: skip
-    if releases is not None:
-        releases.end()
+    done = run_rounds(
+        settings, options.input, format, options.time, state=options.state, out=out,
+        progress=shown.progress, new_records=options.new_records,
+    )  # fmt: skip
     if done.finished:
         sys.stderr.write("the horizon is reached: this model learns nothing more\n")
     elif not done.rounds:
@@ -289,6 +349,7 @@ COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "topics": _topics,
     "merge": _merge,
     "inspect": _inspect,
+    "watch": _watch,
     "score": _score,
     "run": _run,
 }

@@ -37,6 +37,7 @@ A first model on an existing cluster:
   stream-dppca check-config      # are the settings right, and do the topics exist?
   stream-dppca serve             # learn; a second process is a hot standby
   stream-dppca inspect           # the current component, labelled and sorted
+  stream-dppca watch             # the same as it changes; --web for a page in a browser
 
 Every setting is a flag (--batch-size), a variable (DPPCA_BATCH_SIZE) or a line of a TOML file
 (batch_size = 10000); flags win over variables, variables over the file. See `serve --help`.
@@ -88,7 +89,7 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
     except ModuleNotFoundError as error:
-        extra = "cli" if command == "run" else "service"
+        extra = "cli" if command == "run" or error.name == "rich" else "service"
         text = f"this command needs {error.name}: pip install '.[{extra}]'"
         return fail(text, EXIT_CONFIGURATION)
     except Exception as error:

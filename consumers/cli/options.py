@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "topics": "create the output and state topics, or say what is missing",
     "merge": "publish the combined component of all shards, once",
     "inspect": "print the current component of a model, labelled and sorted",
+    "watch": "show a model as it learns, on the terminal or (--web) in a browser",
     "score": "write the scores of each record to a topic, which is NOT PRIVATE",
     "run": "learn from a file instead of a topic; releases are JSON lines, or a table",
 }
@@ -79,12 +80,14 @@ def load(options: argparse.Namespace, kind: type[SomePart], **defaults: Any) -> 
 
 
 def _needed(command: str) -> type[Part]:
-    from ..settings import ClusterSettings, FileSettings, PlanSettings, Settings
+    from ..settings import ClusterSettings, FileSettings, PlanSettings, Settings, ViewSettings
 
     if command == "plan":
         return PlanSettings
-    if command in ("topics", "merge", "inspect", "score"):
+    if command in ("topics", "score"):
         return ClusterSettings
+    if command in ("merge", "inspect", "watch"):
+        return ViewSettings
     return FileSettings if command == "run" else Settings
 
 
@@ -95,13 +98,41 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "--count", type=int, metavar="N", help="number of features, instead of their names"
         )
         parser.add_argument("--rate", type=float, help="records per second that will come")
+        parser.add_argument(
+            "--subjects", type=float, metavar="N",
+            help="with unit=subject: how many subjects there are; default: the places of a round",
+        )  # fmt: skip
+        parser.add_argument(
+            "--presence", type=float, default=1.0, metavar="SHARE",
+            help="with unit=subject: share of the subjects that send something in a round [1]",
+        )  # fmt: skip
     if command == "check-config":
         parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
-    if command == "inspect":
+        parser.add_argument(
+            "--sample", type=int, default=0, metavar="N",
+            help="read N messages and say, on a terminal only, whether they have the features",
+        )  # fmt: skip
+    if command in ("inspect", "watch"):
         parser.add_argument(
             "--task", help="number of a shard, or merged; default: merged if there are several"
         )
-        parser.add_argument("--json", action="store_true", help="print the release as published")
+        parser.add_argument("--json", action="store_true", help="print releases as published")
+    if command == "watch":
+        parser.add_argument("--web", action="store_true", help="serve a page for a browser")
+        parser.add_argument(
+            "--port", type=int, default=8322, help="port of the page; 0 takes any free port [8322]"
+        )
+        parser.add_argument(
+            "--releases", type=int, metavar="N", help="end after N releases; default: never"
+        )
+    if command == "inspect":
+        parser.add_argument(
+            "--state", type=Path, metavar="FILE",
+            help="print the last release of a state file of `run`, and ask no broker",
+        )  # fmt: skip
+        parser.add_argument(
+            "--history", action="store_true", help="print all releases that the topic still holds"
+        )
         parser.add_argument(
             "--top", type=int, default=0, metavar="N", help="print only the N largest loadings"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import numpy as np
 from stream_dppca.arrays import FloatArray
 
 from ..model.releases import PublishedRelease, parse_release
+from ..model.uncertainty import angle, noise_movement
 from .telemetry import backup_is_stronger, true_direction
 
 __all__ = ["History", "Seen", "angle", "direction", "noise_movement"]
@@ -96,22 +96,3 @@ def direction(release: PublishedRelease) -> FloatArray:
     """Return the main component. A direction has no sign: its weights sum to a positive number."""
     w = np.array(release.array(release.components[0].loadings))
     return w if w.sum() >= 0 else -w
-
-
-def angle(w: FloatArray, v: FloatArray) -> float:
-    """Return the angle between two directions in degrees, accurate when it is small."""
-    along = abs(float(v @ w))
-    return math.degrees(math.atan2(float(np.linalg.norm(w - v * (v @ w))), along))
-
-
-def noise_movement(release: PublishedRelease) -> float | None:
-    """Estimate how far the noise of this batch alone moves the component, in degrees.
-
-    To first order in the noise: sigma in each coordinate of the second moment, across the
-    component, over the spread along it, times the weight that the batch has.
-    """
-    spread = release.components[0].spread
-    if not spread or release.sigma is None or release.step is None:
-        return None
-    across = math.sqrt((len(release.features) - 1) / 2)
-    return math.degrees(release.step * release.sigma * across / spread)

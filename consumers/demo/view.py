@@ -118,7 +118,8 @@ def screen(history: History, deployment: Deployment, width: int, height: int) ->
         spinner = Spinner("dots", text=f" {status_in_words(release)}")
         body = [_head(history), Text(), spinner, Text(WARM_UP), Text()]
     else:
-        spare = height - 2 - 3 - len(FEATURES) - 1 - 6  # border, head, bars, blank, facts
+        facts = 6 if release.round is None else 7
+        spare = height - 2 - 3 - len(FEATURES) - 1 - facts  # border, head, bars, blank
         bars_at_most = len(FEATURES) + min(spare, 0)
         shown = bars(release, history.truth(), inner, max(bars_at_most, 2))
         body = [_head(history), *_sentence(release, inner, 2), shown, Text()]
@@ -202,7 +203,7 @@ def _facts(history: History, deployment: Deployment, width: int) -> Table:
     grid.add_row("broker", Text(deployment.broker))
     ports = deployment.ports()
     if ports:
-        pages = f"http://127.0.0.1:{ports[0]}/component  /metrics  /livez  /readyz"
+        pages = f"http://127.0.0.1:{ports[0]}/  /component  /metrics  /livez  /readyz"
         grid.add_row("pages", Text(pages))
     return grid
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import crashpoints
 from ..errors import ConfigurationError
-from ..model.learner import Learner, finish_batch
+from ..model.learner import Finisher, Learner
 from ..model.states import StateRecord, UsedInput, decode_state
 from ..protocols import FinishedBatch
 from ..settings import MESSAGE_KEY, FileSettings, RoundRule
@@ -89,8 +89,9 @@ def run_rounds(
         if span is not None:
             inputs = _inputs(settings.input_topic, last)
             blocks = _rounds_of(settings, source, format, rule, time)
+            finisher = Finisher(store)
             for batch in _finished_rounds(learner, blocks, span, rule, inputs):
-                finish_batch(store, batch)
+                finisher.finish(batch)
                 released += 1
                 progress(learner.n_batches * learner.batch_size, learner.n_batches)
         crashpoints.reach("closing")

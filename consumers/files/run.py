@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import crashpoints
 from ..errors import StateRefused
-from ..model.learner import Learner, finish_batch
+from ..model.learner import Finisher, Learner
 from ..model.states import ModelIdentity, SlotRule, StateRecord, UsedInput, decode_state
 from ..settings import FileSettings, RoundRule
 from .blocks import FileFormat, read_blocks
@@ -66,6 +66,7 @@ def run_file(
         record = _input_record(settings.input_topic, learner, last, new_records)
         if learner.current is not None:
             store.publish([learner.current], learner.positions)
+        finisher = Finisher(store)
         size, total = learner.batch_size, learner.positions.get(0, 0)
         batch = np.empty((size, len(settings.features)))
         read = filled = 0
@@ -80,7 +81,7 @@ def run_file(
                 if filled == size:
                     record.use(batch)
                     total, filled = total + size, 0
-                    finish_batch(store, learner.learn(batch, {0: total}, record.inputs()))
+                    finisher.finish(learner.learn(batch, {0: total}, record.inputs()))
                 progress(total + filled, learner.n_batches)
         record.check_end(read)
         crashpoints.reach("closing")

@@ -16,9 +16,18 @@ from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unav
 from ..protocols import Message
 from .config import KafkaConfig
 
-__all__ = ["FENCED", "close_client", "read_to_end", "send_messages", "translated_errors"]
+__all__ = [
+    "FENCED",
+    "close_client",
+    "read_tail",
+    "read_to_end",
+    "send_messages",
+    "translated_errors",
+]
 
 CLOSE_SECONDS: Final = 1.0
+#: How many offsets at the end of a partition are read first.
+TAIL: Final = 64
 
 FENCED = (
     kafka_errors.ProducerFencedError,
@@ -131,3 +140,18 @@ def read_to_end(
         if time.monotonic() > deadline:
             raise Unavailable(f"{partition.topic}:{partition.partition} could not be read to {end}")
     return entries
+
+
+def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[bytes]:
+    """The newest committed values of a partition, oldest first; at least one if there is any."""
+    first = consumer.beginning_offsets([partition])[partition]
+    end = consumer.end_offsets([partition])[partition]
+    back = TAIL
+    while True:
+        # Aborted transactions take offsets too: go further back until there is a value.
+        start = max(first, end - back)
+        entries = read_to_end(consumer, partition, start, config)
+        found = [entry.value for entry in entries if entry.value is not None]
+        if found or start == first:
+            return found
+        back *= 8

@@ -13,8 +13,9 @@ from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Claim, Message, Reader, TopicInfo
-from .client import close_client, read_to_end, send_messages, translated_errors
-from .config import KafkaConfig
+from .client import close_client, read_tail, read_to_end, send_messages, translated_errors
+from .config import MAX_RECORD_BYTES, KafkaConfig
+from .feed import KafkaFeed
 from .ledger import KafkaLedger
 from .membership import KafkaMembership
 from .reader import KafkaOffsets, KafkaReader
@@ -104,6 +105,36 @@ class KafkaCluster:
                 return found
             finally:
                 close_client(consumer)
+
+    def tail(self, topic: str, partition: int) -> list[bytes]:
+        with translated_errors():
+            consumer = KafkaConsumer(
+                **self.config.consumer, max_partition_fetch_bytes=2 * MAX_RECORD_BYTES
+            )
+            try:
+                place = TopicPartition(topic, partition)
+                consumer.assign([place])
+                return read_tail(consumer, place, self.config)
+            finally:
+                close_client(consumer)
+
+    def groups_of(self, topic: str) -> list[str] | None:
+        try:
+            with translated_errors(), self._admin() as admin:
+                groups = [group["group_id"] for group in admin.list_groups()]
+                found = [
+                    group
+                    for group in groups
+                    for offsets in admin.list_group_offsets({group: None}).values()
+                    if any(partition.topic == topic for partition in offsets)
+                ]
+        except (ClusterError, LookupError):  # not allowed, or an old broker
+            return None
+        return sorted(set(found))
+
+    def follow(self, topic: str, back: int | None = None) -> KafkaFeed:
+        with translated_errors():
+            return KafkaFeed(self.config, topic, back)
 
     def publish(self, messages: Sequence[Message]) -> None:
         with translated_errors():

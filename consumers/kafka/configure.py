@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..errors import ConfigurationError
 from ..formats import REGISTERED_FORMATS
 from ..protocols import SchemaSource
-from ..settings import ClusterSettings, ConnectionSettings
+from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
 from .config import READ_ROWS, KafkaConfig
 
@@ -23,7 +23,7 @@ _FETCH: Final = (
 )
 
 
-def kafka_config(settings: ClusterSettings, client_id: str = "") -> KafkaConfig:
+def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") -> KafkaConfig:
     """Return the configuration of all clients of a model.
 
     Parameters
@@ -35,8 +35,9 @@ def kafka_config(settings: ClusterSettings, client_id: str = "") -> KafkaConfig:
     """
     client_id = client_id or f"stream-dppca-{settings.model}"
     fetch = {name: getattr(settings, name) for name in _FETCH}
-    messages = max(1, READ_ROWS // settings.rows_per_message)
-    fetch["max_poll_records"] = min(settings.max_poll_records, messages)
+    if not isinstance(settings, ViewSettings):  # which reads releases, not records
+        messages = max(1, READ_ROWS // settings.rows_per_message)
+        fetch["max_poll_records"] = min(settings.max_poll_records, messages)
     return KafkaConfig(
         connection=_kafka_python(settings, client_id),
         group=settings.group,

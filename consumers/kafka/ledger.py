@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
@@ -25,13 +25,10 @@ from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[impo
 from .. import crashpoints
 from ..errors import Fenced, OutcomeUnknown
 from ..protocols import Claim, FinishedBatch, Message, Positions
-from .client import FENCED, close_client, read_to_end, send_messages, translated_errors
+from .client import FENCED, close_client, read_tail, send_messages, translated_errors
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
 __all__ = ["KafkaLedger"]
-
-#: How many offsets at the end of the state partition are read first.
-TAIL: Final = 64
 
 
 class KafkaLedger:
@@ -59,18 +56,9 @@ class KafkaLedger:
 
     def load(self) -> list[bytes]:
         with translated_errors():
-            first = self._reader.beginning_offsets([self._partition])[self._partition]
-            end = self._reader.end_offsets([self._partition])[self._partition]
-            back = TAIL
-            while True:
-                # Aborted transactions take offsets too: go further back until there is a state.
-                start = max(first, end - back)
-                entries = read_to_end(self._reader, self._partition, start, self._config)
-                found = [entry.value for entry in entries if entry.value is not None]
-                if found or start == first:
-                    self._next = self._reader.position(self._partition)
-                    return found
-                back *= 8
+            found = read_tail(self._reader, self._partition, self._config)
+            self._next = self._reader.position(self._partition)
+            return found
 
     def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
         config = self._config

@@ -197,6 +197,20 @@ class MemoryCluster:
                 if entry.status == "committed"
             ]
 
+    def tail(self, topic: str, partition: int) -> list[bytes]:
+        with self.broker.changed:
+            at = self.broker._topic(topic).partitions[partition]
+            entries = at.entries[at.first : at.end()]
+            return [e.value for e in entries if e.status == "committed" and e.value is not None]
+
+    def groups_of(self, topic: str) -> list[str] | None:
+        with self.broker.changed:
+            groups = self.broker.groups.items()
+            return sorted(name for name, g in groups if any(t == topic for t, _ in g.offsets))
+
+    def follow(self, topic: str, back: int | None = None) -> MemoryFeed:
+        return MemoryFeed(self, topic, back)
+
     def publish(self, messages: Sequence[Message]) -> None:
         for message in messages:
             at = self._output_partition(message.key)
@@ -339,6 +353,34 @@ def _cut(partition: _Partition, time_ms: int) -> int:
         if partition.entries[offset].time_ms >= time_ms:
             return offset
     return len(partition.entries)
+
+
+class MemoryFeed:
+    def __init__(self, cluster: MemoryCluster, topic: str, back: int | None) -> None:
+        self._broker, self._topic, self._back = cluster.broker, topic, back
+        self._at: dict[int, int] = {}
+
+    def read(self, timeout_s: float) -> list[Message]:
+        with self._broker.changed:
+            if not (found := self._take()):
+                self._broker.changed.wait(timeout_s)
+                found = self._take()
+            return found
+
+    def _take(self) -> list[Message]:
+        topic = self._broker.topics.get(self._topic)
+        found: list[Message] = []
+        for p, partition in enumerate(topic.partitions if topic else ()):
+            first, end = partition.first, partition.end()
+            start = first if self._back is None else max(first, end - self._back)
+            at = self._at.setdefault(p, start)
+            entries = [e for e in partition.entries[at:end] if e.status == "committed"]
+            found += [Message(e.key or b"", e.value or b"", e.headers) for e in entries]
+            self._at[p] = max(at, end)
+        return found
+
+    def close(self) -> None:
+        pass
 
 
 class MemoryLedger:

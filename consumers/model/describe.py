@@ -5,10 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from stream_dppca.learned import WARMING_UP_ANEW
+
 from ..protocols import Message
 from .releases import Component, Promise, PublishedRelease, parse_release
 
-__all__ = ["current_release", "describe", "meaning", "promise_in_words", "status_in_words"]
+__all__ = [
+    "CHECK_NAMES",
+    "current_release",
+    "describe",
+    "learned_nothing",
+    "meaning",
+    "promise_in_words",
+    "raw_units",
+    "status_in_words",
+]
+
+#: Said whenever nothing was learned: it is nearly always the reason.
+CHECK_NAMES = "check the feature names"
 
 WIDTH = 24
 
@@ -38,6 +52,11 @@ def current_release(
     return newest.get(min(newest, default=""))
 
 
+def learned_nothing(status: str, reason: str | None) -> bool:
+    """Whether a batch came to nothing, as far as a noisy release can tell."""
+    return status in ("nothing_learned", "skipped") or reason == WARMING_UP_ANEW
+
+
 def status_in_words(release: PublishedRelease) -> str:
     """Return what is known so far, in words; empty if all is well.
 
@@ -45,12 +64,14 @@ def status_in_words(release: PublishedRelease) -> str:
     """
     if release.status == "warming_up" and release.task == "merged":
         return f"warming up ({release.warm_up_left} more batches of each shard)"
+    if release.reason == WARMING_UP_ANEW:
+        return f"{release.reason}; {CHECK_NAMES}"
     if release.status == "warming_up":
         return f"warming up (batch {release.batch} of {release.batch + release.warm_up_left})"
     if release.status == "nothing_learned":
-        return f"nothing learned yet: {release.reason}"
+        return f"nothing learned yet: {release.reason}; {CHECK_NAMES}"
     if release.status == "skipped":
-        return f"nothing was learned from this batch: {release.reason}"
+        return f"nothing was learned from this batch: {release.reason}; {CHECK_NAMES}"
     return "the stream has changed: what was learned before was dropped" if release.drift else ""
 
 
@@ -96,24 +117,30 @@ def meaning(release: PublishedRelease, most: int = 4) -> str:
     if not release.learned:
         return ""
     component = release.components[0]
-    raw, loadings = _raw(release, component), component.loadings
+    raw, loadings = raw_units(release, component), component.loadings
     largest = max(loadings.values(), key=abs)
     names = sorted(loadings, key=lambda name: -abs(loadings[name]))
     names = [name for name in names if abs(loadings[name]) > 0.5 * abs(largest)][:most]
 
-    def listed(sign: int) -> str:
-        return ", ".join(
+    def listed(sign: int) -> list[str]:
+        return [
             f"{name} (±{_rounded(abs(raw[name][0]))} around {_rounded(raw[name][1])})"
             if raw
             else name
             for name in names
             if loadings[name] * largest * sign > 0
-        )
+        ]
 
     ratio = component.explained_variance_ratio
     share = "" if ratio is None else f", {100 * ratio:.0f} % of all variation"
-    against = f"; when they rise, {listed(-1)} fall" if listed(-1) else ""
-    return f"What varies most{share}: {listed(1)} rise and fall together{against}."
+    together, opposite = listed(1), listed(-1)
+    several = len(together) > 1
+    what = ", ".join(together) + (" rise and fall together" if several else "")
+    if opposite:
+        when = "when they rise" if several else "when it rises"
+        verb = "fall" if len(opposite) > 1 else "falls"
+        what += f"; {when}, {', '.join(opposite)} {verb}"
+    return f"What varies most{share}: {what}."
 
 
 def _rounded(value: float) -> str:
@@ -136,7 +163,7 @@ def _facts(component: Component) -> str:
 
 def _table(release: PublishedRelease, component: Component, top: int) -> Iterator[str]:
     """Loadings, the largest first; beside them how the raw features move together, if known."""
-    raw = _raw(release, component)
+    raw = raw_units(release, component)
     names = sorted(component.loadings, key=lambda name: -abs(component.loadings[name]))
     width = max(len(name) for name in names)
     if raw:
@@ -148,7 +175,7 @@ def _table(release: PublishedRelease, component: Component, top: int) -> Iterato
         yield f"  {name:<{width}}  {weight:+z.4f}{change}  {bar}".rstrip()
 
 
-def _raw(release: PublishedRelease, component: Component) -> dict[str, tuple[float, float]]:
+def raw_units(release: PublishedRelease, component: Component) -> dict[str, tuple[float, float]]:
     """By name: how far the raw feature moves when the score grows by one standard deviation, and
     the mean that it moves around. Empty if that is not known."""
     c, s, m, r = release.center, release.scale, release.mean, release.deviation

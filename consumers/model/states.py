@@ -243,7 +243,7 @@ def restore_estimator(state: dict[str, Any], parameters: Mapping[str, Any]) -> D
     except DPPCAError as error:
         raise StateRefused(
             f"the stored model does not fit the settings: {error}. Go back to the old setting, or "
-            "give the new model its own name, group and state topic."
+            "give the new model its own name, group and state topic, and start='latest'."
         ) from None
 
 

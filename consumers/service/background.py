@@ -24,10 +24,15 @@ class Background:
         self._thread: threading.Thread | None = None
         self._due = 0.0
         self._error: BaseException | None = None
+        self.waited_for = False  #: by more work, which is to start as soon as this is over
 
     def start(self, work: Callable[[], None]) -> None:
         """Wait for what was started before, then start this."""
-        self.wait()
+        self.waited_for = True
+        try:
+            self.wait()
+        finally:
+            self.waited_for = False
         self._due = time.monotonic() + self._limit_s
         self._thread = threading.Thread(
             target=self._run, args=(work,), name=self._name, daemon=True

@@ -1,25 +1,30 @@
-"""Serves /livez, /readyz, /metrics and /component from a thread.
+"""Serves the page, /livez, /readyz, /metrics and /component from a thread.
 
 | path | 200 | 503 |
 |---|---|---|
+| `/` | the live page of the model (`consumers.web`) | |
 | `/livez` | the loop makes progress | no progress for `stall_timeout_s`: restart |
 | `/readyz` | runs a task, or stands by | joining, starting or leaving |
 | `/metrics` | Prometheus text | |
 | `/component` | the current release (`?task=1`; merged if there is one) | none yet |
+
+With `http_token` all but `/livez` and `/readyz`, which tell nothing of the model, ask for it.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Mapping
+from typing import Final, Protocol
 
-from ..errors import ConfigurationError
+from ..web.page import Page
+from ..web.server import TEXT, Answer, WebServer
 from .metrics import Metrics
 
 __all__ = ["HttpServer", "Status"]
+
+#: For probes, which have no token.
+OPEN_PATHS: Final = ("/livez", "/readyz")
 
 
 class Status(Protocol):
@@ -32,62 +37,40 @@ class Status(Protocol):
     def component(self, task: str | None) -> bytes | None: ...
 
 
-class HttpServer:
-    """Serves the pages until `close` is called."""
+class HttpServer(WebServer):
+    """Serves the pages of a service until `close` is called."""
 
-    def __init__(self, host: str, port: int, status: Status, metrics: Metrics) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 5
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        status: Status,
+        metrics: Metrics,
+        page: Page | None = None,
+        token: str | None = None,
+    ) -> None:
+        def routes(path: str, query: Mapping[str, list[str]]) -> Answer | None:
+            return _answer(path, query, status, metrics)
 
-            def do_GET(self) -> None:
-                code, kind, body = _answer(self.path, status, metrics)
-                self.send_response(code)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
-        except OSError as error:
-            raise ConfigurationError(
-                f"http_host and http_port: cannot listen at {host}:{port} ({error.strerror}). "
-                "Is another instance running on this machine? http_port=0 takes any free port."
-            ) from None
-        self._server.daemon_threads = True
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="http", daemon=True, args=(0.2,)
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(host, port, page, routes, token, OPEN_PATHS)
 
 
-def _answer(path: str, status: Status, metrics: Metrics) -> tuple[int, str, bytes]:
-    url = urlsplit(path)
-    text, data = "text/plain; charset=utf-8", "application/json"
-    if url.path == "/livez":
+def _answer(
+    path: str, query: Mapping[str, list[str]], status: Status, metrics: Metrics
+) -> Answer | None:
+    data = "application/json"
+    if path == "/livez":
         alive = status.alive()
-        return (200, text, b"alive\n") if alive else (503, text, b"stalled\n")
-    if url.path == "/readyz":
+        return Answer(200, TEXT, b"alive\n") if alive else Answer(503, TEXT, b"stalled\n")
+    if path == "/readyz":
         ready, why = status.ready()
-        return 200 if ready else 503, text, f"{why}\n".encode()
-    if url.path == "/metrics":
-        return 200, "text/plain; version=0.0.4; charset=utf-8", metrics.render()
-    if url.path == "/component":
-        task = parse_qs(url.query).get("task", [None])[0]
-        found = status.component(task)
+        return Answer(200 if ready else 503, TEXT, f"{why}\n".encode())
+    if path == "/metrics":
+        return Answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics.render())
+    if path == "/component":
+        found = status.component(query.get("task", [None])[0])
         if found is None:
-            return (
-                503,
-                data,
-                json.dumps({"error": "no release yet, or the task does not run here"}).encode(),
-            )
-        return 200, data, found
-    return 404, text, b"/livez /readyz /metrics /component\n"
+            error = json.dumps({"error": "no release yet, or the task does not run here"})
+            return Answer(503, data, error.encode())
+        return Answer(200, data, found)
+    return None

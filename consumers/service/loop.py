@@ -5,25 +5,32 @@ One loop, one thread. Signals and rebalances only set flags; the loop looks at t
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
 from ..kafka.configure import open_registry
 from ..model.codecs import make_codec, make_subject_codec
+from ..model.describe import CHECK_NAMES
 from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up
 from ..protocols import Claim, Cluster, Membership
 from ..settings import Settings
+from ..settings.connection import reveal
+from ..web.follow import Follower
+from ..web.page import Page
+from ..web.tracker import Tracker
 from .http import HttpServer
 from .metrics import Metrics
 from .round_task import RoundTask
+from .stored import check_stored, other_models, reads_old_records
 from .task import RoundConfig, Task, TaskConfig
 from .topics import ensure_topics
 from .watchdog import Watchdog
@@ -37,6 +44,13 @@ GROUP_SECONDS: Final = 0.1
 #: How long an idle one waits for anything.
 IDLE_SECONDS: Final = 0.2
 MERGE_SECONDS: Final = 1.0
+#: Brokers that have not answered for longer are mentioned in /readyz.
+SILENT_SECONDS: Final = 5.0
+#: Said of a new model on a topic that another one has read.
+USED_TWICE: Final = (
+    "another model has learned from these records: using them again spends their privacy a second "
+    "time. To begin with new records only, set start=latest before the first batch"
+)
 BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 
@@ -74,7 +88,8 @@ def _round_config(settings: Settings, rows_per_message: int | None) -> RoundConf
         return None
     codec = make_subject_codec(
         settings.format, settings.features, settings.max_message_bytes, settings.nested,
-        rows_per_message, open_registry(settings), subject=rule.subject, records=settings.records,
+        rows_per_message, open_registry(settings), subject=rule.subject,
+        records=settings.records,
     )  # fmt: skip
     return RoundConfig(rule, codec, settings.first_round, slack_ms=settings.clock_slack)
 
@@ -92,8 +107,9 @@ class Service:
         self._config = task_config(settings)
         # Refuse before anything is made on the cluster.
         places = make_estimator(self._config.estimator).batch_size
+        self._needed: int | None = None  # messages of a batch
         if self._config.rounds is None:
-            self._config.offsets_per_batch(places)
+            self._needed = self._config.offsets_per_batch(places)
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None
@@ -116,7 +132,20 @@ class Service:
         return self._watchdog.alive()
 
     def ready(self) -> tuple[bool, str]:
-        return self._state in ("working", "standing by"), self._state
+        return self._state in ("working", "standing by"), "; ".join(filter(None, self._says()))
+
+    def _says(self) -> tuple[str, str]:
+        """The state of the service, and what an operator should look at."""
+        tasks = self._tasks.copy()
+        fruitless = max((task.fruitless for task in tasks.values()), default=0)
+        answered = [at for number, at in self.metrics.answered.copy().items() if number in tasks]
+        silent_s = time.monotonic() - min(answered, default=math.inf)
+        if silent_s > SILENT_SECONDS:
+            return self._state, f"the brokers have not answered for {silent_s:.0f} s"
+        if not fruitless or self._state != "working":
+            return self._state, ""
+        which = "batch" if fruitless == 1 else f"{fruitless} batches"
+        return self._state, f"nothing was learned from the last {which}: {CHECK_NAMES}"
 
     def component(self, task: str | None) -> bytes | None:
         merger = self._merger
@@ -127,12 +156,33 @@ class Service:
                 return running.current.value
         return None
 
+    def _page(self) -> Page:
+        """The live page, from the output topic: a standby has it too."""
+        tracker = Tracker(self.settings.model)
+        follower = Follower(self._cluster, self.settings.output_topic, tracker)
+        return Page(follower, tracker, self.facts)
+
+    def facts(self) -> dict[str, Any]:
+        """What the page says of this process.
+
+        With privacy per subject the number of messages is secret, so the lag is not on the page.
+        """
+        state, note = self._says()
+        if self._needed is None:
+            return {"state": state, "note": note}
+        tasks = [str(number) for number in sorted(self._tasks.copy())]
+        lags = {task: self.metrics.lag_of(task) for task in tasks}
+        return {"state": state, "note": note, "lag": lags, "needed": self._needed}
+
     # The loop
 
     def run(self) -> None:
         if self._watched:
             self._watchdog.start()
-        http = HttpServer(self.settings.http_host, self.settings.http_port, self, self.metrics)
+        http = HttpServer(
+            self.settings.http_host, self.settings.http_port, self, self.metrics, self._page(),
+            reveal(self.settings.http_token),
+        )  # fmt: skip
         log_event("listening", host=self.settings.http_host, port=http.port)
         try:
             self._prepare()
@@ -157,6 +207,7 @@ class Service:
         while not self.stop.is_set():
             try:
                 ensure_topics(self._cluster, self.settings, rounds=self.settings.rounds())
+                self._check_stored()
                 while warming.is_alive() and not self.stop.is_set():
                     warming.join(0.1)
                 self._membership = self._cluster.join()
@@ -165,6 +216,14 @@ class Service:
                 log_event("waiting_for_brokers", level="warning", **describe_error(error))
                 self._watchdog.beat()
                 self.stop.wait(1.0)
+
+    def _check_stored(self) -> None:
+        """Refuse settings that do not fit the stored state now, not when a task is taken over."""
+        stored = check_stored(self._cluster, self.settings, self._config)
+        if stored or not reads_old_records(self.settings):
+            return
+        if others := other_models(self._cluster, self.settings):
+            log_event("records_used_before", level="warning", groups=others, advice=USED_TWICE)
 
     def _turn(self) -> None:
         """Once round: the group, the tasks, the merged release."""

@@ -48,6 +48,10 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "counter", "Batches committed and published by this process.", ("task",),
         "Flat while slots grow: batches fail; look for task_dropped in the logs.",
     ),
+    "dppca_batches_without_result_total": Definition(
+        "counter", "Batches of this process from which nothing was learned.", ("task",),
+        "Moving with every batch: check the feature names and the format; see /readyz.",
+    ),
     "dppca_published_timestamp_seconds": Definition(
         "gauge", "When the newest release was published.", ("task",),
         "Older than a batch takes: see the lag and the logs. Older than a round: an open "
@@ -100,8 +104,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        #: When the brokers last said where the input ends, for each task; by the monotonic clock.
+        self.answered: dict[int, float] = {}
         self.slots = self._counter("dppca_slots_total")
         self.batches = self._counter("dppca_batches_total")
+        self.fruitless = self._counter("dppca_batches_without_result_total")
         self.offsets_lost = self._counter("dppca_offsets_lost_total")
         self.dropped = self._counter("dppca_tasks_dropped_total")
         self.rebalances = self._counter("dppca_rebalances_total")
@@ -123,6 +130,10 @@ class Metrics:
     def _gauge(self, name: str) -> Gauge:
         definition = DEFINITIONS[name]
         return Gauge(name, definition.help, definition.labels, registry=self.registry)
+
+    def lag_of(self, task: str) -> int:
+        """Return the lag of a task, 0 before the first look."""
+        return int(self.registry.get_sample_value("dppca_lag_messages", {"task": task}) or 0)
 
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

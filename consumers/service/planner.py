@@ -117,6 +117,7 @@ class Planner:
 
     def start(self) -> None:
         """Start the clock. From here on the client of the planner belongs to its thread."""
+        self._metrics.answered[self._task] = time.monotonic()
         self._thread.start()
 
     # Samples
@@ -129,6 +130,7 @@ class Planner:
                 return
             try:
                 self.sample()
+                self._metrics.answered[self._task] = time.monotonic()
                 self._failing = None
             except Exception as error:  # brokers that are away come back
                 since = self._failing[0] if self._failing else time.monotonic()

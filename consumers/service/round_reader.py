@@ -77,12 +77,11 @@ class RoundReader:
 
     def _begin_range(self) -> None:
         if self._left:
-            self._reached = self._left[0].start
+            self._reached, self._waited_s = self._left[0].start, 0.0
             self._assign()
 
     def _assign(self) -> None:
         if self._left:
-            self._waited_s = 0.0
             self._reader.assign({self._left[0].partition: self._reached})
 
     @property
@@ -100,6 +99,7 @@ class RoundReader:
             chunks = self._reader.read(timeout_s)
         except OffsetsGone:
             self._pass_removed()
+            self._watch(False, time.monotonic() - began)
             return False
         before = self._reached
         for chunk in chunks:

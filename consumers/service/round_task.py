@@ -8,9 +8,6 @@ it again, from the positions of the last state.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ..model.states import ModelIdentity, SlotRule
 from ..protocols import Cluster, FinishedBatch
 from .round_reader import RoundReader
 from .rounds import PlannedRound, RoundPlanner
@@ -29,11 +26,6 @@ class RoundTask(Task):
         if self._config.rounds is None:
             raise RuntimeError("a task with rounds needs their settings")
         return self._config.rounds
-
-    def _identity(self) -> ModelIdentity:
-        return replace(
-            super()._identity(), slots=SlotRule("rounds"), unit="subject", rounds=self._rounds.rule
-        )
 
     def _open_planner(self, cluster: Cluster) -> None:
         config, rounds = self._config, self._rounds

@@ -5,10 +5,11 @@
       └──────────────────────────┴─> commit: one transaction with state and offsets ─> publish
 
 While a batch is committed and published, in a thread of its own, the next one is read. It cannot
-end before the one before it is out. Everything in memory is worth nothing until the transaction has
-been confirmed. Whatever goes wrong before that, the task is dropped whole and another one loads the
-last committed state; nothing of the dropped one can have been seen. The argument is written out in
-docs/service.md.
+be committed before the one before it is. If it is ready by then, the release of that one becomes
+visible with its commit, and otherwise at once. Everything in memory is worth nothing until the
+transaction has been confirmed. Whatever goes wrong before that, the task is dropped whole and
+another one loads the last committed state; nothing of the dropped one can have been seen. The
+argument is written out in docs/service.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
@@ -24,10 +25,11 @@ from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
 from ..model.codecs import Codec, SubjectCodec
-from ..model.learner import Learner, finish_batch
+from ..model.describe import learned_nothing
+from ..model.learner import Finisher, Learner
 from ..model.releases import key_of, parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
-from ..protocols import Claim, Cluster, FinishedBatch, Membership, Message, Positions, Store
+from ..protocols import Claim, Cluster, FinishedBatch, Membership, Message, Store
 from ..settings import RoundRule
 from .background import Background
 from .metrics import Metrics
@@ -71,6 +73,16 @@ class TaskConfig:
     stall_s: float = 120.0  #: how long a partition with unread messages may stand still
     rounds: RoundConfig | None = None  #: with privacy per subject
 
+    def identity(self, task: int) -> ModelIdentity:
+        """Whose state the state of a task must be."""
+        found = ModelIdentity(
+            model=self.model, task=task, shards=self.shards, input=self.input_topic,
+            slots=SlotRule("offsets", self.codec.rows_per_message),
+        )  # fmt: skip
+        if self.rounds is None:
+            return found
+        return replace(found, slots=SlotRule("rounds"), unit="subject", rounds=self.rounds.rule)
+
     def offsets_per_batch(self, batch_size: int) -> int:
         """The offsets of a batch; refuses a batch that would end inside a message."""
         per_message = self.codec.rows_per_message
@@ -97,6 +109,7 @@ class Task:
         self.number, self.claim = number, claim
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the release that is out
+        self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
         # Well before the watchdog ends the process: to load again is enough.
         self._ending = Background("the end of a batch", config.stall_s / 2)
         self._batch: PlannedBatch | None = None  # the one that is being read
@@ -104,6 +117,7 @@ class Task:
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
         self._store: Store = cluster.ledger(number, claim)
+        self._finisher = Finisher(self._store, waits=lambda: self._ending.waited_for)
         crashpoints.reach("fenced")
         self._open: list[_Closable] = [self._store]
         try:
@@ -120,13 +134,6 @@ class Task:
             raise
 
     # The input
-
-    def _identity(self) -> ModelIdentity:
-        config = self._config
-        return ModelIdentity(
-            model=config.model, task=self.number, shards=config.shards, input=config.input_topic,
-            slots=SlotRule("offsets", config.codec.rows_per_message),
-        )  # fmt: skip
 
     def _open_planner(self, cluster: Cluster) -> None:
         config = self._config
@@ -183,7 +190,8 @@ class Task:
 
     def _load(self) -> Learner:
         """The learner of the last committed state."""
-        config, identity = self._config, self._identity()
+        config = self._config
+        identity = config.identity(self.number)
         refusal = "the state record cannot be read: is this the state topic?"
         history = [decode_state(value, refusal) for value in self._store.load()]
         learner = Learner(identity, config.estimator, history)
@@ -262,17 +270,23 @@ class Task:
         return progress
 
     def _finish(self, batch: FinishedBatch) -> None:
-        seconds = finish_batch(self._store, batch)
-        self._note_published(batch.message, batch.positions)
-        self._metrics.commit_seconds.observe(round(seconds, 2))  # the sum is shown, too
-        self._metrics.batches.labels(task=str(self.number)).inc()
-        expected = batch.status in ("learned", "warming_up")
-        log_event("released", level="info" if expected else "warning", task=self.number,
-                  batch=batch.number, status=batch.status, reason=batch.reason,
-                  drift=batch.drift)  # fmt: skip
+        visible = self._finisher.finish(batch)
+        self._committed = batch.positions
+        # The sum of these is shown, too.
+        self._metrics.commit_seconds.observe(round(self._finisher.commit_seconds, 2))
+        for released in visible:
+            self._note_published(released.message)
+            self._metrics.batches.labels(task=str(self.number)).inc()
+            nothing = learned_nothing(released.status, released.reason)
+            self.fruitless = self.fruitless + 1 if nothing else 0
+            if nothing:
+                self._metrics.fruitless.labels(task=str(self.number)).inc()
+            log_event("released", level="warning" if nothing else "info", task=self.number,
+                      batch=released.number, status=released.status, reason=released.reason,
+                      drift=released.drift)  # fmt: skip
 
-    def _note_published(self, message: Message, positions: Positions) -> None:
-        self.current, self._committed = message, positions
+    def _note_published(self, message: Message) -> None:
+        self.current = message
         # To the second: how long a batch took may depend on its records.
         self._metrics.published.labels(task=str(self.number)).set(int(time.time()))
 
@@ -285,7 +299,7 @@ class Task:
         message = self._learner.current
         if message is not None:
             self._store.publish([message], self._committed)
-            self._note_published(message, self._committed)
+            self._note_published(message)
             log_event("published_again", task=self.number, batch=self._learner.n_batches)
 
     def publish_merged(self, message: Message) -> None:

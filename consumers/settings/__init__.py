@@ -24,6 +24,7 @@ from .operation import OperationSettings
 from .part import CONFIG_VARIABLE, PREFIX, Part
 from .rounds import MESSAGE_KEY, RoundRule
 from .topics import TopicSettings
+from .view import ViewSettings
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -39,6 +40,7 @@ __all__ = [
     "RoundRule",
     "Settings",
     "TopicSettings",
+    "ViewSettings",
     "load_part",
     "load_settings",
     "names_by_part",

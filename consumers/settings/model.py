@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
@@ -170,9 +171,25 @@ class ModelSettings(Part):
     @field_validator("features")
     @classmethod
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value or len(set(value)) != len(value) or "" in value:
-            raise ValueError("must name at least one feature, and none of them twice")
+        twice = sorted({name for name in value if value.count(name) > 1})
+        if not value or twice or "" in value:
+            found = f". Found twice: {', '.join(twice[:5])}" if twice else ""
+            raise ValueError(f"must name at least one feature, and none of them twice{found}")
         return value
+
+    @model_validator(mode="after")
+    def _scales_of_features(self) -> ModelSettings:
+        """Scales by name are those of all features, and of no others."""
+        if isinstance(self.scales, dict):
+            others = [name for name in self.scales if name not in self.features]
+            missing = [_meant(name, others) for name in self.features if name not in self.scales]
+            if missing:
+                named = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+                raise ValueError(f"`scales` must have a number for every feature; missing: {named}")
+            if others:
+                named = ", ".join(others[:5])
+                raise ValueError(f"`scales` must name features only. Found {named}.")
+        return self
 
     @model_validator(mode="after")
     def _whole_rounds(self) -> ModelSettings:
@@ -237,6 +254,12 @@ class ModelSettings(Part):
                 "horizon": rounds.horizon, "records": self.records,
             }  # fmt: skip
         return {_PARAMETERS.get(name, name): value for name, value in given.items()}
+
+
+def _meant(name: str, others: Sequence[str]) -> str:
+    """Return a name, with another one that it was probably mistyped as."""
+    close = difflib.get_close_matches(name, others, n=1)
+    return f"{name} (did you mean {close[0]}?)" if close else name
 
 
 def _number(value: Any) -> float:

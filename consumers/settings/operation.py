@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, SecretStr
 
 from .durations import Duration
 from .part import Part
@@ -32,10 +34,20 @@ class OperationSettings(Part):
         "a round is read this long after its end",
     )
     http_host: str = Field(
-        "127.0.0.1", description="address that serves /livez, /readyz, /metrics and /component"
+        "127.0.0.1",
+        description="address that serves the live page, /livez, /readyz, /metrics and /component",
     )
     http_port: int = Field(
         8321, ge=0, le=65535, description="port of these pages; 0 takes any free port"
+    )
+    http_token: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="token that readers of these pages must give, /livez and /readyz excepted; "
+        "without it whoever reaches the port may read them",
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="format of the log; auto is text on a terminal and JSON elsewhere"
     )
     stall_timeout_s: float = Field(
         120.0, gt=0, description="time without progress after which the process ends, in seconds"

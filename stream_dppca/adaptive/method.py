@@ -143,7 +143,8 @@ class AdaptiveMethod(ABC):
         if self.subjects is not None:
             mu_range, found = self._count(rows, noise)
             taken = min(max(found, 0.0), taken)
-            beyond = max((1 - self.quantile) * taken, _SURE_OF_RADIUS * self.count_sd)
+            sure = min(_SURE_OF_RADIUS * self.count_sd, taken / 2)
+            beyond = max((1 - self.quantile) * taken, sure)
         j = noisy_radius(
             lambda j: answers.beyond(radius(j)),
             beyond=beyond,

@@ -9,7 +9,7 @@
 | `learned.covariance` | post-processing: running moments, mean, correlation, memory, drift |
 """
 
-from .method import WARMING_UP, LearnedMethod
+from .method import WARMING_UP, WARMING_UP_ANEW, LearnedMethod
 from .standard import Standard
 
-__all__ = ["WARMING_UP", "LearnedMethod", "Standard"]
+__all__ = ["WARMING_UP", "WARMING_UP_ANEW", "LearnedMethod", "Standard"]

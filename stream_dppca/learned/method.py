@@ -6,7 +6,8 @@
 2. **Every batch after it**: z = clamp((x - c)/s), one release of the moments of (z, b) with noise
    that cancels over batches (`adaptive.correlated`). `covariance` reads mean, spread and components
    off the sum of the releases.
-3. **Scales** that turn out too small are widened for later batches, by what was released. Features
+3. **Scales** are refined in the first batches after the warm-up, and widened for later batches
+   where they turn out too small, by what was released. Features
    whose spread has not been seen are looked at again, with a small share of every batch's budget.
 
 In the words of the paper: range, mean, step. The range is found once, in the warm-up.
@@ -48,7 +49,7 @@ from ..oja import orthonormal
 from ..participation import Subjects, mu_of
 from ..projector import Projector
 from ..statistics import Rows
-from .covariance import Components, RunningMoments, components, noise_of_sums
+from .covariance import HELD, Components, RunningMoments, components, noise_of_sums
 from .drift import RECENT, DriftAlarm
 from .histograms import spread
 from .standard import CLAMP, Standard
@@ -57,15 +58,18 @@ from .warmup import ENOUGH, WarmUp, warm_up_batches
 
 __all__ = [
     "WARMING_UP",
+    "WARMING_UP_ANEW",
     "LearnedMethod",
     "Memory",
     "constant",
-    "radius_quantile",
+    "longer_share",
     "smallest_learned_batch",
 ]
 
 #: Reason of a release during the warm-up.
 WARMING_UP = "warming up"
+#: The same, of a warm-up that ended without enough valid records, by noisy counts.
+WARMING_UP_ANEW = "warming up anew: hardly any record could be read"
 #: "auto", "all", or a number of batches.
 Memory = str | float
 
@@ -88,6 +92,11 @@ WIDEN_ABOVE = 2.25
 _WIDEN_SDS = 3.0
 #: A warm-up of more batches than this is refused.
 MOST_WARM_UP = 64
+#: Batches after the warm-up after which scales are refined, ...
+REFINED_AFTER = (1, 2, 4)
+#: ... the sd of a variance that the warm-up leaves (measured .4 on Gaussian data with 10 to 200
+#: features), and the most by which a scale is multiplied at a time.
+_REFINED_SD, _REFINED_MOST = 0.4, (0.75, 1.5)
 
 
 def constant(d: int) -> float:
@@ -95,15 +104,14 @@ def constant(d: int) -> float:
     return math.sqrt(d / 20)
 
 
-def radius_quantile(*, d: int, mu: float, units: int) -> float:
-    """Share of the records that the clip radius leaves as they are.
+def longer_share(*, d: int, mu: float, units: int) -> float:
+    """Share of the records that may be longer than the clip radius in any case.
 
-    Many features make lengths alike, so that a high quantile costs little; with few features it
-    is lower the more the noise matters. Fitted to the real data of docs/accuracy.md.
+    It matters with few features, whose lengths differ most: the more noise there is, the larger.
+    Fitted to the real data of docs/accuracy.md.
     """
     sampling = 0.5 * units * mu**2 / d**1.5
-    few = 1 - min(0.12, 2 / d)
-    return float(few + (0.99 - few) * sampling / (sampling + 2) if few < 0.99 else few)
+    return float(2 / (d * (2 + sampling)))
 
 
 def smallest_learned_batch(*, d: int, mu: float, known_center: bool) -> int:
@@ -164,7 +172,7 @@ class LearnedMethod:
             d=d,
             mu=self.mu,
             units=units,
-            quantile=radius_quantile(d=d, mu=self.mu, units=units),
+            longer=longer_share(d=d, mu=self.mu, units=units),
             known_center=known_center,
             each=self.each,
             # The number of subjects is asked for before: here it is enough that most can be read.
@@ -183,6 +191,8 @@ class LearnedMethod:
         self.looks = np.zeros((d, 129))
         self.looked = np.zeros(d)  # batches
         self._presence = 1.0 if subjects is None else 0.0  # mean of the rounds, as they count
+        # Batches after the warm-up while scales are refined. Subjects are few: theirs are not.
+        self.refined = 0 if subjects is None else REFINED_AFTER[-1]
         self.components: Components | None = None
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
@@ -204,10 +214,12 @@ class LearnedMethod:
         """Learn from one batch."""
         present = None if self.subjects is None else self._count(rows, noise)
         if self.warming_up:
+            anew = False
             if present is None or present >= ENOUGH * self.units:
                 self.warm_up.step(rows, noise)
                 self.standard = self.warm_up.standard
-            return Outcome.skip(WARMING_UP, units=present)
+                anew = self.warm_up.batches_left == self.warm_up.batches
+            return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP, units=present)
         if present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
             return Outcome.skip(FEW_SUBJECTS, units=present)
         query = self._query()
@@ -303,6 +315,7 @@ class LearnedMethod:
         if self.subjects is not None:
             self._presence += (presence - self._presence) * presence / self.moments.weight
         self._widen(alone / more, own / more)
+        self._refine()
         return dropped
 
     def _components(self, moments: RunningMoments) -> Components:
@@ -335,6 +348,27 @@ class LearnedMethod:
         too_small = self.standard.known & (square > WIDEN_ABOVE + _WIDEN_SDS * sd / share)
         factor = np.where(too_small, np.sqrt(np.clip(square, 1.0, CLAMP**2)), 1.0)
         self._rescale(factor, self.standard.known)
+
+    def _refine(self) -> None:
+        """Make scales more equal by what the first batches say about them.
+
+        The warm-up finds a scale to about 20 %. What is left adds to the length of records, and so
+        to the noise: 10 % of it with 50 to 200 features. A variance that is uncertain is moved
+        towards what the warm-up said.
+        """
+        if self.refined >= REFINED_AFTER[-1]:
+            return
+        self.refined += 1
+        known = self.standard.known
+        if self.refined not in REFINED_AFTER or not known.any():
+            return
+        found = self._components(self.moments)
+        # Clipping lowers all variances: their mean stays as it is.
+        typical = max(float(np.mean(found.variance[known])), found.sd)
+        trust = _REFINED_SD**2 / (_REFINED_SD**2 + (found.sd / typical) ** 2)
+        square = 1 + (found.variance / typical - 1) * trust
+        factor = np.clip(np.sqrt(np.maximum(square, 0.0)), *_REFINED_MOST)
+        self._rescale(np.where(known, factor, 1.0), known)
 
     def _find_scales(self, counts: FloatArray, sd: float, which: IntArray) -> None:
         """Add up the looks, and take the scales that show."""
@@ -372,8 +406,16 @@ class LearnedMethod:
         for moments in (self.moments, self.recent):
             moments.rescale(1 / factor)
 
+    def _found(self) -> Components:
+        """What all batches say, with a part of the newest held back."""
+        # Who asks for a short memory wants the newest batch as it is. Rounds of subjects have noise
+        # of their own, which nothing cancels later.
+        cancelled = isinstance(self.memory, str) and self.subjects is None
+        held = HELD if cancelled else 0.0
+        return self._components(self.moments.less(self.recent, held))
+
     def _read(self) -> Components:
-        found = self._components(self.moments)
+        found = self._found()
         self.W = orthonormal(found.W, like=self.W)
         self.components = found
         return found
@@ -403,6 +445,7 @@ class LearnedMethod:
             "moments": self.moments.state(),
             "recent": self.recent.state(),
             "alarm": self.alarm.state(),
+            "refined": self.refined,
             "looks": {
                 str(j): [float(self.looked[j]), self.looks[j].tolist()]
                 for j in np.flatnonzero(~self.standard.known & (self.looked > 0)).tolist()
@@ -418,6 +461,8 @@ class LearnedMethod:
         self.moments.load(state["moments"])
         self.recent.load(state["recent"])
         self.alarm.load(state["alarm"])
+        # States of before had their scales from the warm-up, and keep them.
+        self.refined = int(state.get("refined", REFINED_AFTER[-1]))
         for name, (times, counts) in state["looks"].items():
             look = np.array(counts, dtype=np.float64)
             if look.shape != (129,) or not np.isfinite(look).all() or not times >= 0:
@@ -430,4 +475,4 @@ class LearnedMethod:
         self.correlated.forget()
         self._released = 0
         if self.moments.weight > 0:
-            self.components = self._components(self.moments)
+            self.components = self._found()

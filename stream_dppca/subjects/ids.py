@@ -36,6 +36,8 @@ __all__ = ["LONGEST", "canonical", "canonical_all"]
 #: Longer ids are hashed.
 LONGEST = 64
 _AROUND = b" \t\n\r\v\f\0"
+#: Of a decimal number: more than any float has.
+_MOST_DIGITS = 400
 
 
 def canonical(value: Any) -> bytes | None:
@@ -122,6 +124,8 @@ def _of_other(value: Any) -> bytes | None:
     if isinstance(value, UUID):
         return str(value).encode()
     if isinstance(value, Decimal):
+        if value.adjusted() > _MOST_DIGITS:  # its integer would fill the memory
+            return None
         whole = value.is_finite() and value == value.to_integral_value()
         return _short(b"%d" % int(value)) if whole else _of_float(float(value))
     if isinstance(value, float | np.floating):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..arrays import FloatArray
 from ..batch import Reading
 from ..errors import DPPCAError
-from ..frames import cells
+from ..frames import raw_column
 from ..secrecy import Forgetful
 from ..slots import SlotBuffer
 from .ids import canonical, canonical_all
@@ -114,7 +114,7 @@ class SubjectTable(Forgetful):
     def put_frame(self, frame: Any) -> None:
         """Take the rows of a frame, which holds the ids in the column `subject`."""
         self.check_open()
-        ids = cells(frame, self.subject)
+        ids = raw_column(frame, self.subject)
         if ids is not None:
             self.put_rows(self.frame_to_rows(frame), ids)
 

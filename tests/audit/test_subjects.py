@@ -24,8 +24,8 @@ def test_a_mutant_is_caught(mutant: str) -> None:
 
 
 def test_an_attacker_learns_no_more_than_was_promised() -> None:
-    # Of .89, which is the share of the means, 1500 coins prove about .45; 10,000 would prove .73.
-    assert 0.3 < subjects.coin_flips(1500, period=2) <= subjects.CLAIMED
+    # The means have .89 of it, of which so few coins prove about half.
+    assert 0.25 < subjects.coin_flips(1500, period=2) <= subjects.CLAIMED
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_an_attacker_learns_no_more_than_was_promised() -> None:
     [
         ("a place per record", 300),
         ("spellings are subjects", 300),
-        ("the budget of one round in each", 700),
+        ("the budget of one round in each", 550),
     ],
 )
 def test_an_attacker_breaks_a_mutant(mutant: str, periods: int) -> None:
     with subjects.MUTANTS[mutant][0]():
-        assert subjects.coin_flips(periods, period=4) > subjects.CLAIMED
+        assert subjects.coin_flips(periods, period=6) > subjects.CLAIMED + 0.1

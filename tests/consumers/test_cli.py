@@ -60,9 +60,8 @@ def test_no_command_asks_for_an_epsilon_that_it_does_not_need(
 ) -> None:
     on(MemoryBroker(), monkeypatch)
     assert cli.main([command]) == 78
-    assert capsys.readouterr().err.splitlines() == [
-        "`input_topic`: must be set: DPPCA_INPUT_TOPIC, --input-topic, or in the file"
-    ]
+    name = "input_topic" if command == "topics" else "model"
+    assert capsys.readouterr().err.startswith(f"`{name}`: must be set: DPPCA_{name.upper()}, ")
     monkeypatch.setenv("DPPCA_EPSILON", "not a number")
     cluster = MemoryBroker()
     cluster.create("t", 1)
@@ -308,3 +307,31 @@ def test_the_service_needs_neither_rich_nor_the_demo() -> None:
     done = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("the demonstration needs rich")
+
+
+FLEET = ["--count", "50", "--epsilon", "1", "--delta", "1e-6", "--round", "1h"]
+
+
+def test_a_plan_per_subject(capsys: pytest.CaptureFixture[str]) -> None:
+    times = ["--period", "24h", "--horizon", "365d", "--center", "none", "--scales", "none"]
+    assert cli.main(["plan", *FLEET, *times, "--subjects", "1e5", "--presence", "0.9"]) == 0
+    said = capsys.readouterr().out
+    assert "100000 subjects" in said and "90 %" in said
+    assert "any 24 rounds of one hour, broker time" in said
+    assert cli.main(["plan", *FLEET, "--subject", "device_id", "--batch-size", "100000"]) == 0
+    assert "100000 subjects" in capsys.readouterr().out
+    assert cli.main(["plan", *FLEET, "--subject", "device_id"]) == 78
+    assert "--subjects must be given" in capsys.readouterr().err
+    assert cli.main(["plan", *FLEET, "--subjects", "10", "--batch-size", "10"]) == 78
+    assert "batch_size" in capsys.readouterr().err
+
+
+def test_settings_per_subject_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [*LEAST, "--subject", "device_id", "--round", "24h", "--batch-size", "20000"]
+    assert cli.main(["check-config", "--offline", *given]) == 0
+    said = capsys.readouterr().out
+    assert "any round of one day, broker time" in said and "the settings are fine" in said
+    assert cli.main(["check-config", "--offline", *given, "--center", "pairs"]) == 78
+    assert "mix subjects" in capsys.readouterr().err
+    assert cli.main(["check-config", "--offline", *given, "--period", "36h"]) == 78
+    assert "`period` must be a whole number of rounds" in capsys.readouterr().err

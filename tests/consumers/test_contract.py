@@ -305,6 +305,41 @@ class Contract:
         case.log.publish([Message(b"k", b"3")])
         assert case.log.scan(case.names["output_topic"]) == [*made, Message(b"k", b"3")]
 
+    def test_following_a_topic(self, case: Case) -> None:
+        topic = case.names["output_topic"]
+        feed = case.kept(case.log.follow(topic))
+        assert feed.read(0.1) == []
+        sent = [Message(b"k", b"%d" % i, (("ce_id", b"%d" % i),)) for i in range(6)]
+        case.log.publish(sent[:5])
+        found: list[Message] = []
+
+        def has(n: int) -> bool:
+            found.extend(feed.read(0.2))
+            return len(found) >= n
+
+        wait_for("five messages", lambda: has(5))
+        case.log.publish(sent[5:])
+        wait_for("one more", lambda: has(6))
+        assert found == sent
+        late = case.kept(case.log.follow(topic, 2))
+        found = []
+        wait_for("the last two", lambda: found.extend(late.read(0.2)) or len(found) >= 2)
+        assert found == sent[4:]
+        nothing = case.kept(case.log.follow("no-such-topic"))
+        assert nothing.read(0.1) == []
+
+    def test_looking_at_states_fences_nobody(self, case: Case) -> None:
+        topic = case.names["state_topic"]
+        assert case.log.tail(topic, 0) == []
+        claim = settled(case.kept(case.log.join()), 2)
+        ledger = case.kept(case.log.ledger(0, claim))
+        ledger.commit([batch(1, b"one", p0=3)])
+        assert case.make().tail(topic, 0) == [b"one"] and case.log.tail(topic, 1) == []
+        ledger.commit([batch(2, b"two", p0=6)])
+        assert case.make().tail(topic, 0)[-1] == b"two"
+        assert case.names["group"] in (case.log.groups_of(case.names["input_topic"]) or [])
+        assert case.log.groups_of(case.names["output_topic"]) == []
+
     def test_an_earlier_owner_is_fenced(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
         old = case.kept(case.log.ledger(0, claim))

@@ -178,7 +178,7 @@ def test_the_view_fits(width: int, height: int) -> None:
     text = "\n".join(lines)
     assert "requests_per_s" in text and "batch 30" in text
     if height >= 24:
-        assert all(name in text for name in (*FEATURES, "promise", "12345", ":8321/component"))
+        assert all(name in text for name in (*FEATURES, "promise", "12345", ":8321/  /component"))
     if width >= 80:
         assert "…" not in text
         assert "What varies most: " in text and "±" in text and "rise and fall" in text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -14,8 +16,8 @@ import numpy as np
 import pytest
 
 from consumers import crashpoints
-from consumers.errors import ConfigurationError, Fenced, StateRefused
-from consumers.events import set_up_logs
+from consumers.errors import ClusterError, ConfigurationError, Fenced, StateRefused
+from consumers.events import describe_error, log_event, set_up_logs
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import describe
 from consumers.model.merge import merge_releases
@@ -358,6 +360,23 @@ def test_counts_are_in_no_log_and_in_no_release(capsys: pytest.CaptureFixture[st
 
     few, many = logged(1), logged(1000)
     assert few == many and len(few[0]) == 4
+
+
+def test_numbers_of_the_client_are_masked() -> None:
+    """Some are offsets. Partitions and rounds are ours, and public."""
+    out = io.StringIO()
+    set_up_logs(out, mask_numbers=True)
+    logging.getLogger("kafka.consumer").warning("offset 4711 of in-0 is out of range")
+    error = ClusterError("OffsetOutOfRangeError: in:0: 4711")
+    log_event("task_dropped", task=3, **describe_error(error))
+    log_event("released", task=3, batch=4711)
+    client, dropped, released = map(json.loads, out.getvalue().splitlines())
+    assert client["message"] == "offset # of in-# is out of range"
+    assert dropped["message"] == "OffsetOutOfRangeError: in:#: #" and dropped["task"] == 3
+    assert released["batch"] == 4711
+    set_up_logs(out)
+    logging.getLogger("kafka.consumer").warning("offset 4711")
+    assert json.loads(out.getvalue().splitlines()[-1])["message"] == "offset 4711"
 
 
 # The service

@@ -8,6 +8,7 @@ mutants at the end are the obvious ways to build it, and each of them fails that
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigurationError, StateRefused
+from consumers.errors import ClusterError, ConfigurationError, OffsetsGone, StateRefused
 from consumers.kafka.memory import MemoryBroker, MemoryReader
 from consumers.protocols import Bounds
 from consumers.service.metrics import Metrics
@@ -275,6 +276,24 @@ def test_what_retention_removes_while_a_round_is_read_is_lost() -> None:
     while not driver.reader.complete:
         driver.reader.read(0.0)
     assert driver.records.taken == [("a", i) for i in [*range(5), *range(12, 20)]]
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_a_reader_that_stands_still_is_given_up(failing: bool) -> None:
+    """And the error names the partition, not the offset."""
+
+    class Broken(MemoryReader):
+        def read(self, timeout_s: float) -> list[Any]:
+            time.sleep(0.01)
+            if failing:
+                raise OffsetsGone("an offset is out of range")
+            return []
+
+    driver = Driver(topic([Sent(i, 0, "a", i) for i in range(37)]), source=Broken)
+    driver.reader._stall_s = 0.05
+    driver.now_ms = START_MS + 2 * ROUND_MS
+    with pytest.raises(ClusterError, match=r"partition 0 of 'in' stands still$"):
+        driver.step()
 
 
 def test_a_topic_that_was_made_anew_is_refused() -> None:

@@ -241,7 +241,8 @@ def seen_from_outside(
     content: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> tuple[list[str], list[str], list[Any], list[bytes]]:
     """Logs, metrics, states and releases of two batches of which one slot has this content."""
-    on, s = MemoryBroker(), settings(seed=3, max_message_bytes=1 << 20)
+    on = MemoryBroker()
+    s = settings(seed=3, max_message_bytes=1 << 20)
     on.create("in", 1)
     for i, row in enumerate(rows(2 * BATCH)):
         on.produce("in", content if i == BATCH + 37 else as_json(row))
@@ -249,6 +250,9 @@ def seen_from_outside(
     set_up_logs(sys.stdout)
     with running(on, s) as service:
         wait_for("both batches", lambda: service.metrics.batches.labels(task="0")._value.get() == 2)
+        # The lag is 0 before the first look, too; the partitions are not.
+        looked = service.metrics.partitions.labels(task="0")._value
+        wait_for("a look at the topic", lambda: looked.get() == 1)
         wait_for("no lag", lambda: service.metrics.lag.labels(task="0")._value.get() == 0)
         metrics = [
             line for line in service.metrics.render().decode().splitlines()

@@ -25,7 +25,7 @@ from consumers.settings import (
     unmatched_variables,
 )
 from consumers.settings.table import DOCS_FILE, with_tables
-from stream_dppca import DPPCA, DPPCAError
+from stream_dppca import DPPCA
 
 LEAST: dict[str, Any] = {
     "features": "cpu, memory,disk.read", "epsilon": "1", "delta": "1e-6", "batch_size": "1000",
@@ -253,8 +253,8 @@ def test_scales_by_name_in_a_file(tmp_path: Path) -> None:
     assert settings.scales == {"cpu": 10.0, "memory": 10.0, "disk.read": 1e6}
     assert settings.memory == 20.0
     file.write_text("[scales]\ncpu = 10\nmemry = 10\nx = 1\n")
-    with pytest.raises(DPPCAError, match=r"`scales`.*memry"):
-        make_estimator(load_settings(LEAST, file).estimator())
+    with pytest.raises(ConfigurationError, match=r"`scales`.*memory \(did you mean memry\?\)"):
+        load_settings(LEAST, file)
 
 
 @pytest.mark.parametrize("text, memory", [("auto", "auto"), ("all", "all"), ("20", 20.0)])

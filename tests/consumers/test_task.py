@@ -23,6 +23,7 @@ from consumers.errors import (
     StateRefused,
 )
 from consumers.kafka.memory import MemoryBroker
+from consumers.model.releases import parse_release
 from consumers.model.states import SlotRule, StateRecord, decode_state
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
@@ -81,20 +82,82 @@ def check_states(on: MemoryBroker, slots: int) -> None:
     assert len(found) == slots // BATCH
 
 
+def riding(task: Task, on: MemoryBroker, until: int) -> Task:
+    """Have each release ride with the commit of the next batch, up to the release of a batch."""
+    task._finisher._waits = lambda: len(states(on)) < until  # as if that one were ready
+    return task
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
+@pytest.mark.parametrize("partitions, ride", [(1, False), (3, False), (1, True)])
+def test_a_crash_at_any_point(point: str, times: int, partitions: int, ride: bool) -> None:
     on = cluster(partitions)
     fill(on, 4 * BATCH + 50, partitions)
     crash_at(point, times)
     with pytest.raises(Crash):
-        drain(start_task(memory_log(on)))
+        drain(riding(start_task(memory_log(on)), on, 4 if ride else 0))
     crashpoints.on_reach.clear()
+    last = max((r.batch for r in releases(memory_log(on))), default=0)
+    assert last <= len(states(on)) and len(states(on)) - last <= (2 if ride else 1)
     after = start_task(memory_log(on))
-    drain(after)
+    assert [r.batch for r in releases(memory_log(on))][-1:] == [len(states(on))][: len(states(on))]
+    drain(riding(after, on, 4 if ride else 0))
     assert check_output(memory_log(on)) == {0: 4}
     check_states(on, 4 * BATCH + 50)
+
+
+def test_a_release_that_rides_becomes_visible_with_the_next_state() -> None:
+    """So a batch costs one transaction, and the last release does not wait for a batch to come."""
+    on = cluster()
+    fill(on, 3 * BATCH)
+    task = riding(start_task(memory_log(on)), on, 3)
+    seen: list[tuple[int, list[int]]] = []
+
+    def look(moment: str) -> None:
+        if moment == "after":
+            seen.append((len(states(on)), [r.batch for r in releases(memory_log(on))]))
+
+    on.on_commit = look
+    drain(task)
+    assert seen == [(1, []), (2, [1]), (3, [1, 2]), (3, [1, 2, 3])]
+    assert task.current is not None and parse_release(task.current.value).batch == 3
+    assert task._metrics.registry.get_sample_value("dppca_batches_total", {"task": "0"}) == 3
+
+
+def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
+    on = cluster()
+    fill(on, 2 * BATCH)
+    gate = Gate("inside_transaction")
+    task = gate.until("batch_full", start_task(memory_log(on)))
+    transactions: list[str] = []
+    on.on_commit = transactions.append
+
+    def work() -> None:
+        while gate.reached["batch_full"] < 2:
+            task.step(0.0)
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    wait_for("the second batch to wait", lambda: task._ending.waited_for, 60)
+    gate.open.set()
+    working.join(PATIENCE_SECONDS)
+    task.settle()
+    assert transactions == ["before", "after"] * 3  # two states, and the last release
+    assert check_output(memory_log(on)) == {0: 2}
+
+
+def test_a_stale_owner_publishes_nothing_that_rides() -> None:
+    on = cluster()
+    fill(on, 3 * BATCH)
+    task = riding(start_task(memory_log(on)), on, 3)
+    drain(task, until=lambda: len(states(on)) == 1)
+    assert not releases(memory_log(on))
+    start_task(memory_log(on))  # publishes the first again, and fences
+    with pytest.raises(Fenced):
+        drain(task)
+    assert [r.batch for r in releases(memory_log(on))] == [1]
+    assert len(states(on)) == 1
 
 
 @pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])

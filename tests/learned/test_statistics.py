@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream_dppca.adaptive.queries import pack
 from stream_dppca.batch import Batch, Reading
+from stream_dppca.learned.covariance import RunningMoments, components
+from stream_dppca.learned.drift import DriftAlarm
 from stream_dppca.learned.statistics import (
     OCTAVES,
     AugmentedMoments,
@@ -96,3 +99,16 @@ def test_a_missing_value_is_in_no_count_and_at_the_centre() -> None:
     assert one.total(KINDS["octaves"][0]).sum(axis=1).tolist() == [0.0, 1.0, 1.0]
     moments = one.total(AugmentedMoments(**STANDARD, constant=1.0, radius=100.0))
     assert moments[-1].tolist() == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_a_state_is_plain_where_noise_is_larger_than_what_is_seen() -> None:
+    """The alarm for drift compares the noise with what it sees, and keeps the larger. That was a
+    number of numpy's, which the state of a task cannot hold: the service ended."""
+    moments = RunningMoments(4)
+    moments.add(pack(np.diag([0.1, 0.1, 0.1, 0.7])), 1.0, 1.0)
+    known = np.ones(3, dtype=np.bool_)
+    found = components(moments, constant=1.0, k=1, known=known, known_center=False, spread=None)
+    assert type(found.valid) is type(found.sd) is float
+    alarm = DriftAlarm()
+    alarm(np.zeros((3, 3)), found.W, np.eye(3)[:, :1], 5.0 / found.valid)
+    assert {type(number) for number in alarm.state()["normal"]} == {float, int}

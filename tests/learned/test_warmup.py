@@ -18,7 +18,7 @@ UNITS = 4000
 
 
 def warmed_up(X: Any, seed: int = 1, units: int = UNITS, mu: float = MU, **how: Any) -> WarmUp:
-    how = {"known_center": False, "quantile": 0.95} | how
+    how = {"known_center": False, "longer": 0.05} | how
     w = WarmUp(d=X.shape[1], mu=mu, units=units, **how)
     for t in range(w.batches):
         w.step(Batch(X[t * units : (t + 1) * units], Reading(max_norm=1e18)), SeededNoise(seed + t))
@@ -77,7 +77,7 @@ def test_every_batch_spends_its_budget_exactly(monkeypatch: pytest.MonkeyPatch) 
     X = np.random.default_rng(0).normal(size=(5000, 20)) + 1e5  # far, so that no question is empty
     for units in (1000, 250):
         for known in (False, True):
-            w = WarmUp(d=20, mu=1.0, units=units, quantile=0.9, known_center=known)
+            w = WarmUp(d=20, mu=1.0, units=units, longer=0.1, known_center=known)
             for t in range(w.batches):
                 spent.append(0.0)
                 rows = X[t * units : (t + 1) * units]
@@ -96,7 +96,7 @@ def test_small_batches_take_more_of_them() -> None:
 def test_hardly_anything_that_can_be_read() -> None:
     X = np.full((2 * UNITS, 4), np.nan)
     X[UNITS:] = np.random.default_rng(0).normal(size=(UNITS, 4)) + 3
-    w = WarmUp(d=4, mu=MU, units=UNITS, quantile=0.95, known_center=False)
+    w = WarmUp(d=4, mu=MU, units=UNITS, longer=0.05, known_center=False)
     w.step(Batch(X[:UNITS], Reading(max_norm=1e18)), SeededNoise(1))
     assert not w.done and w.batches_left == 1
     w.step(Batch(X[UNITS:], Reading(max_norm=1e18)), SeededNoise(2))
@@ -108,11 +108,11 @@ def test_a_state_goes_on_in_the_middle() -> None:
     whole = warmed_up(X, units=100, mu=2.0)
     assert whole.batches > 2
     for cut in range(1, whole.batches):
-        first = WarmUp(d=20, mu=2.0, units=100, quantile=0.95, known_center=False)
+        first = WarmUp(d=20, mu=2.0, units=100, longer=0.05, known_center=False)
         for t in range(cut):
             rows = X[t * 100 : (t + 1) * 100]
             first.step(Batch(rows, Reading(max_norm=1e18)), SeededNoise(1 + t))
-        second = WarmUp(d=20, mu=2.0, units=100, quantile=0.95, known_center=False)
+        second = WarmUp(d=20, mu=2.0, units=100, longer=0.05, known_center=False)
         second.load(json.loads(json.dumps(first.state())))
         assert second.state() == first.state()
         for t in range(cut, whole.batches):
@@ -139,7 +139,7 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     "damage", [{"share": 0.0}, {"share": 1e9}, {"total": [0.0] * 257}, {"total": [[math.inf]]}]
 )
 def test_a_damaged_answer_is_refused(damage: dict[str, Any]) -> None:
-    w = WarmUp(d=20, mu=2.0, units=100, quantile=0.95, known_center=False)
+    w = WarmUp(d=20, mu=2.0, units=100, longer=0.05, known_center=False)
     X = np.random.default_rng(0).normal(size=(100, 20))
     w.step(Batch(X, Reading(max_norm=1e18)), SeededNoise(1))
     state = json.loads(json.dumps(w.state()))

@@ -49,6 +49,7 @@ def test_normal_form_case_and_length() -> None:
     assert canonical(2.5) == canonical("2.5") == canonical(Decimal("2.50")) == b"2.5"
     assert canonical("10.0.0.0") == b"10.0.0.0"  # an address is not a number
     assert canonical(UUID(int=5)) == canonical(str(UUID(int=5)))
+    assert canonical(10**5000) is None  # Python writes no such number
     assert canonical(b"\xff\x00\xfe") == b"\xff\x00\xfe"
 
 
@@ -57,7 +58,7 @@ def test_normal_form_case_and_length() -> None:
     [
         None, "", b"", " ", "\0", math.nan, math.inf, True, np.bool_(False), [1], {"a": 1},
         object(), dt.date(2026, 1, 1), np.datetime64("2026-01-01"), np.timedelta64(1), pd.NA,
-        pd.NaT, 1 + 2j, Decimal("NaN"), (),
+        pd.NaT, 1 + 2j, Decimal("NaN"), (), Decimal("1E+999999999"),
     ],
 )  # fmt: skip
 def test_what_is_not_usable(value: Any) -> None:

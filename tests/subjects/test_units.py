@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections import Counter
 from typing import Any
 
@@ -80,6 +81,12 @@ def test_a_statistic_of_a_subject_is_the_mean_over_its_rows(name: str) -> None:
     np.testing.assert_allclose(often.total(STATISTICS[name]), once, rtol=1e-12, atol=1e-12)
 
 
+def test_batches_of_records_can_say_how_many_are_there_too() -> None:
+    X = np.ones((9, D))
+    X[2, 0], X[5] = np.nan, 1e300
+    assert batch_of(X).present() == round_of(X, range(9), 9).present() == 7
+
+
 def test_nulls_partial_rows_and_scales() -> None:
     X = np.ones((6, D))
     X[1, 0], X[2], X[4] = np.nan, 1e300, np.inf
@@ -148,6 +155,25 @@ def test_rows_that_cancel_leave_no_rounding_error_behind() -> None:
         answers = round_of(np.concatenate([others, rows]), ids, 201).ranged(form)
         sums.append(form.mean(answers.clipped_sum(2.0), 2.0, 201))
     assert np.linalg.norm(sums[0] - sums[1]) <= form.sensitivity(2.0, 201)
+
+
+def test_rounds_that_are_spread_over_machines_add_up() -> None:
+    """Subjects in three parts, as on a cluster: questions travel as bytes, counts are exact."""
+    X, ids, _ = fleet(np.random.default_rng(6), 500, D)
+    whole = round_of(X, ids, 600, records=RECORDS)
+    parts = [round_of(X[ids % 3 == i], ids[ids % 3 == i], 600, records=RECORDS) for i in range(3)]
+    assert sum(part.present() for part in parts) == whole.present()
+    for form in FORMS.values():
+        question = pickle.dumps(form)
+        answers, all_of_it = [p.ranged(pickle.loads(question)) for p in parts], whole.ranged(form)
+        lengths = np.sqrt(np.concatenate(all_of_it._sq_length))
+        for radius in (0.3, 1.0, *lengths[:50].tolist()):
+            assert sum(a.beyond(radius) for a in answers) == all_of_it.beyond(radius)
+        total = sum(a.clipped_sum(1.0) for a in answers)
+        np.testing.assert_allclose(total, all_of_it.clipped_sum(1.0), rtol=1e-12, atol=1e-12)
+    for statistic in STATISTICS.values():
+        total = sum(part.total(pickle.loads(pickle.dumps(statistic))) for part in parts)
+        np.testing.assert_allclose(total, whole.total(statistic), rtol=1e-12, atol=1e-12)
 
 
 # Positions

@@ -1,0 +1,101 @@
+"""What `check-config` asks the brokers, and what it says about the answers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from ..errors import ConfigurationError, Unavailable
+from ..model.sample import describe_sample
+from ..protocols import Cluster
+from ..service.stored import check_stored, other_models, reads_old_records
+from ..service.topics import ensure_topics
+from ..settings import Settings
+
+if TYPE_CHECKING:
+    from ..service.task import TaskConfig
+
+__all__ = ["check_cluster", "settings_warnings", "show_sample"]
+
+#: An epsilon above this allows odds to change by a factor of more than 22,000.
+LOOSE_EPSILON: Final = 10.0
+SAMPLE_SECONDS: Final = 10.0
+
+
+def settings_warnings(settings: Settings) -> list[str]:
+    """Return what is allowed but seldom meant."""
+    found = []
+    if settings.epsilon > LOOSE_EPSILON:
+        found.append(
+            f"epsilon = {settings.epsilon:g} promises next to nothing; at most 1 is usual, above "
+            f"{LOOSE_EPSILON:g} is not protection"
+        )
+    if settings.delta > 1 / settings.batch_size:
+        found.append(
+            f"delta = {settings.delta:g} is above 1/batch_size = {1 / settings.batch_size:.2g}: "
+            "a mechanism that publishes one record of every batch would be allowed; 1e-6 is usual"
+        )
+    return found
+
+
+def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> None:
+    """Check the topics and the stored state; say what will happen, and warn."""
+    missing = ensure_topics(cluster, settings, create=False, rounds=settings.rounds())
+    if missing:
+        sys.stdout.write(f"will be created: {', '.join(missing)}\n")
+    topic = cluster.topic(settings.input_topic)
+    if topic is not None and settings.shards > topic.partitions:
+        sys.stderr.write(
+            f"warning: shards = {settings.shards}, but {settings.input_topic!r} has "
+            f"{topic.partitions} partitions: some shards will have nothing to do\n"
+        )
+    stored = {} if settings.state_topic in missing else check_stored(cluster, settings, config)
+    if stored:
+        tasks = ", ".join(f"task {task} at batch {batch:,}" for task, batch in stored.items())
+        sys.stdout.write(f"the settings fit the stored model: {tasks}\n")
+    elif reads_old_records(settings) and (others := other_models(cluster, settings)):
+        sys.stderr.write(
+            f"warning: {settings.input_topic!r} has been read by {', '.join(others)}: a new model "
+            "that begins at the earliest offset spends the privacy of those records a second time. "
+            "Set start=latest to begin with new records only.\n"
+        )
+
+
+def show_sample(cluster: Cluster, settings: Settings, count: int) -> None:
+    """Read some messages, and describe them to the operator.
+
+    What is said is about records, and no noise covers it. So it is written to a terminal, for
+    somebody who may read the input anyway, and never to a pipe, a file or a log.
+    """
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError(
+            "--sample needs a terminal: what it says is about single records, so it is not written "
+            "to a pipe, a file or a log"
+        )
+    values = _read(cluster, settings.input_topic, count)
+    lines = describe_sample(
+        values, settings.features, settings.format, nested=settings.nested,
+        rows_per_message=settings.rows_per_message, max_bytes=settings.max_message_bytes,
+    )  # fmt: skip
+    sys.stdout.write("\n".join(["", *lines, "(about single records: do not pass this on)", "", ""]))
+
+
+def _read(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
+    """The newest messages of a topic, about the same number of each partition."""
+    reader = cluster.reader(topic)
+    try:
+        bounds = reader.bounds(sorted(reader.partitions()))
+        share = -(-count // max(len(bounds), 1))
+        reader.assign({p: max(at.first, at.end - share) for p, at in bounds.items()})
+        wanted = sum(min(share, at.end - at.first) for at in bounds.values())
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + SAMPLE_SECONDS
+        while len(found) < min(wanted, count) and time.monotonic() < deadline:
+            for chunk in reader.read(0.2):
+                found += chunk.values
+    finally:
+        reader.close()
+    if not found and wanted:
+        raise Unavailable(f"no message of {topic!r} could be read in {SAMPLE_SECONDS:g} s")
+    return found[:count]

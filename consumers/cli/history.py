@@ -1,0 +1,78 @@
+"""Releases of a topic or a state file, as a table of what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..errors import ConfigurationError
+from ..model.releases import PublishedRelease, parse_release
+from ..model.states import decode_state
+from ..protocols import Message
+from ..web.tracker import Point, Tracker
+
+__all__ = ["history_table", "point_cells", "published", "stored_release"]
+
+HEAD = ("batch", "published", "status", "explained", "moved", "noise alone", "")
+
+
+def stored_release(file: Path) -> Message:
+    """The last release of a state file, exactly as it was published."""
+    try:
+        value = file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"--state: {file} cannot be read ({error.strerror})") from None
+    return decode_state(value, f"--state: {file} is not a state file").release.message()
+
+
+def published(
+    messages: Iterable[Message], model: str | None = None
+) -> list[tuple[Message, PublishedRelease]]:
+    """The releases of a model in order, each once: what is published again is the same release."""
+    found: dict[tuple[str, int], tuple[Message, PublishedRelease]] = {}
+    for message in messages:
+        try:
+            release = parse_release(message.value)
+        except ValueError:
+            continue
+        if model is None or release.model == model:
+            found.setdefault((str(release.task), release.batch), (message, release))
+    return list(found.values())
+
+
+def history_table(releases: Sequence[tuple[Message, PublishedRelease]]) -> str:
+    """One line for each release of a task."""
+    tracker = Tracker(releases[0][1].model)
+    rows: list[Sequence[str]] = [HEAD]
+    count = 0
+    for message, _ in releases:
+        tracker.add(message)
+        count, new = tracker.history(after=count)
+        rows += [point_cells(point) for point in new.points]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def point_cells(point: Point) -> tuple[str, ...]:
+    """A release as cells of a table, in the order of `HEAD`."""
+    import datetime
+
+    when = "-"
+    if point.time is not None:
+        when = datetime.datetime.fromtimestamp(point.time).astimezone().strftime("%F %T")
+    ratio = point.ratios[0] if point.ratios else None
+    sd = point.ratio_sds[0] if point.ratio_sds else None
+    share = "-" if ratio is None else f"{100 * ratio:.1f} %"
+    if sd is not None and ratio is not None:
+        share += f" ± {100 * sd:.1f}"
+    return (
+        f"{point.batch:,}", when, point.status.replace("_", " "), share, degrees(point.moved),
+        degrees(point.floor), "the stream changed" if point.drift else "",
+    )  # fmt: skip
+
+
+def degrees(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}°"

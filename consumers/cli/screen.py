@@ -1,0 +1,151 @@
+"""Draws a model on a terminal: signed loadings with their noise, and how they moved."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from ..web.tracker import Current, History, Point
+from .history import HEAD, point_cells
+
+__all__ = ["screen"]
+
+POSITIVE, NEGATIVE, LABEL, GOOD, WARN, BAD = (
+    "bright_cyan", "bright_magenta", "dim", "bright_green", "bold yellow", "bold bright_red",
+)  # fmt: skip
+LEVELS: Final = "▁▂▃▄▅▆▇█"
+STYLES: Final = {"learned": GOOD, "nothing_learned": BAD}
+WARM_UP: Final = (
+    "The centre and the scale of each feature are being learned, privately. The records of these "
+    "batches are used for nothing else."
+)
+
+
+def screen(
+    known: History, model: str, waiting: str, now: float, width: int, height: int
+) -> RenderableType:
+    """Draw the whole view, for a terminal of this size."""
+    inner, current = width - 4, known.current
+    if current is None:
+        body: list[RenderableType] = [Text(), Text(f"waiting for the first release: {waiting}")]
+    else:
+        body = [_head(current, now), Text()]
+        body += _lines(current.meaning or current.words, inner, "italic")
+        if not current.components and current.status == "warming_up":
+            body += [Text(), *_lines(WARM_UP, inner)]
+        promise = _lines(current.promise, inner, LABEL if current.private else BAD)
+        used = 2 + len(body) + 1 + len(promise)
+        if current.components:
+            most = max(min(len(current.features), (height - used) * 3 // 5), 3)
+            body += [Text(), _bars(current, inner, most)]
+            used += 1 + most + (most < len(current.features))
+            left = height - used - 3
+            if left >= 2:
+                body += [Text(), _table(known.points, left, inner)]
+        body += [Text(), *promise]
+    return Panel(
+        Group(*body), title=f"[bold]{Text(model).markup}[/bold] · stream-dppca",
+        subtitle="[dim]Ctrl-C to leave[/dim]", border_style="blue", height=height,
+    )  # fmt: skip
+
+
+def _head(current: Current, now: float) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"batch {current.batch:,}", style="bold")
+    text.append(f" · {current.extent}")
+    if current.time is not None:
+        text.append(f" · {_age(now - current.time)} ago")
+    if current.shards > 1:
+        text.append(f" · {'all shards' if current.task == 'merged' else 'shard ' + current.task}")
+    words = "the stream has changed" if current.drift else current.status.replace("_", " ")
+    text.append(f" · {words}", style=WARN if current.drift else STYLES.get(current.status, WARN))
+    return text
+
+
+def _age(seconds: float) -> str:
+    """A duration in at most two units.
+
+    >>> [_age(s) for s in (-3, 59, 61, 7300, 200000)]
+    ['0 s', '59 s', '1 min 1 s', '2 h 1 min', '2 d 7 h']
+    """
+    s = max(int(seconds), 0)
+    for size, unit, smaller, name in (
+        (86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"),
+    ):  # fmt: skip
+        if s >= size:
+            return f"{s // size} {unit} {s % size // smaller} {name}"
+    return f"{s} s"
+
+
+def _lines(text: str, width: int, style: str = "") -> list[RenderableType]:
+    return [Text(line, style=style) for line in textwrap.wrap(text, max(width, 20))]
+
+
+def _bars(current: Current, width: int, most: int) -> Text:
+    """Draw a signed bar for each feature, the largest first; ─ spans twice the noise around it."""
+    component = current.components[0]
+    weights, noise = component.loadings, component.noise
+    order = sorted(range(len(weights)), key=lambda j: -abs(weights[j]))[:most]
+    name_width = min(max(len(current.features[j]) for j in order), width // 3)
+    room = max(width - name_width - 11, 10)
+    ends = [weights[j] + sign * 2 * (noise[j] if noise else 0.0) for j in order for sign in (-1, 1)]
+    low, high = min(*ends, 0.0), max(*ends, 0.0)
+    cells = (room - 1) / ((high - low) or 1.0)
+    text = Text(no_wrap=True, overflow="crop")
+    for j in order:
+        weight, sd = weights[j], noise[j] if noise else 0.0
+        unsure = abs(weight) < 2 * sd
+        style = LABEL if unsure else POSITIVE if weight >= 0 else NEGATIVE
+        text.append(f"{current.features[j][:name_width]:>{name_width}}  ")
+        text.append(f"{weight:+z.3f}  ", style=style if unsure else f"bold {style}")
+        zero = round(-low * cells)
+        end = round((weight - low) * cells)
+        spread = [math.floor((weight + sign * 2 * sd - low) * cells) for sign in (-1, 1)]
+        for cell in range(room):
+            inside = min(zero, end) <= cell < max(zero, end)
+            if inside:
+                text.append("━", style=style)
+            elif sd and spread[0] <= cell <= spread[1]:
+                text.append("─", style=LABEL)
+            elif cell == zero:
+                text.append("│", style=LABEL)
+            else:
+                text.append(" ")
+        text.append("\n")
+    if len(order) < len(weights):
+        text.append(f"… and {len(weights) - len(order):,} smaller ones\n", style=LABEL)
+    text.right_crop(1)
+    return text
+
+
+def _table(points: Sequence[Point], most: int, width: int) -> Group:
+    """Draw the last releases, the newest first, and all movements in a line."""
+    moved = [point.moved for point in points if point.moved]
+    spark = Text.assemble(("moved  ", LABEL), (_sparkline(moved, width - 8), POSITIVE))
+    table = Table(box=None, pad_edge=False, header_style=LABEL, padding=(0, 3, 0, 0))
+    for name in HEAD:
+        table.add_column(name, justify="right", no_wrap=True)
+    for k, point in enumerate(reversed(points)):
+        if k == most - 2:
+            break
+        style = WARN if point.drift else "" if k == 0 else LABEL
+        table.add_row(*point_cells(point), style=style)
+    return Group(spark, table) if moved else Group(table)
+
+
+def _sparkline(values: Sequence[float], width: int) -> str:
+    """Draw positive numbers on a logarithmic scale, the newest last.
+
+    >>> _sparkline([1, 10, 100], 9)
+    '▁▄█'
+    """
+    shown = [math.log(max(value, 1e-12)) for value in values[-max(width, 1) :]]
+    low, span = min(shown), (max(shown) - min(shown)) or 1.0
+    return "".join(LEVELS[int((value - low) / span * 7.999)] for value in shown)

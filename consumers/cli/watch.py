@@ -1,0 +1,117 @@
+"""`stream-dppca watch`: a model as it learns, from its output topic only."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from typing import Final
+
+from ..protocols import Cluster
+from ..settings import ViewSettings
+from ..web.follow import Follower
+from ..web.page import Page
+from ..web.server import WebServer
+from ..web.tracker import History, Tracker
+
+__all__ = ["watch"]
+
+#: How often the screen is drawn, to keep the age of the last release current.
+DRAW_SECONDS: Final = 0.5
+
+
+def watch(
+    cluster: Cluster, settings: ViewSettings, options: argparse.Namespace, stop: threading.Event
+) -> int:
+    """Show releases until `stop` is set, or after as many as the options ask for."""
+    tracker = Tracker(settings.model)
+    follower = Follower(cluster, settings.output_topic, tracker, keep=options.json)
+    if options.web:
+        return _serve_page(follower, tracker, settings, options, stop)
+    follower.start()
+    try:
+        if options.json or not sys.stdout.isatty():
+            _print_lines(follower, tracker, options, stop)
+        else:
+            _draw(follower, tracker, settings, options, stop)
+    finally:
+        follower.close()
+    return 0
+
+
+def _serve_page(
+    follower: Follower,
+    tracker: Tracker,
+    settings: ViewSettings,
+    options: argparse.Namespace,
+    stop: threading.Event,
+) -> int:
+    server = WebServer("127.0.0.1", options.port, Page(follower, tracker))
+    sys.stdout.write(f"{settings.model} at http://127.0.0.1:{server.port}/ (Ctrl-C to leave)\n")
+    sys.stdout.flush()
+    try:
+        count = 0
+        while not stop.wait(DRAW_SECONDS) and not _enough(count, options):
+            count = tracker.wait(count, DRAW_SECONDS)
+    finally:
+        server.close()
+    return 0
+
+
+def _enough(count: int, options: argparse.Namespace) -> bool:
+    return options.releases is not None and count >= options.releases
+
+
+def _print_lines(
+    follower: Follower, tracker: Tracker, options: argparse.Namespace, stop: threading.Event
+) -> None:
+    """One line for each release: for a pipe or a file."""
+    from .history import HEAD, point_cells
+
+    count = shown = 0
+    while not stop.is_set() and not _enough(shown, options):
+        tracker.wait(count, DRAW_SECONDS)
+        if options.json:
+            count, _ = tracker.history()
+            lines = [value.decode() for value in follower.take(options.task)]
+        else:
+            count, found = tracker.history(options.task, count)
+            cells = [zip(HEAD, point_cells(point), strict=True) for point in found.points]
+            lines = ["  ".join(f"{name} {text}".strip() for name, text in row) for row in cells]
+        for line in lines:
+            if _enough(shown, options):
+                break
+            sys.stdout.write(line.rstrip() + "\n")
+            shown += 1
+        sys.stdout.flush()
+
+
+def _draw(
+    follower: Follower,
+    tracker: Tracker,
+    settings: ViewSettings,
+    options: argparse.Namespace,
+    stop: threading.Event,
+) -> None:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+    from .screen import screen
+
+    console = Console(highlight=False)
+
+    def known() -> History:
+        return tracker.history(options.task)[1]
+
+    def render() -> RenderableType:
+        waiting = follower.problem or f"nothing on {settings.output_topic!r} yet"
+        return screen(known(), settings.model, waiting, time.time(), *console.size)
+
+    count = 0
+    with Live(get_renderable=render, console=console, screen=True, refresh_per_second=4):
+        while not stop.is_set() and not _enough(count, options):
+            count = tracker.wait(count, DRAW_SECONDS)
+    if found := known().current:
+        console.print(found.meaning or found.words, soft_wrap=True, markup=False)
+        console.print(found.promise, soft_wrap=True, markup=False)

@@ -1,0 +1,71 @@
+"""Estimates from a release alone how much of what it shows is noise.
+
+These are first-order approximations for people who look at a component, not part of a guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .releases import PublishedRelease
+
+__all__ = ["angle", "loading_noise", "noise_movement"]
+
+FloatArray = NDArray[np.float64]
+
+#: Eigenvalues that are closer than this share of the total cannot be told apart.
+_SMALLEST_GAP = 1e-9
+
+
+def angle(w: FloatArray, v: FloatArray) -> float:
+    """Return the angle between two directions in degrees, accurate when it is small."""
+    along = abs(float(v @ w))
+    return math.degrees(math.atan2(float(np.linalg.norm(w - v * (v @ w))), along))
+
+
+def noise_movement(release: PublishedRelease) -> float | None:
+    """Estimate how far the noise of this batch alone moves the component, in degrees.
+
+    To first order in the noise: sigma in each coordinate of the second moment, across the
+    component, over the spread along it, times the weight that the batch has.
+    """
+    spread = release.components[0].spread
+    if not spread or release.sigma is None or release.step is None:
+        return None
+    across = math.sqrt((len(release.features) - 1) / 2)
+    return math.degrees(release.step * release.sigma * across / spread)
+
+
+def loading_noise(release: PublishedRelease) -> FloatArray | None:
+    """Estimate the standard deviation of the noise in each loading, k x d; None if not known.
+
+    Noise E in the second moment moves the component v by sum_j u_j (u_j' E v)/(l - l_j) to first
+    order, over all other eigenvectors u_j. The sd of u_j' E v is s/sqrt(2), with s that of a
+    variance, which follows from the noise in the explained share. The eigenvalues beyond the
+    released ones are taken to be alike; if the largest of them is not, the noise is larger.
+    """
+    parts = release.components
+    known = [(c.spread, c.explained_variance_ratio, c.explained_variance_ratio_sd) for c in parts]
+    if not parts or any(not spread or not ratio or sd is None for spread, ratio, sd in known):
+        return None
+    d, k = len(release.features), len(parts)
+    values, ratio, ratio_sd = (
+        np.array(column, dtype=np.float64) for column in zip(*known, strict=True)
+    )
+    total = float(values[0] / ratio[0])
+    sd = float(ratio_sd[0] / math.sqrt(1 + ratio[0] ** 2 * d)) * total
+    rest = max(total - float(values.sum()), 0.0) / (d - k) if d > k else 0.0
+    squares = np.array([release.array(c.loadings) for c in parts]) ** 2
+    beyond = np.maximum(1 - squares.sum(axis=0), 0.0)  # share of each feature in the other vectors
+    smallest = _SMALLEST_GAP * total
+    variance = beyond / np.maximum(np.abs(values - rest), smallest)[:, None] ** 2
+    for j in range(k):
+        for other in range(k):
+            if other != j:
+                gap = max(abs(float(values[j] - values[other])), smallest)
+                variance[j] += squares[other] / gap**2
+    # A loading is at most 1: beyond that the approximation says only that nothing is known.
+    return np.asarray(np.minimum(sd / math.sqrt(2) * np.sqrt(variance), 1.0))

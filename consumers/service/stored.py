@@ -1,0 +1,44 @@
+"""Compares settings with what is stored, without fencing whoever works with it.
+
+A standby asks this when it joins: settings that do not fit would otherwise be refused when it takes
+over, which in a rolling update is when the last instance with the old settings has gone.
+"""
+
+from __future__ import annotations
+
+from ..model.learner import Learner
+from ..model.states import decode_state
+from ..protocols import Cluster
+from ..settings import Settings
+from .task import TaskConfig
+
+__all__ = ["check_stored", "other_models", "reads_old_records"]
+
+REFUSAL = "the state record cannot be read: is this the state topic?"
+
+
+def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> dict[int, int]:
+    """Return the last batch of each task that has a state.
+
+    Raises
+    ------
+    StateRefused
+        Names the setting that differs.
+    """
+    found = {}
+    for task in range(config.shards):
+        history = [decode_state(v, REFUSAL) for v in cluster.tail(settings.state_topic, task)]
+        if history:
+            found[task] = Learner(config.identity(task), config.estimator, history[-1:]).n_batches
+    return found
+
+
+def reads_old_records(settings: Settings) -> bool:
+    """Whether a new model begins with records that are there already."""
+    return settings.start == "earliest" and settings.unit == "record"
+
+
+def other_models(cluster: Cluster, settings: Settings) -> list[str]:
+    """Return the groups of other models that have read the input: their records were used."""
+    groups = cluster.groups_of(settings.input_topic) or []
+    return [g for g in groups if g.startswith("stream-dppca.") and g != settings.group]

@@ -1,0 +1,53 @@
+"""Settings for those who only look at the releases of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from .connection import ConnectionSettings
+from .part import PREFIX
+from .topics import Topic
+
+__all__ = ["ViewSettings"]
+
+
+class ViewSettings(ConnectionSettings):
+    """What it takes to read the releases of a model: its name, its output topic, the brokers."""
+
+    input_topic: str = Field(
+        "", description="topic that the model learns from, if that is also the model's name"
+    )
+    model: Topic = Field("", description="name of the model; default: the name of the input topic")
+    output_topic: Topic = Field(
+        "", description="topic that holds the releases; default: <model>.components"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        model = data.get("model") or data.get("input_topic")
+        if not model:
+            raise ValueError(
+                f"`model`: must be set: {PREFIX}MODEL, --model, or in the file; or `input_topic`, "
+                "which gives the model its default name"
+            )
+        output = data.get("output_topic") or f"{model}.components"
+        return {**data, "model": model, "output_topic": output}
+
+    # What the clients of a cluster are made with, and what viewers never use.
+
+    @property
+    def rows_per_message(self) -> int:
+        return 1
+
+    @property
+    def group(self) -> str:
+        return f"stream-dppca.{self.model}"
+
+    @property
+    def state_topic(self) -> str:
+        return f"{self.model}.dppca-state"

@@ -1,0 +1,88 @@
+"""Follows the output topic in a thread, from the moment that somebody looks."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import Final
+
+from ..errors import ClusterError
+from ..protocols import Cluster, Feed, Message
+from .tracker import Tracker
+
+__all__ = ["Follower"]
+
+#: Offsets before the end of the output topic at which to begin. Each release takes two, so this is
+#: about as many as a tracker keeps.
+LOOK_BACK: Final = 500
+READ_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 1.0
+
+
+class Follower:
+    """Reads releases into a tracker until it is closed.
+
+    A broker that goes away is waited for. If the end of the topic holds nothing of the model,
+    which other models may share, the topic is read from its beginning.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topic: str, tracker: Tracker, *, keep: bool = False
+    ) -> None:
+        self._cluster, self._topic, self._tracker = cluster, topic, tracker
+        self._back: int | None = LOOK_BACK
+        self._kept: deque[Message] | None = deque() if keep else None
+        self.problem: str | None = None  #: why nothing is read at the moment
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to follow, unless that has been done."""
+        with self._lock:
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            feed = None
+            try:
+                feed = self._cluster.follow(self._topic, self._back)
+                self._read(feed)
+            except ClusterError as error:
+                self.problem = str(error)
+                self._closing.wait(RETRY_SECONDS)
+            finally:
+                if feed is not None:
+                    with suppress(ClusterError):
+                        feed.close()
+
+    def _read(self, feed: Feed) -> None:
+        """Read until closed, or until it is clear that the end of the topic is not enough."""
+        while not self._closing.is_set():
+            messages = feed.read(READ_SECONDS)
+            self.problem = None
+            for message in messages:
+                if self._tracker.add(message) and self._kept is not None:
+                    self._kept.append(message)
+            if not messages and self._back is not None and self._tracker.empty:
+                self._back = None
+                return
+
+    def take(self, task: str | None = None) -> list[bytes]:
+        """The releases since the last call, as published, if they are kept; of one task or all."""
+        found = []
+        while self._kept:
+            message = self._kept.popleft()
+            if task is None or message.key.endswith(f"/{task}".encode()):
+                found.append(message.value)
+        return found
+
+    def close(self) -> None:
+        """Stop to follow, soon."""
+        with self._lock:
+            self._closing.set()
+        if self._thread is not None:
+            self._thread.join(2 * READ_SECONDS)

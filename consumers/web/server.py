@@ -1,0 +1,240 @@
+"""An HTTP server for the page of a model, and for whatever else its owner serves.
+
+With a token, everything but the paths that are named open asks for it: as `Authorization: Bearer`,
+or as a cookie that a browser gets from the form at `/`. The cookie is made from the token, but the
+token cannot be told from it. Comparisons take the same time whatever is compared.
+
+Browsers are told to load nothing from anywhere else, to run no script but ours, and to show the
+page in no frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from collections.abc import Callable, Collection, Mapping
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from ..errors import ConfigurationError
+from .page import FILES, Page
+
+__all__ = ["Answer", "Routes", "WebServer"]
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+#: Longest form that is read.
+MOST_FORM_BYTES: Final = 4096
+TEXT, HTML = "text/plain; charset=utf-8", "text/html; charset=utf-8"
+
+
+class Answer(NamedTuple):
+    """An answer to a request."""
+
+    code: int
+    kind: str
+    body: bytes
+    headers: Mapping[str, str] = {}
+
+
+#: Answers a path with its query, or leaves it to the page.
+Routes = Callable[[str, Mapping[str, list[str]]], Answer | None]
+
+
+def _no_routes(path: str, query: Mapping[str, list[str]]) -> Answer | None:
+    return None
+
+
+class WebServer:
+    """Serves until `close` is called.
+
+    Parameters
+    ----------
+    host, port
+        Where to listen; port 0 takes any free port.
+    page
+        The page at `/`; none if there is none.
+    routes
+        Answers everything else.
+    token
+        What readers must know; None if everybody may read.
+    open_paths
+        Paths that need no token.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        page: Page | None,
+        routes: Routes = _no_routes,
+        token: str | None = None,
+        open_paths: Collection[str] = (),
+    ) -> None:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 5
+
+            def do_GET(self) -> None:
+                server._get(self)
+
+            def do_POST(self) -> None:
+                server._post(self)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._page, self._routes, self._token = page, routes, token
+        # The files of the page hold nothing of the model; the form needs some of them.
+        self._open = frozenset(open_paths) | (FILES.keys() - {"/"})
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            raise ConfigurationError(
+                f"http_host and http_port: cannot listen at {host}:{port} ({error.strerror}). "
+                "Is another instance running on this machine? http_port=0 takes any free port."
+            ) from None
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        # Cookies are shared by all ports of a host: each has a name of its own.
+        self._cookie = f"stream-dppca-{self.port}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="http", daemon=True, args=(0.2,)
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._page is not None:
+            self._page.close()
+        self._server.shutdown()
+        self._server.server_close()
+
+    # Requests
+
+    def _get(self, request: BaseHTTPRequestHandler) -> None:
+        url = urlsplit(request.path)
+        query = parse_qs(url.query)
+        if not (url.path in self._open or self._may_read(request)):
+            self._send(request, self._refusal(url.path))
+        elif url.path == "/events" and self._page is not None:
+            self._stream(request, self._page, query.get("task", [None])[0])
+        else:
+            self._send(request, self._answer(url.path, query))
+
+    def _answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
+        found = self._page.file(path) if self._page is not None else None
+        if found is not None:
+            return Answer(200, *found)
+        paths = b"/livez /readyz /metrics /component\n"
+        return self._routes(path, query) or Answer(404, TEXT, paths)
+
+    def _stream(self, request: BaseHTTPRequestHandler, page: Page, task: str | None) -> None:
+        if not page.begin_reading():
+            self._send(request, Answer(503, TEXT, b"too many readers\n"))
+            return
+        try:
+            self._head(request, 200, "text/event-stream", {})
+            for event in page.events(task):
+                request.wfile.write(event)
+        except OSError:  # the browser has gone, or does not read
+            pass
+        finally:
+            page.end_reading()
+
+    def _send(self, request: BaseHTTPRequestHandler, answer: Answer) -> None:
+        length = {"Content-Length": str(len(answer.body))}
+        try:
+            self._head(request, answer.code, answer.kind, {**answer.headers, **length})
+            request.wfile.write(answer.body)
+        except OSError:  # nobody waits for it any more
+            pass
+
+    def _head(
+        self, request: BaseHTTPRequestHandler, code: int, kind: str, more: Mapping[str, str]
+    ) -> None:
+        request.send_response(code)
+        for name, value in {"Content-Type": kind, **HEADERS, **more}.items():
+            request.send_header(name, value)
+        request.end_headers()
+
+    # The token
+
+    def _may_read(self, request: BaseHTTPRequestHandler) -> bool:
+        if self._token is None:
+            return True
+        scheme, _, given = (request.headers.get("Authorization") or "").partition(" ")
+        if scheme.lower() == "bearer" and _equal(given.strip(), self._token):
+            return True
+        try:
+            cookie = SimpleCookie(request.headers.get("Cookie")).get(self._cookie)
+        except CookieError:
+            return False
+        return cookie is not None and _equal(cookie.value, _session(self._token))
+
+    def _refusal(self, path: str, wrong: bool = False) -> Answer:
+        """A form for people, a line for programs."""
+        if path != "/" or self._page is None:
+            return Answer(401, TEXT, b"a token is needed\n", {"WWW-Authenticate": "Bearer"})
+        return Answer(401, HTML, _FORM.format(note=_WRONG if wrong else "").encode())
+
+    def _post(self, request: BaseHTTPRequestHandler) -> None:
+        """Take the token from the form, and give a cookie for it."""
+        token = self._token
+        if urlsplit(request.path).path != "/login" or token is None or self._page is None:
+            self._send(request, Answer(404, TEXT, b"nothing is posted here\n"))
+            return
+        try:
+            length = int(request.headers.get("Content-Length") or 0)
+            if not 0 <= length <= MOST_FORM_BYTES:
+                raise ValueError
+            form = parse_qs(request.rfile.read(length).decode())
+        except (OSError, ValueError):
+            self._send(request, Answer(400, TEXT, b"not a form with a token\n"))
+            return
+        if not _equal(form.get("token", [""])[0], token):
+            self._send(request, self._refusal("/", wrong=True))
+            return
+        cookie = f"{self._cookie}={_session(token)}; Path=/; HttpOnly; SameSite=Strict"
+        self._send(request, Answer(303, TEXT, b"", {"Location": "/", "Set-Cookie": cookie}))
+
+
+def _equal(given: str, wanted: str) -> bool:
+    """Compare in a time that tells neither where they differ nor how long they are."""
+    digests = (hashlib.sha256(text.encode()).digest() for text in (given, wanted))
+    return hmac.compare_digest(*digests)
+
+
+def _session(token: str) -> str:
+    return hmac.new(token.encode(), b"the page of stream-dppca", hashlib.sha256).hexdigest()
+
+
+_WRONG: Final = '<p class="bad">This is not the token.</p>'
+_FORM: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>stream-dppca</title>
+<link rel="icon" href="/icon.svg">
+<link rel="stylesheet" href="/page.css">
+<main class="login">
+<h1>stream-dppca</h1>
+<form method="post" action="/login">
+<p><label>Token (the setting <code>http_token</code> of the service)<br>
+<input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
+{note}
+<p><button>Show the model</button></p>
+</form>
+</main>
+</html>
+"""

@@ -1,0 +1,295 @@
+"""Keeps the releases of a model as a page shows them: the current one whole, earlier ones in brief.
+
+All of it comes from the output topic, so it is as public as that. Loadings of earlier releases are
+kept to one part in 127 of the largest one, which is all that a colour can show: a heat map of 1000
+features over 240 releases is 240 kB.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import math
+import threading
+from collections import deque
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model.describe import meaning, raw_units, status_in_words
+from ..model.releases import Promise, PublishedRelease, parse_release
+from ..model.uncertainty import angle, loading_noise, noise_movement
+from ..protocols import Message
+
+__all__ = ["Current", "History", "Point", "Tracker", "promise_sentence"]
+
+FloatArray = NDArray[np.float64]
+
+#: Releases that are remembered of each task.
+MOST_POINTS: Final = 240
+#: Loadings that are remembered of each task: fewer releases of very large models.
+MOST_CELLS: Final = 2_000_000
+
+
+class Point(msgspec.Struct, frozen=True):
+    """An earlier release in brief."""
+
+    batch: int
+    n_seen: int
+    time: int | None  #: seconds since 1970
+    status: str
+    drift: bool
+    moved: float | None = None  #: main component since the release before, in degrees
+    floor: float | None = None  #: how far noise alone moves it, about
+    ratios: tuple[float | None, ...] = ()
+    ratio_sds: tuple[float | None, ...] = ()
+    peaks: tuple[float, ...] = ()  #: largest loading of each component
+    cells: tuple[str, ...] = ()  #: loadings over the peak, times 127, as base64 of int8
+
+
+class ComponentView(msgspec.Struct, frozen=True):
+    """A component of the current release, in the order of the features."""
+
+    loadings: list[float]
+    noise: list[float] | None  #: standard deviation of the noise in each loading, about
+    change: list[float] | None  #: typical change of each raw feature
+    around: list[float] | None  #: and what it changes around
+    ratio: float | None
+    ratio_sd: float | None
+
+
+class Current(msgspec.Struct, frozen=True):
+    """The current release."""
+
+    model: str
+    task: str
+    shards: int
+    batch: int
+    n_seen: int
+    time: int | None
+    status: str
+    drift: bool
+    warm_up_left: int
+    extent: str  #: how much it is about: records, or a noisy number of subjects
+    words: str  #: the status in words; empty if all is well
+    meaning: str  #: of the main component, in a sentence
+    promise: str
+    private: bool
+    features: tuple[str, ...]
+    components: list[ComponentView]
+
+
+class History(msgspec.Struct, frozen=True):
+    """All that is known of a task, or what is new."""
+
+    life: int  #: another one: forget what came before
+    tasks: list[str]
+    current: Current | None
+    points: list[Point]
+
+
+class _Task:
+    def __init__(self) -> None:
+        self.release: PublishedRelease | None = None
+        self.time: int | None = None
+        self.current: Current | None = None  # of the release; made when it is asked for
+        self.main: FloatArray | None = None
+        self.points: deque[tuple[int, Point]] = deque(maxlen=MOST_POINTS)
+
+
+class Tracker:
+    """Collects the releases of one model; any thread may ask."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self._tasks: dict[str, _Task] = {}
+        self._changed = threading.Condition()
+        self._count = 0  # points so far
+        self._life = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether no release has been seen."""
+        return not self._tasks
+
+    def add(self, message: Message) -> bool:
+        """Add a message of the output topic; True if it is a release that was not known."""
+        try:
+            release = parse_release(message.value)
+        except ValueError:
+            return False
+        if release.model != self.model:
+            return False
+        with self._changed:
+            time = _time(message)
+            if time is None:  # a merged release has none: it is as old as the newest of its shards
+                time = max((t.time for t in self._tasks.values() if t.time), default=None)
+            task = self._tasks.setdefault(str(release.task), _Task())
+            known = task.release
+            if known is not None and release.batch <= known.batch:
+                if release.batch == known.batch or (time or 0) <= (task.time or 0):
+                    return False  # published again
+                # A lower number, made later: the model was reset and begins anew.
+                self._tasks = {str(release.task): (task := _Task())}
+                self._life += 1
+            try:
+                self._take(task, release, time)
+            except LookupError:  # numbers of other features than its own: nothing to show
+                return False
+            self._changed.notify_all()
+            return True
+
+    def _take(self, task: _Task, release: PublishedRelease, time: int | None) -> None:
+        rows = [np.array(release.array(c.loadings)) for c in release.components]
+        for numbers in (release.center, release.scale, release.mean, release.deviation):
+            if numbers is not None:
+                release.array(numbers)
+        moved = floor = None
+        if rows:
+            same = task.release is not None and task.release.features == release.features
+            if same and task.main is not None and release.status == "learned":
+                moved = angle(rows[0], task.main)
+            floor = noise_movement(release)
+        cells = [_cells(row) for row in rows]
+        point = Point(
+            batch=release.batch,
+            n_seen=release.n_seen,
+            time=time,
+            status=release.status,
+            drift=release.drift,
+            moved=moved,
+            floor=floor,
+            ratios=tuple(c.explained_variance_ratio for c in release.components),
+            ratio_sds=tuple(c.explained_variance_ratio_sd for c in release.components),
+            peaks=tuple(peak for peak, _ in cells),
+            cells=tuple(text for _, text in cells),
+        )
+        if task.release is not None and task.release.features != release.features:
+            task.points.clear()
+            self._life += 1
+        self._count += 1
+        task.points.append((self._count, point))
+        size = max(len(rows) * len(release.features), 1)
+        while len(task.points) > max(MOST_CELLS // size, 20):
+            task.points.popleft()
+        task.release, task.time, task.current = release, time, None
+        task.main = rows[0] if rows else None
+
+    def history(self, task: str | None = None, after: int = 0) -> tuple[int, History]:
+        """What is known of a task since a count, and the count now.
+
+        By default of the merged task of several, or else of the first.
+        """
+        with self._changed:
+            names = sorted(self._tasks, key=lambda name: (name != "merged", len(name), name))
+            shown = self._tasks.get(task if task is not None else next(iter(names), ""))
+            points = [p for count, p in shown.points if count > after] if shown else []
+            if shown is not None and shown.current is None and shown.release is not None:
+                shown.current = _current(shown.release, shown.time)
+            current = shown.current if shown else None
+            return self._count, History(self._life, names, current, points)
+
+    def wait(self, after: int, timeout_s: float) -> int:
+        """Wait until there is more than at a count; returns the count now."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count > after, timeout_s)
+            return self._count
+
+
+def promise_sentence(p: Promise) -> str:
+    """The privacy statement in a sentence.
+
+    Examples
+    --------
+    >>> p = Promise(epsilon=1, delta=1e-6, adjacency="replace-one", unit="record",
+    ...             scope="whole stream", method="adaptive", private=True)
+    >>> promise_sentence(p)
+    'Replacing any one record changes the probability of any component shown here by at most a \
+factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
+    """
+    if not p.private:
+        return "Not private: the noise came from a seed, so nobody is protected."
+    if p.unit == "subject":
+        longer = ", ".join(f"{time} {e:.3g}" for time, e in (p.epsilon_over or {}).items())
+        return (
+            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"everything that one subject sends in {p.scope}"
+            + (f"; ε over longer times: {longer}." if longer else ".")
+        )
+    if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
+        return (
+            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"every {p.unit}: {p.adjacency}, {p.scope}."
+        )
+    factor = f"{math.exp(min(p.epsilon, 500.0)):.3g}"
+    return (
+        f"Replacing any one record changes the probability of any component shown here by at most "
+        f"a factor of {factor} (ε = {p.epsilon:g}) plus {p.delta:g} (δ), over the whole stream."
+    )
+
+
+def _current(release: PublishedRelease, time: int | None) -> Current:
+    noise = loading_noise(release)
+    components = []
+    for j, component in enumerate(release.components):
+        row = np.array(release.array(component.loadings))
+        raw = raw_units(release, component)
+        pairs = [raw[name] for name in release.features] if raw else None
+        components.append(
+            ComponentView(
+                loadings=_short(row),
+                noise=None if noise is None else _short(noise[j]),
+                change=None if pairs is None else _short([change for change, _ in pairs]),
+                around=None if pairs is None else _short([around for _, around in pairs]),
+                ratio=component.explained_variance_ratio,
+                ratio_sd=component.explained_variance_ratio_sd,
+            )
+        )
+    return Current(
+        model=release.model,
+        task=str(release.task),
+        shards=release.shards,
+        batch=release.batch,
+        n_seen=release.n_seen,
+        time=time,
+        status=release.status,
+        drift=release.drift,
+        warm_up_left=release.warm_up_left,
+        extent=_extent(release),
+        words=status_in_words(release),
+        meaning=meaning(release),
+        promise=promise_sentence(release.privacy),
+        private=release.privacy.private,
+        features=release.features,
+        components=components,
+    )
+
+
+def _extent(release: PublishedRelease) -> str:
+    """With privacy per subject, the number of records is secret and that of subjects is noisy."""
+    if release.round is None:
+        return f"{release.n_seen:,} records"
+    about = "" if release.subjects is None else f"about {max(release.subjects, 0):,.0f} subjects, "
+    return f"{about}to {release.round.end}"
+
+
+def _short(values: FloatArray | list[float]) -> list[float]:
+    """Numbers with five digits that count: enough to look at, a third of the size."""
+    return [float(f"{value:.5g}") for value in values]
+
+
+def _cells(row: FloatArray) -> tuple[float, str]:
+    peak = float(np.abs(row).max(initial=0.0))
+    scaled = np.rint(row * (127 / peak)) if peak else row
+    return float(f"{peak:.5g}"), base64.b64encode(scaled.astype(np.int8).tobytes()).decode()
+
+
+def _time(message: Message) -> int | None:
+    """When a release was made, in seconds since 1970, from its CloudEvents header."""
+    text = dict(message.headers).get("ce_time", b"")
+    try:
+        return int(datetime.datetime.fromisoformat(text.decode()).timestamp())
+    except ValueError:
+        return None

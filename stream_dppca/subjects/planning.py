@@ -1,0 +1,221 @@
+"""Expected accuracy per subject: how many devices are needed, before any data is touched.
+
+Rules of thumb as in `stream_dppca.planning`, fitted to the fleets of `benchmarks/fleet.py`. They
+read public numbers and guesses, and spend no budget.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from ..adaptive.method import range_share, smallest_batch
+from ..adaptive.scout import form_for
+from ..calibration import epsilon_of_periods
+from ..errors import BatchSizeError
+from ..learned.method import COUNT, smallest_learned_batch
+from ..learned.warmup import RECORDS, warm_up_batches
+from ..participation import Subjects, mu_of
+
+__all__ = ["GOOD", "Fleet", "SubjectPlan", "plan_subjects"]
+
+#: A component is called good below this sine of its angle to the truth.
+GOOD = 0.1
+#: Rows per subject that count, on average: a guess for fleets of which half sends once per round.
+ROWS = 2.0
+#: Most subjects that are tried.
+_MOST = 10**9
+
+
+class SubjectPlan(BaseModel):
+    """The prediction of `plan` with subjects."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dimension: int
+    n_components: int
+    epsilon: float
+    delta: float
+    #: Rounds over which (epsilon, delta) holds, and after which nothing more is learned.
+    period: int
+    horizon: int | None
+    #: Subjects in all, and the share of them that sends something in a round.
+    subjects: int
+    presence: float
+    #: Places per round.
+    batch_size: int
+    #: Below this many places, `DPPCA` refuses.
+    minimum_batch_size: int
+    #: Rounds in which centre and scales are learned, and nothing else.
+    warm_up_rounds: int
+    #: (rounds, expected sine of the angle to the truth), the warm-up included.
+    expected_error: tuple[tuple[int, float], ...]
+    #: (rounds, subjects that are needed for a sine of 0.1 after them), None if not in sight.
+    subjects_needed: tuple[tuple[int, int | None], ...]
+    #: Epsilon, at the same delta, for all that a subject sends in so many periods.
+    epsilon_over: tuple[tuple[float, float], ...]
+
+    def __str__(self) -> str:
+        ends = "no end" if self.horizon is None else f"the end after {self.horizon}"
+        over = ", ".join(f"{epsilon:.3g} over {n:g}" for n, epsilon in self.epsilon_over)
+        sines = ", ".join(f"{sine:.2g} after {rounds}" for rounds, sine in self.expected_error)
+        needed = ", ".join(
+            f"{'too many' if number is None else number} for {rounds}"
+            for rounds, number in self.subjects_needed
+        )
+        return "\n".join(
+            [
+                f"{self.dimension} features, {self.n_components} component(s), {self.subjects} "
+                f"subjects, of which {100 * self.presence:g} % are there in a round",
+                f"epsilon = {self.epsilon:g}, delta = {self.delta:g} per subject and {self.period} "
+                f"round(s), {ends}",
+                f"epsilon by periods: {over}",
+                f"{self.batch_size} places per round (at least {self.minimum_batch_size})",
+                "centre and scales are known: no warm-up"
+                if self.warm_up_rounds == 0
+                else f"warm-up: {self.warm_up_rounds} round(s), in which nothing else is learned",
+                f"expected sin(angle), by rounds and a guess of the spectrum: {sines}",
+                f"subjects needed for a sine of {GOOD:g}, by rounds: {needed}",
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Public numbers and guesses. Eigenvalues in units of the first."""
+
+    d: int
+    k: int
+    epsilon: float
+    delta: float
+    rule: Subjects
+    subjects: int
+    presence: float
+    places: int | None
+    learns: bool
+    known_center: bool
+    ratio: float
+    gap: float
+    reach: float
+    rows: float
+
+    @property
+    def size(self) -> int:
+        """Places per round."""
+        return self.places or max(self.subjects, 2)
+
+    @property
+    def there(self) -> float:
+        """Subjects that have a place in a round."""
+        return min(self.subjects * self.presence, float(self.size))
+
+    @property
+    def mu(self) -> float:
+        return mu_of(self.epsilon, self.delta, self.rule)
+
+    @property
+    def minimum(self) -> int:
+        """Places per round, at least."""
+        if not self.learns:
+            return smallest_batch(self.mu, subjects=True)
+        mu = self.mu * math.sqrt(1 - COUNT)
+        return smallest_learned_batch(d=self.d, mu=mu, known_center=self.known_center)
+
+    @property
+    def warm_up(self) -> int:
+        """Rounds of the warm-up."""
+        if not self.learns:
+            return 0
+        mu = self.mu * math.sqrt(1 - COUNT)
+        return warm_up_batches(d=self.d, mu=mu, units=self.size, known_center=self.known_center)
+
+    def sine(self, rounds: int) -> float:
+        """Expected sine after so many rounds.
+
+        Sampling: the variance of a sample eigenvector, of `rows` records per subject. Noise: every
+        round has its own, so it falls with the root of their number.
+        """
+        d, k, n = self.d, self.k, self.there
+        learned = rounds - self.warm_up
+        if learned < 1 or n < 2:
+            return 1.0
+        sampling = 1.15 * k * max(self.ratio - k, 0.0) / (n * learned * self.rows * self.gap**2)
+        if self.learns:
+            mu = self.mu * math.sqrt(1 - COUNT)
+            noise = 1.8 * self.ratio * math.sqrt(d * k) / (n * mu * self.gap)
+            x = RECORDS * math.sqrt(d) / mu / self.size
+            real = (0.0045 * math.sqrt(d) + 0.06 * x**3) / self.gap
+            square = sampling + noise**2 / learned + real**2
+            return math.sqrt(square / (1 + square))
+        mu = self.mu * math.sqrt(1 - range_share(self.size, self.mu, subjects=True))
+        moment = 1.15 * self.ratio * math.sqrt(d * k) / (n * mu * self.gap)
+        gradient = 2 * self.reach * math.sqrt(d * k) / (n * mu * self.gap)
+        form = form_for(
+            d=d, epsilon=self.epsilon, delta=self.delta, rows=self.size, subjects=self.rule
+        )
+        if form == "gradient":
+            # From a random start each round multiplies the signal by 1 + gain, from 1/sqrt(d) to 1.
+            gain = 0.4 * self.gap * n * mu / (self.ratio * math.sqrt(k))
+            left = learned - 0.5 * math.log(d) / math.log1p(gain)
+            if left <= 0.5:
+                return 1.0
+            weight = left / gradient**2
+        elif form == "scout":  # a second moment first, then whatever is better
+            weight = 1 / moment**2 + (learned - 1) / min(gradient, moment) ** 2
+        else:
+            weight = learned / moment**2
+        square = sampling + 1 / weight
+        return math.sqrt(square / (1 + square))
+
+    def needed(self, rounds: int) -> int | None:
+        """The smallest number of subjects for a good component after so many rounds."""
+        low, high = 1, 2
+        if self.places is not None:  # so many places as are needed
+            return replace(self, places=None).needed(rounds)
+
+        def good(subjects: int) -> bool:
+            fleet = replace(self, subjects=subjects)
+            return fleet.size >= fleet.minimum and fleet.sine(rounds) <= GOOD
+
+        while not good(high):
+            low, high = high, 2 * high
+            if high > _MOST:
+                return None
+        while high - low > max(low // 100, 1):
+            middle = (low + high) // 2
+            low, high = (low, middle) if good(middle) else (middle, high)
+        return high
+
+
+def plan_subjects(fleet: Fleet, horizon: int | None) -> SubjectPlan:
+    """Predict what `DPPCA` will do with this fleet."""
+    if fleet.size < fleet.minimum:
+        raise BatchSizeError(fleet.size, fleet.minimum, "the range drowns in noise")
+    first, period = fleet.warm_up + 1, fleet.rule.period
+    last = math.inf if horizon is None else horizon
+    rounds = [fleet.warm_up + 2**i for i in range(10) if fleet.warm_up + 2**i <= last]
+    if horizon is not None and horizon > fleet.warm_up:
+        rounds = sorted({*rounds, horizon})
+    ask = sorted({n for n in (first, fleet.warm_up + period, 30 * period) if first <= n <= last})
+    periods: list[float] = [n for n in (1, 7, 30, 365) if n * period <= last]
+    if horizon is not None:
+        periods = sorted({*periods, max(horizon / period, 1)})
+    shared: dict[str, Any] = {"epsilon": fleet.epsilon, "delta": fleet.delta}
+    return SubjectPlan(
+        dimension=fleet.d,
+        n_components=fleet.k,
+        period=period,
+        horizon=horizon,
+        subjects=fleet.subjects,
+        presence=fleet.presence,
+        batch_size=fleet.size,
+        minimum_batch_size=fleet.minimum,
+        warm_up_rounds=fleet.warm_up,
+        expected_error=tuple((n, fleet.sine(n)) for n in rounds),
+        subjects_needed=tuple((n, fleet.needed(n)) for n in ask),
+        epsilon_over=tuple((n, epsilon_of_periods(periods=n, **shared)) for n in periods),
+        **shared,
+    )

@@ -1,0 +1,294 @@
+"""The live page in a real browser: it renders, updates, survives a restart, and never complains."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consumers.demo.telemetry import FEATURES, telemetry
+from consumers.kafka.memory import MemoryBroker, MemoryCluster
+from consumers.model.releases import PublishedRelease, make_release, release_message
+from consumers.service.loop import Service
+from consumers.settings import Settings, load_settings
+from consumers.web.follow import Follower
+from consumers.web.page import Page
+from consumers.web.server import WebServer
+from consumers.web.tracker import Tracker
+from stream_dppca import DPPCA
+
+from ..consumers.helpers import in_thread
+from ..processes import wait_for
+from .conftest import Browser
+
+pytestmark = pytest.mark.xdist_group("browser")  # one browser is enough
+
+TOPIC = "fleet.components"
+TOKEN = "a token that nobody guesses"  # noqa: S105
+#: Would draw a picture, and complain about it, if it were ever taken for markup.
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Releases:
+    """A page of made releases, in memory."""
+
+    def __init__(self) -> None:
+        broker = MemoryBroker()
+        broker.create(TOPIC, 1)
+        self.log = MemoryCluster(broker, group="g", state_topic="s", input_topic="i",
+                                 output_topic=TOPIC)  # fmt: skip
+        self.at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=59, seconds=20)
+
+    def publish(self, *releases: PublishedRelease) -> None:
+        for release in releases:
+            self.at = min(
+                self.at + datetime.timedelta(minutes=1), datetime.datetime.now(datetime.UTC)
+            )
+            self.log.publish([release_message(release, self.at)])
+
+    @contextmanager
+    def served(self, token: str | None = None) -> Iterator[str]:
+        tracker = Tracker("fleet")
+        server = WebServer("127.0.0.1", 0, Page(Follower(self.log, TOPIC, tracker), tracker),
+                           token=token)  # fmt: skip
+        try:
+            yield f"http://127.0.0.1:{server.port}/"
+        finally:
+            server.close()
+
+
+def fleet(batches: int, change_after: int | None = None, k: int = 3) -> list[PublishedRelease]:
+    """Real releases of simulated telemetry."""
+    size = 4000
+    model = DPPCA(features=FEATURES, epsilon=1.0, delta=1e-6, batch_size=size, n_components=k)
+    found = []
+    for X in islice(telemetry(seed=1, chunk=size, change_after=change_after), batches):
+        model.learn_array(X)
+        assert model.last_release is not None
+        found.append(make_release(model.last_release, model="fleet", task=0, shards=1,
+                                  features=FEATURES, warm_up_left=model.warm_up_left))  # fmt: skip
+    return found
+
+
+def wide(like: PublishedRelease, batch: int, d: int = 1000) -> PublishedRelease:
+    """A release of many features, with made loadings."""
+    names = tuple(f"rack{j // 40:02d}.sensor{j % 40:02d}" for j in range(d))
+    w = np.random.default_rng(1).standard_normal((1, d)) * np.linspace(1.5, 0.2, d)
+    w = w + 0.05 * np.random.default_rng(batch).standard_normal((1, d))
+    w /= np.linalg.norm(w)
+    part = like.components[0].model_copy(
+        update={"loadings": dict(zip(names, w[0].tolist(), strict=True)), "spread": 0.3 * d,
+                "explained_variance_ratio": 0.3, "explained_variance_ratio_sd": 0.01}
+    )  # fmt: skip
+    ones = dict.fromkeys(names, 1.0)
+    return like.model_copy(update={
+        "features": names, "components": (part,), "batch": batch, "drift": batch == 30,
+        "center": ones, "scale": ones, "clamp": ones, "mean": ones, "deviation": ones,
+    })  # fmt: skip
+
+
+def test_it_shows_a_model(browser: Browser) -> None:
+    made = fleet(60, change_after=35 * 4000, k=1)
+    assert any(release.drift for release in made)
+    releases = Releases()
+    releases.publish(*made[:-1])
+    with releases.served() as url:
+        browser.driver.get(url)
+        wait_for("the release", lambda: browser.text("batch") == "59")
+        assert browser.text("model") == "fleet"
+        assert browser.text("status") == "learned"
+        assert browser.text("meaning").startswith("What varies most")
+        assert "(ε = 1)" in browser.text("promise") and "1e-06 (δ)" in browser.text("promise")
+        assert browser.text("age").endswith("ago") and "about" in browser.text("next")
+        assert browser.hidden("waiting") and not browser.hidden("charts")
+        rows = "#loadings > div:not([hidden]) "
+        names = browser.run(f"return [...document.querySelectorAll('{rows}.name')]"
+                            ".map(e => e.textContent)")  # fmt: skip
+        weights = made[-2].components[0].loadings
+        assert names == sorted(weights, key=lambda name: -abs(weights[name]))
+        whiskers = f"return document.querySelectorAll('{rows}.whisker:not([hidden])').length"
+        assert browser.run(whiskers) == len(FEATURES)
+        assert browser.run("return document.querySelectorAll('.scree > div').length") == 2
+        assert browser.run("return document.querySelectorAll('.uplot canvas').length") == 2
+        size = browser.run("const c = document.getElementById('heat'); return [c.width, c.height]")
+        learned = sum(release.learned for release in made[:-1])
+        assert size == [learned, len(FEATURES)]
+        # The next release comes by itself.
+        releases.publish(made[-1])
+        wait_for("the next release", lambda: browser.text("batch") == "60")
+        # Nothing was asked of anybody else.
+        asked = browser.run("return performance.getEntriesByType('resource').map(e => e.name)")
+        assert len(asked) >= 5 and all(name.startswith(url) for name in asked)
+        assert browser.complaints() == []
+        browser.shoot("page-light")
+        browser.screen(1280, 900, dark=True)
+        shade = "return getComputedStyle(document.body).backgroundColor"
+        wait_for("dark", lambda: browser.run(shade) == "rgb(14, 19, 26)")
+        browser.shoot("page-dark")
+        browser.screen(390, 844)
+        wait_for("a phone", lambda: browser.run(
+            "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"))  # fmt: skip
+        browser.shoot("page-phone")
+        assert browser.complaints() == []
+
+
+def test_several_components(browser: Browser) -> None:
+    made = fleet(5)
+    releases = Releases()
+    releases.publish(*made)
+    with releases.served() as url:
+        browser.driver.get(url)
+        wait_for("the release", lambda: browser.text("batch") == "5")
+        assert browser.run("return document.querySelectorAll('.scree > div').length") == 4
+        browser.run("document.querySelectorAll('#tabs button')[1].click()")
+        second = made[-1].components[1].loadings
+        largest = max(second, key=lambda name: abs(second[name]))
+        wait_for("the second component", lambda: browser.run(
+            "return document.querySelector('#loadings .name').textContent") == largest)  # fmt: skip
+        assert browser.complaints() == []
+
+
+def test_a_thousand_features(browser: Browser) -> None:
+    releases = Releases()
+    like = fleet(6, k=1)[-1]
+    releases.publish(*(wide(like, batch) for batch in range(7, 47)))
+    with releases.served() as url:
+        browser.driver.get(url)
+        wait_for("the release", lambda: browser.text("batch") == "46")
+        rows = "return document.querySelectorAll('#loadings > div:not([hidden])').length"
+        assert browser.run(rows) == 16
+        browser.run("document.getElementById('more').click()")
+        browser.run("document.getElementById('heat-all').click()")
+        wait_for("all of them", lambda: browser.run(rows) == 1000)
+        size = browser.run("const c = document.getElementById('heat'); return [c.width, c.height]")
+        assert size == [40, 1000]
+        browser.shoot("page-wide")
+        browser.run("const f = document.getElementById('filter'); f.value = 'rack03.sensor1';"
+                    "f.dispatchEvent(new Event('input'))")  # fmt: skip
+        assert browser.run(rows) == 10
+        releases.publish(wide(like, 47))
+        wait_for("the next release", lambda: browser.text("batch") == "47")
+        browser.screen(390, 844, dark=True)
+        wait_for("a phone", lambda: browser.run(
+            "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"))  # fmt: skip
+        assert browser.complaints() == []
+
+
+def test_before_anything_is_learned(browser: Browser) -> None:
+    releases = Releases()
+    warming, learned = fleet(1)[0], fleet(4)[-1]
+    nothing = learned.model_copy(update={
+        "status": "nothing_learned", "components": (), "batch": 2, "skipped": True,
+        "reason": "almost all records are zero or null",
+    })  # fmt: skip
+    with releases.served(TOKEN) as url:
+        browser.driver.get(url)
+        assert "Token" in browser.run("return document.body.textContent")
+        for attempt in ("not the token, but long", TOKEN):
+            browser.run("document.querySelector('input').value = arguments[0];"
+                        "document.querySelector('button').click()", attempt)  # fmt: skip
+            wait_for("an answer", lambda attempt=attempt: browser.run(
+                "return document.querySelector(arguments[0]) !== null",
+                "#waiting" if attempt == TOKEN else ".bad"))  # fmt: skip
+        refusals = browser.complaints()
+        assert all("401" in line for line in refusals), refusals  # said by the browser itself
+        wait_for("nothing yet", lambda: not browser.hidden("waiting"))
+        assert browser.text("waiting-title") == "Waiting for the first release"
+        wait_for("a connection", lambda: browser.text("live") == "live")
+        assert warming.status == "warming_up"
+        releases.publish(warming)
+        wait_for("the warm-up", lambda: browser.text("status") == "warming up")
+        total = 1 + warming.warm_up_left
+        assert browser.text("waiting-title") == f"Warming up: batch 1 of {total}"
+        assert browser.hidden("charts")
+        browser.shoot("page-warming-up")
+        releases.publish(nothing)
+        wait_for("nothing", lambda: browser.text("status") == "nothing learned yet")
+        assert "almost all records are zero or null" in browser.text("waiting-text")
+        releases.publish(learned)
+        wait_for("a component", lambda: browser.text("status") == "learned")
+        assert not browser.hidden("charts") and browser.hidden("waiting")
+        assert browser.complaints() == []
+
+
+# The page of the service
+
+NAMES = ("cpu", HOSTILE, "disk.read")
+
+
+def settings(port: int) -> Settings:
+    return load_settings(
+        {"features": NAMES, "epsilon": 8.0, "delta": 1e-3, "batch_size": 300, "nested": False,
+         "center": "none", "scales": "none", "input_topic": "in", "model": "m", "http_port": port,
+         "partition_refresh_s": 0.1}
+    )  # fmt: skip
+
+
+@contextmanager
+def running(broker: MemoryBroker, port: int) -> Iterator[Service]:
+    s = settings(port)
+    names = ("group", "state_topic", "input_topic", "output_topic")
+    log = MemoryCluster(broker, **{name: getattr(s, name) for name in names})
+    service = Service(s, log, watched=False)
+    with in_thread(service):
+        yield service
+
+
+def feed(broker: MemoryBroker, n: int) -> None:
+    import json
+
+    for row in (np.random.default_rng().standard_normal((n, 3)) * [3.0, 1.0, 0.3]).tolist():
+        broker.produce("in", json.dumps(dict(zip(NAMES, row, strict=True))).encode())
+
+
+def test_it_survives_a_restart_of_the_service(browser: Browser) -> None:
+    broker = MemoryBroker()
+    broker.create("in", 1)
+    feed(broker, 3 * 300 + 120)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with running(broker, port) as service:
+        wait_for(
+            "three batches", lambda: service.metrics.batches.labels(task="0")._value.get() == 3
+        )
+        browser.driver.get(f"http://127.0.0.1:{port}/")
+        wait_for("the release", lambda: browser.text("batch") == "3")
+        wait_for("its state", lambda: browser.text("state") == "working")
+        wait_for("the lag", lambda: browser.text("lag") == "lag: 120 messages")
+        assert browser.text("next-note") == "120 of 300 messages are there"
+        shown = browser.run("return document.getElementById('loadings').textContent")
+        assert HOSTILE in shown and browser.run("return document.images.length") == 1
+        assert browser.complaints() == []
+        feed(broker, 300)
+        wait_for("the next release", lambda: browser.text("batch") == "4")
+    wait_for("that it is gone", lambda: "connection lost" in browser.text("live"))
+    assert browser.text("batch") == "4"
+    with running(broker, port):
+        wait_for("it again", lambda: browser.text("live") == "live")
+        wait_for("its state", lambda: browser.text("state") == "working")
+        feed(broker, 300)
+        wait_for("a new release", lambda: browser.text("batch") == "5")
+    # While nothing listened the browser itself said that it could not connect; no script failed.
+    assert all("net::ERR" in line for line in browser.complaints())
+
+
+def test_the_page_does_not_depend_on_what_a_release_calls_itself(browser: Browser) -> None:
+    """Whatever is on the topic, it is shown as text or not at all."""
+    releases = Releases()
+    learned: Any = fleet(4, k=1)[-1]
+    odd = learned.model_copy(update={"status": "skipped", "reason": HOSTILE, "batch": 5})
+    releases.log.broker.produce(TOPIC, b"not a release")
+    releases.publish(learned, odd)
+    with releases.served() as url:
+        browser.driver.get(url)
+        wait_for("the release", lambda: browser.text("status") == "last batch skipped")
+        assert HOSTILE in browser.run("return document.getElementById('status').title")
+        assert browser.run("return document.images.length") == 1
+        assert browser.complaints() == []

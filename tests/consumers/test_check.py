@@ -1,0 +1,290 @@
+"""Knowing before it goes wrong: samples, stored states, warnings, batches without a result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consumers import cli
+from consumers.errors import StateRefused
+from consumers.events import set_up_logs
+from consumers.kafka.memory import MemoryBroker
+from consumers.model.sample import describe_sample
+from consumers.service import loop
+from stream_dppca import DPPCA, NothingLearnedWarning
+
+from ..processes import wait_for
+from .helpers import as_json, rows
+from .test_cli import on
+from .test_service import BATCH, feed, log_of, running, settings
+from .test_watch import fleet
+
+MODEL = ["--features", "cpu,memory,disk.read", "--epsilon", "8", "--delta", "1e-3",
+         "--batch-size", str(BATCH), "--center", "none", "--scales", "none", "--input-topic", "in",
+         "--model", "m"]  # fmt: skip
+
+
+# Samples
+
+
+def sample(*values: bytes | None, format: Any = "json", **more: Any) -> str:
+    names = ("cpu", "memory", "disk.read")
+    return "\n".join(describe_sample(values, names, format, **more))
+
+
+def test_a_mistyped_feature_is_found() -> None:
+    good = as_json((1, 2, 3))
+    assert sample(good, good) == "sample: 2 of 2 messages have all features"
+    text = sample(*[good.replace(b"memory", b"memroy")] * 3)
+    assert "0 of 3 messages" in text and "memory: in 0 of 3 messages; did you mean memroy?" in text
+    assert "keys in the messages: cpu, memroy, disk.read, x" in text
+    text = sample(good, b"[]", None, b'{"cpu": "high", "memory": 1, "disk": 2}')
+    assert "1 of 4 messages" in text and "2 of 4 are no JSON objects" in text
+    assert "cpu: in 2 of 2 messages, and not a number in 1 of them" in text
+    assert "disk.read: in 1 of 2 messages" in text
+    assert sample() == "sample: the topic holds no messages yet"
+
+
+def test_packed_rows_of_the_wrong_width_are_found() -> None:
+    def packed(*shape: int) -> bytes:
+        return np.ones(shape, dtype="<f4").tobytes()
+
+    text = sample(packed(2, 3), packed(2, 4), packed(5, 3), b"x", format="float32",
+                  rows_per_message=2)  # fmt: skip
+    assert "1 of 4 messages" in text and "must have 24 bytes" in text
+    assert "32 bytes: 2 rows of 4 features?" in text
+    assert "60 bytes: 5 rows of 3 features?" in text and "no whole number of rows" in text
+    text = sample(b"[1,2,3]", b"[1,2]", b"{}", format="json-array")
+    assert "1 of 3 are 2 values, not 3 values" in text and "1 of 3 are no JSON array" in text
+
+
+def test_a_sample_says_nothing_of_values() -> None:
+    text = sample(b'{"cpu": 98765.4, "memory": "secret", "other": "secret"}')
+    assert "98765" not in text and "secret" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_sample_is_for_a_terminal_only(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = MemoryBroker()
+    broker.create("in", 2)
+    for i, row in enumerate(rows(50)):
+        broker.produce("in", as_json(row), i % 2)
+    on(broker, monkeypatch)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    code = cli.main(["check-config", *MODEL, "--sample", "20"])
+    shown = capsys.readouterr()
+    assert code == (0 if terminal else 78)
+    assert ("20 of 20 messages have all features" in shown.out) == terminal
+    assert ("--sample needs a terminal" in shown.err) == (not terminal)
+
+
+# Stored states
+
+
+@contextmanager
+def learned() -> Iterator[MemoryBroker]:
+    """A model with one batch, whose service runs."""
+    broker, s = MemoryBroker(), settings()
+    broker.create("in", 1)
+    feed(broker, BATCH)
+    with running(broker, s) as service:
+        wait_for("a batch", lambda: service.metrics.batches.labels(task="0")._value.get() == 1)
+        yield broker
+
+
+def test_settings_that_differ_from_the_stored_ones_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with learned() as broker:
+        on(broker, monkeypatch)
+        assert cli.main(["check-config", *MODEL]) == 0
+        assert "fit the stored model: task 0 at batch 1" in capsys.readouterr().out
+        for change, named in (
+            (["--epsilon", "2"], "config.epsilon"),
+            (["--features", "cpu,memory,other"], "config.features"),
+            (["--input-topic", "in2"], "input topic"),
+        ):
+            if change[0] == "--input-topic":
+                broker.create("in2", 1)
+            assert cli.main(["check-config", *MODEL, *change]) == 65
+            said = capsys.readouterr()
+            assert named in said.err and "start='latest'" in said.err
+            assert "the settings are fine" not in said.out
+
+
+def test_a_standby_with_other_settings_is_refused_when_it_joins() -> None:
+    with learned() as broker:
+        log = log_of(broker, settings())
+        before = log.tail(settings().state_topic, 0)
+        refused = pytest.raises(StateRefused, match=r"config\.epsilon")
+        with refused, running(broker, settings(epsilon=2.0)) as standby:
+            wait_for("the end", lambda: standby.ready()[1] == "leaving")
+        assert log.tail(settings().state_topic, 0) == before
+        with running(broker, settings()) as standby:
+            wait_for("a standby", lambda: standby.ready() == (True, "standing by"))
+
+
+def test_a_new_model_on_records_that_were_used_is_warned_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with learned() as broker:
+        on(broker, monkeypatch)
+        other = [*MODEL[:-1], "another"]
+        assert cli.main(["check-config", *other]) == 0
+        assert "has been read by stream-dppca.m" in capsys.readouterr().err
+        assert cli.main(["check-config", *other, "--start", "latest"]) == 0
+        assert "has been read" not in capsys.readouterr().err
+        set_up_logs(sys.stdout)
+        with running(broker, settings(model="another")) as service:
+            wait_for("it to work", lambda: service.ready()[1].startswith("working"))
+        events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        said = [e for e in events if e["event"] == "records_used_before"]
+        assert len(said) == 1 and said[0]["groups"] == ["stream-dppca.m"]
+        assert "start=latest" in said[0]["advice"]
+
+
+def test_settings_that_are_seldom_meant(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["check-config", "--offline", *MODEL]) == 0
+    assert "warning" not in capsys.readouterr().err
+    loose = ["--epsilon", "50", "--delta", "0.1"]
+    assert cli.main(["check-config", "--offline", *MODEL, *loose]) == 0
+    said = capsys.readouterr().err
+    assert "epsilon = 50 promises next to nothing" in said and "delta = 0.1 is above" in said
+    broker = MemoryBroker()
+    broker.create("in", 3)
+    on(broker, monkeypatch)
+    assert cli.main(["check-config", *MODEL, "--shards", "5"]) == 0
+    assert "shards = 5, but 'in' has 3 partitions" in capsys.readouterr().err
+
+
+def test_scales_by_name_are_those_of_the_features(capsys: pytest.CaptureFixture[str]) -> None:
+    def check(scales: str) -> tuple[int, str]:
+        arguments = [*MODEL, "--center", "mean", "--batch-size", "3000", "--delta", "1e-6",
+                     "--scales", scales]  # fmt: skip
+        return cli.main(["check-config", "--offline", *arguments]), capsys.readouterr().err
+
+    assert check('{"cpu": 10, "memory": 5, "disk.read": 1e6}') == (0, "")
+    code, said = check('{"cpu": 10, "memroy": 5}')
+    assert code == 78 and said == (
+        "`scales` must have a number for every feature; missing: memory (did you mean memroy?), "
+        "disk.read\n"
+    )
+    code, said = check('{"cpu": 10, "memory": 5, "disk.read": 1e6, "other": 1}')
+    assert code == 78 and said == "`scales` must name features only. Found other.\n"
+    assert cli.main(["check-config", "--offline", *MODEL, "--features", "a,b,a"]) == 78
+    assert "none of them twice. Found twice: a" in capsys.readouterr().err
+
+
+# Batches without a result
+
+
+@pytest.mark.parametrize("learns", [{}, {"center": "mean", "scales": "learn", "epsilon": 20.0}])
+def test_batches_that_learned_nothing_are_seen(learns: dict[str, Any]) -> None:
+    """A typo in a feature makes every record a null. Noise may look like something; with this seed
+    it does not in the last batch."""
+    names = ("cpu", "memroy", "disk.read")
+    broker, s = MemoryBroker(), settings(features=names, seed=2, **learns)
+    broker.create("in", 1)
+    feed(broker, 4 * BATCH)
+    with running(broker, s) as service:
+        wait_for("batches", lambda: service.metrics.batches.labels(task="0")._value.get() == 4)
+        count = service.metrics.registry.get_sample_value(
+            "dppca_batches_without_result_total", {"task": "0"}
+        )
+        assert count and count >= 1
+        ready, words = service.ready()
+        assert ready and words.startswith("working; nothing was learned from the last ")
+        assert words.endswith("check the feature names")
+        assert service.facts()["note"] in words
+
+
+def test_brokers_that_do_not_answer_are_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SILENT_SECONDS", 0.5)
+    broker = MemoryBroker()
+    broker.create("in", 1)
+    thaw = threading.Event()
+    with running(broker, settings()) as service:
+        wait_for("a task", lambda: service.ready() == (True, "working"))
+        offsets = service._tasks[0].planner._offsets
+        ends, bounds = offsets.ends, offsets.bounds
+        monkeypatch.setattr(offsets, "ends", lambda of: thaw.wait() and ends(of))
+        monkeypatch.setattr(offsets, "bounds", lambda of: thaw.wait() and bounds(of))
+        try:
+            wait_for("a word about it", lambda: "have not answered for" in service.ready()[1])
+        finally:
+            thaw.set()
+        wait_for("them again", lambda: service.ready() == (True, "working"))
+
+
+def test_words_about_batches_that_learned_nothing() -> None:
+    from consumers.model.describe import status_in_words
+
+    learned = fleet(3)[-1]
+    for status, reason in (("nothing_learned", "why"), ("skipped", "why")):
+        release = learned.model_copy(update={"status": status, "reason": reason})
+        assert status_in_words(release).endswith("why; check the feature names")
+
+
+@pytest.mark.parametrize("known", [{"center": "none", "scales": None}, {}])
+def test_python_warns_once_that_nothing_is_learned(known: dict[str, Any]) -> None:
+    model = DPPCA(features=("a", "b"), epsilon=8.0, delta=1e-3, batch_size=2000, seed=1, **known)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(6 * 2000):
+            model.learn_one({"c": 1.0})
+    about = [w for w in said if issubclass(w.category, NothingLearnedWarning)]
+    assert len(about) == 1 and "check the feature names" in str(about[0].message)
+
+
+# Logs
+
+
+def test_logs_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs(sys.stdout, "text", model="m")
+    from consumers.events import log_event
+
+    log_event("released", task=0, batch=3, status="learned", reason=None, drift=False)
+    log_event("task_dropped", level="warning", task=0, error="Fenced")
+    plain, warned = capsys.readouterr().out.splitlines()
+    assert plain.endswith("Z released: task=0 batch=3 status=learned")
+    assert warned.endswith("WARNING task dropped: task=0 error=Fenced")
+    set_up_logs(sys.stdout, "auto")  # not a terminal
+    log_event("x")
+    assert json.loads(capsys.readouterr().out)["event"] == "x"
+
+
+def test_what_the_client_repeats_is_summarised(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs(sys.stdout)
+    client = logging.getLogger("kafka.net.manager")
+
+    def say(text: str, at: float) -> None:
+        record = client.makeRecord(client.name, logging.WARNING, "", 0, text, (), None)
+        record.created = at
+        client.handle(record)
+
+    for i in range(100):
+        say(f"Connection failed: KafkaConnectionError: {i} ECONNREFUSED", 1000.0 + i / 10)
+        say(f"something else {i}", 1000.0 + i / 10)
+        say(f"Bootstrap bootstrap-0 not ready; waiting 0.{i} secs", 1000.0 + i / 10)
+    say("Connection failed: KafkaConnectionError: 111 ECONNREFUSED", 1040.0)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == [
+        "waiting_for_brokers", "client", "waiting_for_brokers",
+    ]  # fmt: skip
+    assert lines[0]["reason"] == "0 ECONNREFUSED" and "repeated" not in lines[0]
+    assert lines[2]["repeated"] == 199
+    assert {line["level"] for line in lines} == {"warning"}

@@ -1,0 +1,298 @@
+"""The page without a browser: what is kept of releases, who may read it, and what is sent."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consumers.kafka.memory import MemoryBroker
+from consumers.model.releases import (
+    PublishedRelease,
+    Round,
+    key_of,
+    make_release,
+    release_message,
+)
+from consumers.model.uncertainty import angle, loading_noise
+from consumers.protocols import Message
+from consumers.service.http import HttpServer
+from consumers.service.loop import Service
+from consumers.service.metrics import Metrics
+from consumers.web import page as pages
+from consumers.web import tracker as trackers
+from consumers.web.follow import Follower
+from consumers.web.page import Page
+from consumers.web.server import WebServer
+from consumers.web.tracker import Tracker
+from stream_dppca import DPPCA
+
+from ..processes import wait_for
+from .helpers import OUTPUT, cluster, memory_log
+from .test_releases import Fleet, released
+from .test_service import Page as Status
+from .test_service import log_of, settings
+
+NOON = datetime.datetime(2030, 1, 1, 12, tzinfo=datetime.UTC)
+TOKEN = "sixteen or more letters"  # noqa: S105
+
+
+def message(release: PublishedRelease, minute: int = 0) -> Message:
+    return release_message(release, NOON + datetime.timedelta(minutes=minute))
+
+
+def test_a_tracker_keeps_what_a_page_shows() -> None:
+    fleet, tracker = Fleet(0, [50, 1e9, 20, 7], [10, 1e8, 3, 1]), Tracker("m")
+    assert tracker.empty
+    made = [fleet.learn(1) for _ in range(6)]
+    assert all(tracker.add(message(release, i)) for i, release in enumerate(made))
+    assert not tracker.add(message(made[-1], 5)), "published again"
+    assert not tracker.add(message(made[2], 2)), "an old one again"
+    assert not tracker.add(Message(b"", b"{}"))
+    assert not tracker.add(message(made[-1].model_copy(update={"features": ("x",), "batch": 9})))
+    other = made[-1].model_copy(update={"model": "another", "batch": 9})
+    assert not tracker.add(message(other))
+    count, found = tracker.history()
+    assert count == 6 and [p.batch for p in found.points] == [1, 2, 3, 4, 5, 6]
+    last, current = found.points[-1], found.current
+    assert current is not None and current.features == fleet.NAMES
+    weights = np.array(made[-1].array(made[-1].components[0].loadings))
+    cells = np.frombuffer(base64.b64decode(last.cells[0]), np.int8) / 127 * last.peaks[0]
+    np.testing.assert_allclose(cells, weights, atol=last.peaks[0] / 250)
+    np.testing.assert_allclose(current.components[0].loadings, weights, rtol=1e-4)
+    before = np.array(made[-2].array(made[-2].components[0].loadings))
+    assert last.moved == pytest.approx(angle(weights, before))
+    assert last.time is not None and last.time == int(NOON.timestamp()) + 300
+    assert tracker.history(after=count)[1].points == []
+    # A lower number, made later: another model of the same name.
+    assert tracker.add(message(made[0], 60))
+    count, anew = tracker.history()
+    assert anew.life == found.life + 1 and [p.batch for p in anew.points] == [1]
+
+
+def test_a_tracker_of_a_large_model_keeps_fewer_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "MOST_CELLS", 300)
+    tracker, release = Tracker("m"), released()
+    for batch in range(1, 121):
+        assert tracker.add(message(release.model_copy(update={"batch": batch}), batch))
+    assert [p.batch for p in tracker.history()[1].points] == list(range(21, 121))
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_the_noise_in_loadings_is_about_what_is_said(k: int) -> None:
+    """The same records with other noise, again and again: loadings vary as the estimate says."""
+    rng = np.random.default_rng(3)
+    d, size = 6, 2000
+    causes = rng.standard_normal((size * 5, 2)) * [1.5, 0.9]
+    X = causes @ rng.standard_normal((2, d)) + rng.standard_normal((size * 5, d))
+    seen, said = [], []
+    for seed in range(40):
+        model = DPPCA(features=[*"abcdef"], epsilon=2.0, delta=1e-5, batch_size=size,
+                      n_components=k, seed=seed)  # fmt: skip
+        model.learn_array(X)
+        assert model.last_release is not None
+        release = make_release(
+            model.last_release, model="m", task=0, shards=1, features=[*"abcdef"]
+        )
+        noise = loading_noise(release)
+        assert noise is not None and noise.shape == (k, d)
+        w = np.array(release.array(release.components[0].loadings))
+        seen.append(w * np.sign(w @ seen[0]) if seen else w)
+        said.append(noise[0])
+    ratio = np.std(seen, axis=0) / np.mean(said, axis=0)
+    assert 0.5 < np.sqrt(np.mean(ratio**2)) < 2.0, ratio
+
+
+def test_with_privacy_per_subject_nothing_counts_records() -> None:
+    """Neither lag nor messages nor records: they are secret in this mode."""
+    on = MemoryBroker()
+    on.create("in", 1)
+    s = settings(subject="device", round="1h")
+    facts = Service(s, log_of(on, s), watched=False).facts()
+    assert facts.keys() == {"state", "note"}
+    s = settings()
+    assert Service(s, log_of(on, s), watched=False).facts().keys() > {"lag", "needed"}
+    release = released()
+    promise = release.privacy.model_copy(
+        update={"unit": "subject", "scope": "any 1h", "epsilon_over": {"7 days": 3.21}}
+    )
+    hour = Round(start="2030-01-01T11:00:00+00:00", end="2030-01-01T12:00:00+00:00")
+    tracker = Tracker("m")
+    of_round = release.model_copy(
+        update={"privacy": promise, "round": hour, "subjects": 41.7, "n_seen": 98765}
+    )
+    assert tracker.add(message(of_round))
+    current = tracker.history()[1].current
+    assert current is not None and "about 42 subjects" in current.extent
+    assert "98765" not in current.extent
+    assert "one subject sends in any 1h" in current.promise and "7 days 3.21" in current.promise
+    assert "record" not in current.promise
+
+
+def test_a_merged_release_is_as_old_as_its_shards() -> None:
+    tracker = Tracker("m")
+    tracker.add(message(released(task=0), 3))
+    merged = released(batch=2).model_copy(update={"task": "merged"})
+    plain = message(merged)
+    undated = tuple(pair for pair in plain.headers if pair[0] != "ce_time")
+    assert tracker.add(Message(plain.key, plain.value, undated))
+    current = tracker.history()[1].current
+    assert current is not None and current.task == "merged"
+    assert current.time == int(NOON.timestamp()) + 180
+
+
+# The server
+
+
+@contextmanager
+def served(token: str | None = None) -> Iterator[tuple[WebServer, Any]]:
+    log = memory_log(cluster())
+    tracker = Tracker("m")
+    page = Page(Follower(log, OUTPUT, tracker), tracker, lambda: {"state": "working"})
+    server = HttpServer("127.0.0.1", 0, Status(), Metrics(), page, token)
+    try:
+        yield server, log
+    finally:
+        server.close()
+
+
+def get(server: WebServer, path: str, **headers: str) -> tuple[int, bytes, Any]:
+    request = urllib.request.Request(f"http://127.0.0.1:{server.port}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request) as answer:  # noqa: S310
+            return answer.status, answer.read(), answer.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(), error.headers
+
+
+class Events:
+    """A reader of the stream of events."""
+
+    def __init__(self, server: WebServer, path: str = "/events") -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=240)
+        self._connection.request("GET", path)
+        self.answer = self._connection.getresponse()
+
+    def next(self, wanted: str) -> Any:
+        name = ""
+        while True:
+            line = self.answer.readline().decode().rstrip("\n")
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: ") and name == wanted:
+                return json.loads(line.removeprefix("data: "))
+
+    def close(self) -> None:
+        self.answer.close()
+        self._connection.close()
+
+
+def test_the_stream_of_events() -> None:
+    with served() as (server, log), closing(Events(server)) as events:
+        assert events.next("facts")["state"] == "working"
+        assert events.next("history")["current"] is None
+        log.publish([message(released(batch=1))])
+        history = events.next("history")
+        assert history["current"]["batch"] == 1 and len(history["points"]) == 1
+        log.publish([message(released(batch=2), 1), message(released(batch=3), 2)])
+        points: list[int] = []
+        while points != [2, 3]:
+            points += [p["batch"] for p in events.next("release")["points"]]
+        # Another shard, and what the merged one says from then on.
+        log.publish([message(released(task=1, batch=1))])
+        assert events.next("history")["tasks"] == ["0", "1"]
+        merged = released(batch=4).model_copy(update={"task": "merged"})
+        log.publish([message(merged)])
+        history = events.next("history")
+        assert history["current"]["task"] == "merged" and history["tasks"][0] == "merged"
+        with closing(Events(server, "/events?task=1")) as others:
+            assert others.next("history")["current"]["task"] == "1"
+
+
+def test_what_is_far_back_on_a_shared_topic_is_found() -> None:
+    with served() as (server, log):
+        log.publish([message(released())])
+        noise = Message(key_of("another", 0), b"{}")
+        log.publish([noise] * 1500)
+        with closing(Events(server)) as events:
+            while (found := events.next("history"))["current"] is None:
+                pass
+        assert found["current"]["batch"] == 1
+
+
+def test_there_are_only_so_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "MOST_READERS", 1)
+    with served() as (server, _):
+        with closing(Events(server)) as events:
+            events.next("history")
+            assert get(server, "/events")[0] == 503
+
+        # A place is free again once the server notices that nobody reads.
+        def free() -> bool:
+            with closing(Events(server)) as again:
+                return again.answer.status == 200
+
+        wait_for("a free place", free)
+
+
+def test_pages_are_strict_about_what_a_browser_may_do() -> None:
+    with served() as (server, _):
+        for path in pages.FILES:
+            code, body, headers = get(server, path)
+            assert code == 200 and body, path
+            policy = headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy and "unsafe" not in policy
+            assert headers["X-Content-Type-Options"] == "nosniff"
+        html = get(server, "/")[1].decode()
+        assert "http://" not in html and "https://" not in html and "style=" not in html
+        assert get(server, "/../server.py")[0] == get(server, "/static/page.js")[0] == 404
+        assert get(server, "/component")[1] == b"{}"
+
+
+def test_a_token_is_asked_for() -> None:
+    with served(TOKEN) as (server, _):
+        assert get(server, "/livez")[0] == get(server, "/readyz")[0] == 200  # probes have none
+        for path in ("/component", "/metrics", "/events", "/nothing"):
+            code, body, headers = get(server, path)
+            assert (code, body) == (401, b"a token is needed\n")
+            assert headers["WWW-Authenticate"] == "Bearer"
+        code, body, _ = get(server, "/")
+        assert code == 401 and b"<form" in body
+        for wrong in ("Bearer ", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN):
+            assert get(server, "/component", Authorization=wrong)[0] == 401
+        assert get(server, "/component", Authorization=f"Bearer {TOKEN}")[0] == 200
+        for cookie in (f"stream-dppca-{server.port}={TOKEN}", "x", ";=\x01", "stream-dppca=1"):
+            assert get(server, "/component", Cookie=cookie)[0] == 401
+
+
+def test_the_form_gives_a_cookie_that_does_not_hold_the_token() -> None:
+    with served(TOKEN) as (server, _):
+
+        def post(path: str, body: str, **headers: str) -> tuple[int, Any]:
+            with closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
+                connection.request("POST", path, body, headers)
+                answer = connection.getresponse()
+                answer.read()
+                return answer.status, answer.headers
+
+        assert post("/login", "token=wrong")[0] == 401
+        assert post("/login", "")[0] == 401
+        assert post("/login", "x" * 5000)[0] == 400
+        assert post("/login", "", **{"Content-Length": "-1"})[0] == 400
+        assert post("/elsewhere", f"token={TOKEN}")[0] == 404
+        code, headers = post("/login", "token=" + TOKEN.replace(" ", "+"))
+        assert code == 303 and headers["Location"] == "/"
+        cookie = headers["Set-Cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        assert TOKEN not in cookie and TOKEN.replace(" ", "+") not in cookie
+        assert get(server, "/component", Cookie=cookie.split(";")[0])[0] == 200

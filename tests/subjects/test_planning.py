@@ -1,0 +1,84 @@
+"""`plan` for subjects: within a factor of two of what is simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_dppca import BatchSizeError, ParameterError, SubjectPlan, plan
+from stream_dppca.subjects.planning import GOOD
+from tests.conftest import sine
+from tests.subjects.fleets import fleet, model
+
+KNOWN: dict[str, Any] = {"center": "none", "scales": None}
+
+
+@pytest.mark.parametrize(
+    ("d", "subjects", "presence", "epsilon", "period", "rounds"),
+    [
+        (10, 600, 1.0, 1.0, 1, 1),
+        (10, 600, 1.0, 1.0, 1, 8),
+        (20, 3000, 0.5, 2.0, 4, 1),
+        (20, 3000, 0.5, 2.0, 4, 4),
+        (100, 3000, 1.0, 4.0, 1, 1),
+        (100, 3000, 1.0, 4.0, 1, 4),
+    ],
+)
+def test_the_prediction_is_near_the_simulation(
+    d: int, subjects: int, presence: float, epsilon: float, period: int, rounds: int
+) -> None:
+    public: dict[str, Any] = {"epsilon": epsilon, "delta": 1e-6, "period": period, **KNOWN}
+    expected = plan(d=d, subjects=subjects, presence=presence, horizon=rounds, **public)
+    assert expected.expected_error[-1][0] == rounds
+    sines = []
+    for seed in range(7):
+        rng = np.random.default_rng([seed, d])
+        est = model(d, subjects, seed=seed, **public)
+        v = np.zeros(d)
+        for r in range(rounds):
+            X, ids, drawn = fleet(rng, int(subjects * presence), d, mean=1.2)
+            if r == 0:
+                v = drawn
+            else:  # the same direction in every round
+                X += np.outer(X @ drawn, v - drawn)
+            est.learn_array(X, subjects=ids)
+            est.close_round()
+        sines.append(sine(est.components[0], v))
+    assert 0.5 < np.median(sines) / expected.expected_error[-1][1] < 2
+
+
+def test_how_many_devices_are_needed() -> None:
+    found = plan(d=50, epsilon=1.0, delta=1e-6, subjects=1e5, **KNOWN)
+    assert isinstance(found, SubjectPlan)
+    (first, needed), *later = found.subjects_needed
+    assert first == 1 and needed is not None and 1700 < needed < 3500
+    again = plan(d=50, epsilon=1.0, delta=1e-6, subjects=needed, **KNOWN)
+    assert again.expected_error[0][1] <= GOOD
+    assert all(number is not None and number < needed for _, number in later)
+    year = plan(
+        d=50, epsilon=1.0, delta=1e-6, subjects=1e5, presence=0.9, period=24, horizon=365, **KNOWN
+    )
+    assert year.expected_error[-1][0] == 365 and year.epsilon_over[0] == (1, 1.0)
+    assert year.epsilon_over[-1][0] == pytest.approx(365 / 24)
+    assert "subjects needed for a sine of 0.1" in str(year)
+
+
+def test_learned_scales_take_a_warm_up() -> None:
+    found = plan(d=10, epsilon=1.0, delta=1e-6, subjects=2000)
+    assert found.warm_up_rounds == 1
+    assert found.expected_error[0][0] == 2 and "warm-up: 1 round(s)" in str(found)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    public: dict[str, Any] = {"d": 10, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(BatchSizeError):
+        plan(subjects=100, **public, **KNOWN)
+    for wrong in ({"presence": 0.0}, {"presence": 2.0}, {"period": 0}, {"rows": 0.5}):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
+            plan(subjects=1000, **public, **wrong)  # type: ignore[call-overload]
+    with pytest.raises(ParameterError, match="center"):
+        plan(subjects=1000, center="pairs", **public)
+    with pytest.raises(ParameterError, match="center"):
+        plan(center="own", **public)

@@ -128,3 +128,17 @@ def test_a_cell_that_python_cannot_hold_changes_no_other() -> None:
                                      [pa.array([1.5, 2.5]), times])  # fmt: skip
     found = column(pa.table({"a": mixed}), "a")
     assert np.array_equal(found, [1.5, np.nan, 2.5], equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["pandas", "polars", "pyarrow"])
+def test_subjects_in_frames(kind: Any) -> None:
+    """The ids of a column are those of the dicts, in any kind of frame."""
+    columns = {**stream(300), "device": [f"d{i % 100}" for i in range(300)]}
+    settings = {"unit": "subject", "subject": "device", "period": 1, "batch_size": 200}
+    by_frame, by_dict = model(**settings), model(**settings)
+    by_frame.learn_many(kind(columns))
+    for row in pd.DataFrame(columns).to_dict("records"):
+        by_dict.learn_one(row)
+    for pca in (by_frame, by_dict):
+        pca.close_round()
+    assert by_frame.state() == by_dict.state()

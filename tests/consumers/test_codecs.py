@@ -210,7 +210,7 @@ def test_the_subject_is_a_member(subject: str) -> None:
     assert rows.shape == (6, 3) and rows[5].tolist() == [1.0, 2.5, -3.0]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["json", "json-array", "float32", "float64"])
 def test_the_subject_is_the_key(format: str) -> None:
     good = {"json": GOOD, "json-array": b"[1,2,3]", "float32": struct.pack("<9f", *range(9)),
             "float64": struct.pack("<9d", *range(9))}[format]  # fmt: skip

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, ConfigurationError, Unavailable
 from consumers.kafka.registry import RegistryClient
-from consumers.model.codecs import make_codec
+from consumers.model.codecs import make_codec, make_subject_codec
 from consumers.protocols import RegisteredSchema
 
 from ..registry import Registry, registry
@@ -521,7 +521,7 @@ def test_what_is_missing_is_named() -> None:
 import sys
 sys.modules[sys.argv[2]] = None
 from consumers.errors import ConfigurationError
-from consumers.model.codecs import make_codec
+from consumers.model.codecs import make_codec, make_subject_codec
 try:
     make_codec(sys.argv[1], ("a",), 9, registry=object())
 except ConfigurationError as error:
@@ -531,3 +531,13 @@ except ConfigurationError as error:
         shown = subprocess.run([sys.executable, "-c", code, format, module], check=True,
                                capture_output=True, text=True).stdout  # fmt: skip
         assert shown == f"format {format} needs {module}: pip install '.[{format}]'\n"
+
+
+def test_the_subject_is_the_key() -> None:
+    source = Schemas({1: RegisteredSchema("avro", json.dumps(TELEMETRY))})
+    codec = make_subject_codec("avro", FEATURES, LIMIT, registry=source, subject="@key", records=1)
+    rows, subjects = codec.decode([framed(1, GOOD), framed(2, GOOD)], [b"k", None])
+    assert all(map(same, rows[0], ROW)) and np.isnan(rows[1]).all()
+    assert subjects == [b"k", None]
+    with pytest.raises(ConfigurationError, match="`subject` must be @key with format avro"):
+        make_subject_codec("avro", FEATURES, LIMIT, registry=source, subject="device", records=1)

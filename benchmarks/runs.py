@@ -98,6 +98,7 @@ def planned(cell: Cell) -> float | None:
         delta=cell.delta,
         batch_size=cell.batch_size,
         center=cell.center,
+        scales=None if cell.center != "mean" else "learn",
         trace_ratio=float(values.sum() / values[0]),
         gap=float((values[0] - values[1]) / values[0]),
         range_ratio=cell.problem.range_ratio,

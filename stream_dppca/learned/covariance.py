@@ -7,7 +7,7 @@ covariance, and nulls and clip weights divide out.
 
 Every batch has the same weight, but for the newest few, of which a part is held back (`HELD`): the
 noise of a release cancels with those that follow it. These are about the weights of least squares,
-and save 12 % of the noise after 16 batches; to count early batches for more than the rest, as least
+and save 9 % of the noise after 16 batches; to count early batches for more than the rest, as least
 squares would do as well, turns the component of a stream whose batches differ.
 """
 

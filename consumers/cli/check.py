@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigurationError, Unavailable
+from ..kafka.configure import open_registry
 from ..model.sample import describe_sample
 from ..protocols import Cluster
 from ..service.stored import check_stored, other_models, reads_old_records
@@ -77,6 +78,7 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> None:
     lines = describe_sample(
         values, settings.features, settings.format, nested=settings.nested,
         rows_per_message=settings.rows_per_message, max_bytes=settings.max_message_bytes,
+        registry=open_registry(settings),
     )  # fmt: skip
     sys.stdout.write("\n".join(["", *lines, "(about single records: do not pass this on)", "", ""]))
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..formats import Format
+from ..protocols import SchemaSource
 from .codecs import make_codec
 
 __all__ = ["describe_sample"]
@@ -33,11 +34,12 @@ def describe_sample(
     nested: bool = True,
     rows_per_message: int = 1,
     max_bytes: int = 1 << 20,
+    registry: SchemaSource | None = None,
 ) -> list[str]:
     """Return lines that say how many messages can be learned from, and what is missing."""
     if not values:
         return ["sample: the topic holds no messages yet"]
-    codec = make_codec(format, features, max_bytes, nested, rows_per_message)
+    codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
     rows = codec.decode(values).reshape(len(values), -1, len(features))
     good = np.isfinite(rows).all(axis=(1, 2))
     if format in _ITEM_BYTES:  # of a longer message the rows beyond the number are ignored

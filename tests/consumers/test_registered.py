@@ -521,7 +521,7 @@ def test_what_is_missing_is_named() -> None:
 import sys
 sys.modules[sys.argv[2]] = None
 from consumers.errors import ConfigurationError
-from consumers.model.codecs import make_codec, make_subject_codec
+from consumers.model.codecs import make_codec
 try:
     make_codec(sys.argv[1], ("a",), 9, registry=object())
 except ConfigurationError as error:

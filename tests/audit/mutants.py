@@ -347,8 +347,8 @@ MUTANTS = (
     Mutant(
         "gradients start from the exact components",
         "adaptive.scout:ScoutMethod._decide",
-        "scout.W if len(shown) else start",
-        "np.linalg.eigh(unpack(scout.correlated._sums[-1]))[1][:, : -k - 1 : -1]",
+        "GradientMethod(W=scout.W",
+        "GradientMethod(W=np.linalg.eigh(unpack(scout.correlated._sums[-1]))[1][:, : -k - 1 : -1]",
         "script",
         SCOUT,
     ),
@@ -364,8 +364,8 @@ MUTANTS = (
     Mutant(
         "the new form uses the scouting batch again",
         "adaptive.scout:ScoutMethod.step",
-        "self._decide(self.form, start)",
-        "self._decide(self.form, start); self.form.step(rows, t, noise)",
+        "self._decide(self.form)",
+        "self._decide(self.form); self.form.step(rows, t, noise)",
         "canary",
         SCOUT,
         50,

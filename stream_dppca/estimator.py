@@ -40,7 +40,7 @@ Centering = Literal["mean", "none", "pairs"]
 Missing = Literal["null", "center"]
 
 #: Bounds on rounding are worked out for batches up to this size.
-LARGEST_BATCH = 2**22
+LARGEST_BATCH = 2**26
 
 
 class DPPCA(base.MiniBatchTransformer):
@@ -218,6 +218,34 @@ class DPPCA(base.MiniBatchTransformer):
             raise ParameterError("X", rule, rows.shape)
         for batch in self._slots.put_rows(rows):
             self._run(batch)
+
+    def learn_rows(self, rows: Rows) -> None:
+        """Take one whole batch that may lie elsewhere, and is seen only through sums over it.
+
+        Not with `method="paper"`, whose statistics are not sums. If a question to the rows fails,
+        the batch counts as interrupted: restore the last state.
+
+        Parameters
+        ----------
+        rows
+            As many units as a batch has, made of records by the rule `reading`; see
+            `stream_dppca.engine.EngineRows`.
+        """
+        units = self.batch_size // self.reading.records_per_unit
+        if len(rows) != units:
+            raise ParameterError("rows", f"must have {units} places", len(rows))
+        if self._slots.fill:
+            rule = f"must not come while {self._slots.fill} records wait for a full batch"
+            raise ParameterError("rows", rule, type(rows).__name__)
+        if self.method == "paper":
+            rule = 'must be "adaptive" to learn from rows that lie elsewhere'
+            raise ParameterError("method", rule, self.method)
+        self._run(rows)
+
+    @property
+    def reading(self) -> Reading:
+        """The public rule by which records become units."""
+        return self._slots.reading
 
     def _run(self, rows: Rows) -> None:
         """A full batch: learn from it, then show the result."""

@@ -27,8 +27,9 @@ What an implementation of `Rows` must guarantee:
   digit. Matrix products may round a row by its position in a block and by the shape and alignment
   of the block, so these are public too; where they cannot be, use arithmetic row by row (`einsum`,
   `vecdot`).
-- **Partial sums are as secret as records.** They are added in whatever order; the sensitivities
-  include the rounding of any order.
+- **Partial sums are as secret as records.** They are added in whatever order, with few roundings:
+  blocks have at most `sums.LARGEST_BLOCK` units, and their sums are added in pairs. The
+  sensitivities include the rounding of any such sum.
 - **The same work** with and without nulls, as far as it can be measured.
 """
 
@@ -56,6 +57,7 @@ class Block:
     null: BoolArray
     scratch: FloatArray  #: of the shape of X, to be overwritten
     free: bool = False  #: there is no null among the units
+    placed: bool = True  #: where a unit stands in the block is public
 
     def clean(self) -> FloatArray:
         """The rows, with zeros for nulls: a copy in the scratch memory, unless the block is free.
@@ -67,6 +69,12 @@ class Block:
         self.scratch[:] = self.X
         self.scratch[self.null] = 0.0
         return self.scratch
+
+    def along(self, W: FloatArray) -> FloatArray:
+        """The products x_i^T W; row by row where a place might round them by a secret."""
+        if self.placed:
+            return np.asarray(self.X @ W)
+        return np.asarray(np.vecdot(self.X[:, np.newaxis], np.ascontiguousarray(W.T)))
 
     def weighed(self, weights: FloatArray) -> FloatArray:
         """The rows times one weight each, with zeros for nulls, in the scratch memory."""

@@ -16,6 +16,7 @@ import numpy as np
 from ..adaptive.queries import pack
 from ..arrays import ROUNDOFF, BoolArray, FloatArray, IntArray
 from ..statistics import Block
+from ..sums import roundings
 
 __all__ = [
     "OCTAVES",
@@ -141,7 +142,7 @@ class MomentsInBall:
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: every term lies in a ball of radius R around 0, so the sum moves by at most 2 R,
-        plus the rounding of the sum (see `adaptive.queries`) on both neighbours. The clip factor
+        plus the rounding of the sum (see `sums`) on both neighbours. The clip factor
         comes from an over-estimate of the length.
     """
 
@@ -159,7 +160,7 @@ class MomentsInBall:
         return np.asarray(np.einsum("i,ij->j", factor, terms))
 
     def sensitivity(self, units: int) -> float:
-        rounding = 2 * units * (units + 8) * ROUNDOFF * self.radius
+        rounding = 2 * units * roundings(units) * ROUNDOFF * self.radius
         return 2 * self.radius + 2 * rounding
 
 
@@ -193,7 +194,7 @@ class AugmentedMoments:
         return pack(total) / units
 
     def sensitivity(self, units: int) -> float:
-        rounding = 2 * units * (units + 8) * ROUNDOFF * self.radius
+        rounding = 2 * units * roundings(units) * ROUNDOFF * self.radius
         return (math.sqrt(2) * self.radius + 2 * rounding) / units
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
+from stream_dppca import DPPCA
 from stream_dppca.adaptive.queries import Gradients, SecondMoments
 from stream_dppca.arrays import ROUNDOFF, FloatArray
 from stream_dppca.batch import block_size
@@ -74,3 +76,19 @@ def test_rounding_costs_next_to_nothing_up_to_the_largest_batch() -> None:
             ),
         ):
             assert exact < sensitivity < exact * 1.001
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_the_largest_batches_have_the_noise_of_smaller_ones(learned: bool) -> None:
+    """Otherwise a query would leave the grid of exact noise, and be cut off without a word."""
+    how: dict[str, Any] = {} if learned else {"center": "none", "scales": None}
+    methods = {
+        units: DPPCA(
+            features=("a", "b"), epsilon=1.0, delta=1e-6, batch_size=units, seed=1, **how
+        )._method
+        for units in (2**21, 2**22, 2**26)
+    }
+    mu = {units: method.mu for units, method in methods.items()}  # type: ignore[attr-defined]
+    assert mu[2**21] == mu[2**22] == 16 * mu[2**26]
+    # A query of n sensitivities, over the sd of its noise, with room for running sums.
+    assert all(units * mu[units] <= 2**20 for units in mu)

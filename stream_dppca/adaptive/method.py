@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import FloatArray
-from ..calibration import gaussian_mu
+from ..calibration import batch_mu, gaussian_mu
 from ..errors import BatchSizeError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
@@ -85,7 +85,7 @@ class AdaptiveMethod(ABC):
         self.W = W
         self.rows = rows
         self.quantile = quantile
-        self.mu = gaussian_mu(epsilon, delta)
+        self.mu = batch_mu(epsilon, delta, rows)
         share = range_share(rows, self.mu)
         self.mu_range = self.mu * math.sqrt(share)
         self.mu_mean = self.mu * math.sqrt(1 - share)

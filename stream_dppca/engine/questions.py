@@ -17,7 +17,7 @@ from ..adaptive.radius import FIRST, LAST, radius
 from ..arrays import FloatArray, IntArray, aligned
 from ..batch import Batch, Reading
 from ..statistics import Block, Form, Statistic
-from ..sums import pairwise_sum
+from ..sums import pairwise
 from .groups import Group
 from .kernels import fingerprint
 from .protocol import EngineError, Source
@@ -140,13 +140,11 @@ def _aligned(rows: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
 
 def merged(partials: Iterable[Partial]) -> Partial:
     """The answer of all groups together, added in pairs; the memory of the sums is overwritten."""
-    parts = list(partials)
-    if not parts:
-        raise ValueError("`partials` must hold at least one")
-    sums = tuple(pairwise_sum(same) for same in zip(*(part.sums for part in parts), strict=True))
+    return pairwise(partials, _added)
+
+
+def _added(one: Partial, other: Partial) -> Partial:
+    sums = tuple(np.add(a, b, out=a) for a, b in zip(one.sums, other.sums, strict=True))
     return Partial(
-        sums,
-        np.sum([part.counts for part in parts], axis=0, dtype=np.int64),
-        sum(part.slots for part in parts),
-        frozenset().union(*(part.kernels for part in parts)),
+        sums, one.counts + other.counts, one.slots + other.slots, one.kernels | other.kernels
     )

@@ -34,7 +34,7 @@ import numpy as np
 from ..adaptive.correlated import CorrelatedRelease, Released
 from ..adaptive.queries import unpack
 from ..arrays import BoolArray, FloatArray, IntArray
-from ..calibration import gaussian_mu
+from ..calibration import batch_mu
 from ..errors import BatchSizeError, ParameterError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
@@ -139,7 +139,7 @@ class LearnedMethod:
         self.known_center = known_center
         self.scales = scales
         self.memory = memory
-        self.mu = gaussian_mu(epsilon, delta)
+        self.mu = batch_mu(epsilon, delta, units)
         self.mu_look = self.mu * math.sqrt(LOOK)
         self.warm_up = WarmUp(
             d=d,

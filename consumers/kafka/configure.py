@@ -10,7 +10,7 @@ from ..settings import ClusterSettings, ConnectionSettings
 from ..settings.connection import reveal
 from .config import KafkaConfig
 
-__all__ = ["kafka_config"]
+__all__ = ["kafka_config", "librdkafka_connection"]
 
 _FETCH: Final = (
     "max_poll_records",
@@ -62,6 +62,11 @@ def _kafka_python(settings: ConnectionSettings, client_id: str) -> dict[str, Any
             "sasl_plain_password": reveal(settings.sasl_password),
         }
     return found
+
+
+def librdkafka_connection(settings: ClusterSettings) -> dict[str, Any]:
+    """Return the connection for tasks that read with librdkafka."""
+    return _librdkafka(settings, f"stream-dppca-{settings.model}")
 
 
 def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
@@ -25,6 +26,9 @@ from .metrics import Metrics
 from .task import Task, TaskConfig
 from .topics import ensure_topics
 from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from .spread import Spread
 
 __all__ = ["Service", "task_config"]
 
@@ -66,12 +70,12 @@ class Service:
 
     def __init__(
         self, settings: Settings, cluster: Cluster, *, stop: threading.Event | None = None,
-        watched: bool = True,
+        watched: bool = True, spread: Spread | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.stop = settings, stop or threading.Event()
         self.metrics = Metrics()
         self._cluster = cluster
-        self._config = task_config(settings)
+        self._config = replace(task_config(settings), spread=spread)
         # Refuse before anything is made on the cluster.
         self._config.offsets_per_batch(make_estimator(self._config.estimator).batch_size)
         self._tasks: dict[int, Task] = {}

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
@@ -32,6 +32,9 @@ from .background import Background
 from .metrics import Metrics
 from .planner import PlannedBatch, Planner
 from .ranges import RangeReader
+
+if TYPE_CHECKING:
+    from .spread import EngineRanges, Spread
 
 __all__ = ["Task", "TaskConfig"]
 
@@ -53,6 +56,7 @@ class TaskConfig:
     plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions
     refresh_s: float = 10.0  #: time between looks for new partitions, and at the lag
     stall_s: float = 120.0  #: how long a partition with unread messages may stand still
+    spread: Spread | None = None  #: reads batches on an engine, if it is not this process
 
     def offsets_per_batch(self, batch_size: int) -> int:
         """The offsets of a batch; refuses a batch that would end inside a message."""
@@ -86,7 +90,7 @@ class Task:
         # The order is the guarantee: fence first, then read what the fenced may have written.
         self._store: Store = cluster.ledger(number, claim)
         crashpoints.reach("fenced")
-        self._open: list[Store | Planner | RangeReader] = [self._store]
+        self._open: list[Store | Planner | RangeReader | EngineRanges] = [self._store]
         try:
             self._learner = self._load()
             self._committed = self._learner.positions
@@ -98,11 +102,7 @@ class Task:
             )  # fmt: skip
             self._open.append(self.planner)
             self._refuse_lost_state(cluster, membership)
-            self._ranges = RangeReader(
-                cluster.reader(config.input_topic), config.input_topic, config.codec, metrics,
-                width=len(config.features), size=size, stall_s=config.stall_s,
-                bounds=self.planner.bounds,
-            )  # fmt: skip
+            self._ranges = self._make_ranges(cluster, size)
             self._open.append(self._ranges)
             # A partition that a state does not know is new: nothing of it has been used.
             new = "earliest" if self._learner.n_batches else config.start
@@ -115,6 +115,23 @@ class Task:
             raise
 
     # Start
+
+    def _make_ranges(self, cluster: Cluster, size: int) -> RangeReader | EngineRanges:
+        """What gives the rows of planned batches."""
+        config, metrics = self._config, self._metrics
+        width, topic = len(config.features), config.input_topic
+        if config.spread is None:
+            return RangeReader(
+                cluster.reader(topic), topic, config.codec, metrics, width=width, size=size,
+                stall_s=config.stall_s, bounds=self.planner.bounds,
+            )  # fmt: skip
+        from .spread import EngineRanges  # needs librdkafka
+
+        return EngineRanges(
+            config.spread, self._learner.batches, topic, metrics, width=width,
+            mixed=self._learner.pairs, slots=self._learner.batch_size, stall_s=config.stall_s,
+            bounds=self.planner.bounds,
+        )  # fmt: skip
 
     def _load(self) -> Learner:
         """The learner of the last committed state."""

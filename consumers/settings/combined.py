@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from ..formats import PACKED_FORMATS
 from .connection import ConnectionSettings
+from .engine import EngineSettings
 from .model import ModelSettings
 from .operation import OperationSettings
 from .part import Part
@@ -21,6 +22,7 @@ _PARTS: Final[dict[str, type[Part]]] = {
     "Topics and messages": TopicSettings,
     "Connection": ConnectionSettings,
     "Operation": OperationSettings,
+    "Engine": EngineSettings,
 }
 
 
@@ -40,7 +42,7 @@ class ClusterSettings(TopicSettings, ConnectionSettings):
     """What it takes to work with the topics of a model, without learning."""
 
 
-class Settings(FileSettings, ClusterSettings, OperationSettings):
+class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings):
     """Everything that can be set: what it takes to run the service."""
 
     @model_validator(mode="after")

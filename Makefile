@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test test-fast check bench crash soak torture docs site lock clean
+.PHONY: run test test-fast test-spark check bench crash soak torture docs site lock clean
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m consumers.demo $(ARGS)
 
 test: $(VENV)/.ready  ## every test, doctest and README example
-	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not spark" $(ARGS)
+
+test-spark: $(VENV)/.ready  ## one model on a real Spark cluster; needs Java 17
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[spark,test]"
+	@$(BIN)/python -m pytest tests/spark $(ARGS)
 
 test-fast: $(VENV)/.ready  ## what needs no broker
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not broker" $(ARGS)

@@ -12,16 +12,16 @@ unless the number of blocks with a null passes one of these marks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import BoolArray, FloatArray, Workspace
+from .arrays import BoolArray, FloatArray, IntArray, Workspace
 from .statistics import Block, Form, Statistic, clip_factors
+from .sums import LARGEST_BLOCK, pairwise_sum
 
 __all__ = ["Batch", "Reading", "block_size"]
 
@@ -42,7 +42,7 @@ def block_size(features: int, long: bool = False) -> int:
     (4096, 1024, 128, 1024)
     """
     power = (131_072 // features).bit_length() - 1
-    return int(2 ** min(max(power, 10 if long else 4), 12))
+    return min(int(2 ** max(power, 10 if long else 4)), LARGEST_BLOCK)
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,9 @@ class Batch:
         How records become units.
     workspace
         Memory for blocks, of batches that are used one after the other.
+    placed
+        False if it is not public where a record stands among the others. The numbers of a unit are
+        then computed in arithmetic that does not depend on it.
     """
 
     def __init__(
@@ -131,8 +134,10 @@ class Batch:
         raw: NDArray[np.floating[Any]],
         reading: Reading,
         workspace: Workspace | None = None,
+        placed: bool = True,
     ) -> None:
         self._raw = raw
+        self._placed = placed
         self._reading = reading
         self._workspace = Workspace() if workspace is None else workspace
         # Of all units, once they have been read.
@@ -150,7 +155,7 @@ class Batch:
     @_SILENT
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units."""
-        return _sum(statistic(block) for block in self._blocks())
+        return pairwise_sum(statistic(block) for block in self._blocks())
 
     @_SILENT
     def ranged(self, form: Form) -> RangedBatch:
@@ -221,7 +226,8 @@ class Batch:
         records = self._reading.records(raw, for_records[: len(raw)])
         units = self._reading.units(records, for_units[:n])
         place = slice(start, start + n)
-        return records, Block(units, self._sq_norm[place], self._null[place], scratch[:n], free)
+        norms = self._sq_norm[place], self._null[place]
+        return records, Block(units, *norms, scratch[:n], free, self._placed)
 
 
 class RangedBatch:
@@ -237,11 +243,19 @@ class RangedBatch:
         """Number of units longer than `radius`."""
         return int(np.count_nonzero(self._sq_length > radius**2))
 
+    def beyond_each(self, radii: Sequence[float]) -> IntArray:
+        """Number of units longer than each of these radii, which rise: exactly as `beyond`."""
+        squares = np.array([radius**2 for radius in radii])
+        # NaN stands at the end, and is longer than nothing.
+        comparable = len(self._sq_length) - int(np.count_nonzero(np.isnan(self._sq_length)))
+        shorter = np.searchsorted(np.sort(self._sq_length)[:comparable], squares, side="right")
+        return (comparable - shorter).astype(np.int64)
+
     @_SILENT
     def clipped_sum(self, radius: float) -> FloatArray:
         """Sum over all units of terms clipped to `radius`."""
         factors = clip_factors(self._sq_length, self._batch._null, radius)
-        return _sum(
+        return pairwise_sum(
             self._form.clipped_sum(block, self._measured[place], factors[place])
             for place, block in self._batch._blocks_again(self._form.long_blocks)
         )
@@ -257,8 +271,3 @@ def _padded(blocks: int, of: int) -> int:
     """
     marks = [-(-of // part) for part in (16, 8, 4, 2, 1)]
     return marks[int(np.searchsorted(marks, blocks))]
-
-
-def _sum(parts: Iterable[FloatArray]) -> FloatArray:
-    """The sum of one array or more, in the memory of the first."""
-    return reduce(lambda total, part: np.add(total, part, out=total), parts)

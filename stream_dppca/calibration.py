@@ -22,6 +22,7 @@ from .checks import between
 from .errors import ParameterError
 
 __all__ = [
+    "batch_mu",
     "epsilon_of_periods",
     "gaussian_delta",
     "gaussian_epsilon",
@@ -38,6 +39,8 @@ GRID_SLACK = 1e-8
 _LARGE = 700.0
 #: Where searches for mu begin: private for every budget that `check_budget` lets through.
 _LEAST_MU = 1e-6
+#: Larger batches have the noise of so many units.
+_NOISY_UNITS = 2.0**22
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -98,6 +101,23 @@ def _largest_mu(epsilon: float, delta: float) -> float:
     while low < (middle := math.sqrt(low * high)) < high:
         low, high = (middle, high) if gaussian_delta(eps, middle) <= dlt else (low, middle)
     return low * (1 - 1e-9)  # inside, whatever the last digits of erfc
+
+
+def batch_mu(epsilon: float, delta: float, units: int) -> float:
+    """The mu that a batch of so many units spends: that of (epsilon, delta), or less.
+
+    A query over n units is up to n mu noise sds long. Beyond 2^23 sds it leaves the grid of exact
+    noise, and its rounding grows with it. So a batch of more than 2^22 units has the noise of 2^22
+    units, relative to its clip radius 10^-6: far below what sampling leaves in any mean.
+
+    Examples
+    --------
+    >>> batch_mu(1.0, 1e-6, 2**22) == gaussian_mu(1.0, 1e-6)
+    True
+    >>> batch_mu(1.0, 1e-6, 2**26) == gaussian_mu(1.0, 1e-6) / 16
+    True
+    """
+    return gaussian_mu(epsilon, delta) / max(1.0, units / _NOISY_UNITS)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

@@ -41,8 +41,10 @@ Centering = Literal["mean", "none", "pairs", "own"]
 Unit = Literal["record", "subject"]
 Missing = Literal["null", "center"]
 
-#: Bounds on rounding are worked out for batches up to this size.
-LARGEST_BATCH = 2**22
+#: Bounds on rounding are worked out for batches up to this size ...
+LARGEST_BATCH = 2**26
+#: ... and where a batch must be in the memory of one process, up to this one.
+LARGEST_ALONE = 2**22
 
 
 class DPPCA(base.MiniBatchTransformer):
@@ -286,6 +288,36 @@ class DPPCA(base.MiniBatchTransformer):
         if release is None:
             raise RuntimeError("a closed round has no release")
         return release
+
+    def learn_rows(self, rows: Rows) -> None:
+        """Take one whole batch that may lie elsewhere, and is seen only through sums over it.
+
+        Not with `method="paper"`, whose statistics are not sums. If a question to the rows fails,
+        the batch counts as interrupted: restore the last state.
+
+        Parameters
+        ----------
+        rows
+            As many units as a batch has, made of records by the rule `reading`; see
+            `stream_dppca.engine.EngineRows`.
+        """
+        if isinstance(self._slots, SubjectTable):
+            raise DPPCAError('learn_rows() is for unit="record"')
+        units = self.batch_size // self.reading.records_per_unit
+        if len(rows) != units:
+            raise ParameterError("rows", f"must have {units} places", len(rows))
+        if self._slots.fill:
+            rule = f"must not come while {self._slots.fill} records wait for a full batch"
+            raise ParameterError("rows", rule, type(rows).__name__)
+        if self.method == "paper":
+            rule = 'must be "adaptive" to learn from rows that lie elsewhere'
+            raise ParameterError("method", rule, self.method)
+        self._run(rows)
+
+    @property
+    def reading(self) -> Reading:
+        """The public rule by which records become units."""
+        return self._slots.reading
 
     def _run(self, rows: Rows) -> None:
         """A full batch: learn from it, then show the result."""
@@ -658,9 +690,10 @@ class DPPCA(base.MiniBatchTransformer):
         if len(set(features)) != len(features):
             raise ParameterError("features", "must not name a feature twice", features)
         check_budget(self.epsilon, self.delta)
-        whole("batch_size", self.batch_size, 2, LARGEST_BATCH)
-        whole("n_components", self.n_components, 1, len(features))
         one_of("method", self.method, get_args(MethodName))
+        largest = LARGEST_ALONE if self.method == "paper" else LARGEST_BATCH
+        whole("batch_size", self.batch_size, 2, largest)
+        whole("n_components", self.n_components, 1, len(features))
         one_of("center", self.center, get_args(Centering))
         one_of("sampler", self.sampler, get_args(Sampler))
         one_of("missing", self.missing, get_args(Missing))
@@ -715,8 +748,8 @@ class DPPCA(base.MiniBatchTransformer):
         if self.center == "own" and self.records < 2:
             rule = 'must be at least 2 with center="own"'
             raise ParameterError("records", rule, self.records)
-        if self.batch_size * self.records > LARGEST_BATCH:
-            rule = f"must be at most {LARGEST_BATCH} / records"
+        if self.batch_size * self.records > LARGEST_ALONE:
+            rule = f"must be at most {LARGEST_ALONE} / records"
             raise ParameterError("batch_size", rule, self.batch_size)
         d, k = len(self.features), self.n_components
         numbers = max(d * (d + 1) // 2 + d + 1, (d + 1) * k) + 129 * d

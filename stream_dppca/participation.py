@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .calibration import gaussian_mu
+from .calibration import batch_mu
 
 __all__ = ["Subjects", "mu_of"]
 
@@ -31,13 +31,14 @@ class Subjects:
     records: int = 1  #: rows per subject and round, at most
 
 
-def mu_of(epsilon: float, delta: float, subjects: Subjects | None) -> float:
-    """What one batch or round may spend.
+def mu_of(epsilon: float, delta: float, subjects: Subjects | None, units: int) -> float:
+    """What one batch or round of so many units may spend.
 
     Examples
     --------
-    >>> round((mu_of(1.0, 1e-6, None) / mu_of(1.0, 1e-6, Subjects(period=24))) ** 2, 6)
+    >>> of_rounds = mu_of(1.0, 1e-6, Subjects(period=24), 1000)
+    >>> round((mu_of(1.0, 1e-6, None, 1000) / of_rounds) ** 2, 6)
     24.0
     """
-    mu = gaussian_mu(epsilon, delta)
+    mu = batch_mu(epsilon, delta, units)
     return mu if subjects is None else mu / math.sqrt(subjects.period)

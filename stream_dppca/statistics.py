@@ -27,9 +27,10 @@ What an implementation of `Rows` must guarantee:
 - **The same bits.** The distance of a unit does not depend on any other unit, not even in its last
   digit. Matrix products may round a row by its position in a block and by the shape and alignment
   of the block, so these are public too; where they cannot be, as with subjects, use arithmetic that
-  does not know positions (`rowwise`).
-- **Partial sums are as secret as records.** They are added in whatever order; the sensitivities
-  include the rounding of any order.
+  does not know positions (`rowwise`, `vecdot`).
+- **Partial sums are as secret as records.** They are added in whatever order, with few roundings:
+  blocks have at most `sums.LARGEST_BLOCK` rows, and their sums are added in pairs. The
+  sensitivities include the rounding of any such sum.
 - **The same work** with and without nulls, as far as it can be measured.
 """
 
@@ -58,6 +59,7 @@ class Block:
     null: BoolArray
     scratch: FloatArray  #: of the shape of X, to be overwritten
     free: bool = False  #: there is no null among the units
+    placed: bool = True  #: where a unit stands in the block is public
 
     def clean(self) -> FloatArray:
         """The rows, with zeros for nulls: a copy in the scratch memory, unless the block is free.
@@ -69,6 +71,12 @@ class Block:
         self.scratch[:] = self.X
         self.scratch[self.null] = 0.0
         return self.scratch
+
+    def along(self, W: FloatArray) -> FloatArray:
+        """The products x_i^T W; row by row where a place might round them by a secret."""
+        if self.placed:
+            return np.asarray(self.X @ W)
+        return np.asarray(np.vecdot(self.X[:, np.newaxis], np.ascontiguousarray(W.T)))
 
     def weighed(self, weights: FloatArray) -> FloatArray:
         """The rows times one weight each, with zeros for nulls, in the scratch memory."""
@@ -122,7 +130,8 @@ class Bundle(Block):
     def of(cls, X: FloatArray, each: int) -> Bundle:
         """A bundle of these rows."""
         nothing, free = np.empty(0), np.zeros(len(X), dtype=np.bool_)
-        return cls(X, nothing, free, np.empty_like(X), free=True, rows_each=each)
+        memory = np.empty_like(X)
+        return cls(X, nothing, free, memory, free=True, placed=False, rows_each=each)
 
     @property
     def each(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,8 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..settings import FileSettings, ModelSettings, ViewSettings
+    from ..service.spread import Spread
+    from ..settings import FileSettings, ModelSettings, Settings, ViewSettings
     from .progress import Shown
 
 __all__ = ["COMMANDS"]
@@ -77,7 +79,8 @@ def _serve(options: argparse.Namespace) -> int:
         log_event("not_private", level="warning", reason="seed is set: nothing is private")
     code = 0
     try:
-        Service(settings, cluster, stop=stop).run()
+        with _engine(settings) as spread:
+            Service(settings, cluster, stop=stop, spread=spread).run()
     except Exception as error:
         log_event("stopped", level="error", **describe_error(error))
         code = exit_code(error)
@@ -85,6 +88,16 @@ def _serve(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _engine(settings: Settings) -> contextlib.AbstractContextManager[Spread | None]:
+    """Start the engine that batches are read on; None is this process."""
+    if settings.engine == "local":
+        return contextlib.nullcontext()
+    from ..kafka.configure import librdkafka_connection
+    from ..service.spark import spark_engine
+
+    return spark_engine(settings, librdkafka_connection(settings))
 
 
 def _plan(options: argparse.Namespace) -> int:

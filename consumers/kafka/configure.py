@@ -12,7 +12,7 @@ from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
 from .config import READ_ROWS, KafkaConfig
 
-__all__ = ["kafka_config", "open_registry"]
+__all__ = ["kafka_config", "librdkafka_connection", "open_registry"]
 
 _FETCH: Final = (
     "max_poll_records",
@@ -68,6 +68,11 @@ def _kafka_python(settings: ConnectionSettings, client_id: str) -> dict[str, Any
             "sasl_plain_password": reveal(settings.sasl_password),
         }
     return found
+
+
+def librdkafka_connection(settings: ClusterSettings) -> dict[str, Any]:
+    """Return the connection for tasks that read with librdkafka."""
+    return _librdkafka(settings, f"stream-dppca-{settings.model}")
 
 
 def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_dppca import Release
+from stream_dppca.engine import Engine, EngineBatches
+from stream_dppca.statistics import Rows
 
 from .. import crashpoints
 from ..errors import StateRefused
@@ -84,9 +86,18 @@ class Learner:
     def n_batches(self) -> int:
         return self._estimator.n_batches
 
+    @property
+    def pairs(self) -> bool:
+        """Whether neighbouring slots make one unit."""
+        return self._estimator.reading.pairs
+
+    def batches(self, engine: Engine, tasks: int) -> EngineBatches:
+        """Makes batches of this model on an engine."""
+        return EngineBatches(engine, self._estimator, tasks)
+
     def learn(
         self,
-        rows: NDArray[np.floating[Any]],
+        rows: NDArray[np.floating[Any]] | Rows,
         positions: Positions,
         inputs: Sequence[UsedInput] = (),
     ) -> FinishedBatch:
@@ -95,16 +106,19 @@ class Learner:
         Parameters
         ----------
         rows
-            One row per slot; a row with NaN is a null.
+            One row per slot; a row with NaN is a null. Or what answers questions about them.
         positions
             Where to resume after this batch.
         inputs
             For files: the rows that are used up after this batch.
         """
-        if len(rows) != self.batch_size:
-            raise ValueError(f"`rows` must have length {self.batch_size}. Found {len(rows)}.")
         estimator = self._estimator
-        estimator.learn_array(rows)
+        if not isinstance(rows, np.ndarray):
+            estimator.learn_rows(rows)
+        elif len(rows) == self.batch_size:
+            estimator.learn_array(rows)
+        else:
+            raise ValueError(f"`rows` must have length {self.batch_size}. Found {len(rows)}.")
         crashpoints.reach("batch_full")
         release = estimator.last_release
         if release is None:

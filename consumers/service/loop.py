@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
@@ -34,6 +35,9 @@ from .stored import check_stored, other_models, reads_old_records
 from .task import RoundConfig, Task, TaskConfig
 from .topics import ensure_topics
 from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from .spread import Spread
 
 __all__ = ["Service", "task_config"]
 
@@ -99,12 +103,12 @@ class Service:
 
     def __init__(
         self, settings: Settings, cluster: Cluster, *, stop: threading.Event | None = None,
-        watched: bool = True,
+        watched: bool = True, spread: Spread | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.stop = settings, stop or threading.Event()
         self.metrics = Metrics()
         self._cluster = cluster
-        self._config = task_config(settings)
+        self._config = replace(task_config(settings), spread=spread)
         # Refuse before anything is made on the cluster.
         places = make_estimator(self._config.estimator).batch_size
         self._needed: int | None = None  # messages of a batch

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
@@ -35,6 +35,9 @@ from .background import Background
 from .metrics import Metrics
 from .planner import PlannedBatch, Planner
 from .ranges import RangeReader
+
+if TYPE_CHECKING:
+    from .spread import EngineRanges, Spread
 
 __all__ = ["RoundConfig", "Task", "TaskConfig"]
 
@@ -72,6 +75,7 @@ class TaskConfig:
     refresh_s: float = 10.0  #: time between looks for new partitions, and at the lag
     stall_s: float = 120.0  #: how long a partition with unread messages may stand still
     rounds: RoundConfig | None = None  #: with privacy per subject
+    spread: Spread | None = None  #: reads batches on an engine, if it is not this process
 
     def identity(self, task: int) -> ModelIdentity:
         """Whose state the state of a task must be."""
@@ -147,13 +151,26 @@ class Task:
         self._open.append(self.planner)
 
     def _open_reader(self, cluster: Cluster) -> None:
-        config = self._config
-        self._ranges = RangeReader(
-            cluster.reader(config.input_topic), config.input_topic, config.codec, self._metrics,
-            width=len(config.features), size=self._size, stall_s=config.stall_s,
-        )  # fmt: skip
+        self._ranges = self._make_ranges(cluster)
         self._open.append(self._ranges)
-        self._ranges.begin(self.planner.begin(self._committed, config.start))
+        self._ranges.begin(self.planner.begin(self._committed, self._config.start))
+
+    def _make_ranges(self, cluster: Cluster) -> RangeReader | EngineRanges:
+        """What gives the rows of planned batches."""
+        config, metrics = self._config, self._metrics
+        width, topic = len(config.features), config.input_topic
+        if config.spread is None:
+            return RangeReader(
+                cluster.reader(topic), topic, config.codec, metrics, width=width, size=self._size,
+                stall_s=config.stall_s,
+            )  # fmt: skip
+        from .spread import EngineRanges  # needs librdkafka
+
+        return EngineRanges(
+            config.spread, self._learner.batches, cluster.offsets(topic), topic, metrics,
+            width=width, mixed=self._learner.pairs, slots=self._learner.batch_size,
+            stall_s=config.stall_s,
+        )  # fmt: skip
 
     def _start_planner(self) -> None:
         self.planner.start()

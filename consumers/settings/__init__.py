@@ -1,6 +1,6 @@
 """Settings of the service: flags win over environment variables (`DPPCA_*`), and these over a file.
 
-There are four parts, and a command asks only for the parts that it needs:
+There are five parts, and a command asks only for the parts that it needs:
 
 | part | holds |
 |---|---|
@@ -8,6 +8,7 @@ There are four parts, and a command asks only for the parts that it needs:
 | `TopicSettings` | where records come from, what they look like, where releases go |
 | `ConnectionSettings` | how to reach the brokers and how to fetch from them |
 | `OperationSettings` | how a running process looks after itself |
+| `EngineSettings` | where the records of a batch are read and added up |
 
 All names are flat: the setting `batch_size` is the flag `--batch-size`, the variable
 `DPPCA_BATCH_SIZE` and the line `batch_size = ...` of the file, whatever part it belongs to. The
@@ -18,6 +19,7 @@ Errors name the setting and the rule, never the value of a text: it may be a pas
 
 from .combined import ClusterSettings, FileSettings, PlanSettings, Settings, names_by_part
 from .connection import ConnectionSettings
+from .engine import EngineSettings
 from .load import load_part, load_settings, suggestion, unmatched_variables
 from .model import ModelSettings
 from .operation import OperationSettings
@@ -32,6 +34,7 @@ __all__ = [
     "PREFIX",
     "ClusterSettings",
     "ConnectionSettings",
+    "EngineSettings",
     "FileSettings",
     "ModelSettings",
     "OperationSettings",

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from ..formats import PACKED_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings
+from .engine import EngineSettings
 from .model import ModelSettings
 from .operation import OperationSettings
 from .part import Part
@@ -23,6 +24,7 @@ _PARTS: Final[dict[str, type[Part]]] = {
     "Topics and messages": TopicSettings,
     "Connection": ConnectionSettings,
     "Operation": OperationSettings,
+    "Engine": EngineSettings,
 }
 
 
@@ -44,7 +46,7 @@ class ClusterSettings(TopicSettings, ConnectionSettings):
     """What it takes to work with the topics of a model, without learning."""
 
 
-class Settings(FileSettings, ClusterSettings, OperationSettings):
+class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings):
     """Everything that can be set: what it takes to run the service."""
 
     @model_validator(mode="after")

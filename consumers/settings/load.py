@@ -15,6 +15,7 @@ from pydantic_settings import SettingsError
 
 from ..errors import ConfigurationError
 from .combined import Settings
+from .engine import SPARK_CONF_PREFIX
 from .part import CONFIG_VARIABLE, PREFIX, Part, file_values
 
 __all__ = ["load_part", "load_settings", "suggestion", "unmatched_variables"]
@@ -114,4 +115,8 @@ def suggestion(name: str) -> str:
 def unmatched_variables() -> list[str]:
     """Return the variables that begin like settings but are not settings."""
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE}
-    return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    return sorted(
+        name
+        for name in os.environ
+        if name.startswith(PREFIX) and name not in known and not name.startswith(SPARK_CONF_PREFIX)
+    )

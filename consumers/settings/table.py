@@ -21,7 +21,7 @@ END: Final = "<!-- settings: end -->"
 def default_text(field: FieldInfo) -> str:
     """Return the default of a setting as one would write it; empty if there is none to show."""
     default: Any = field.get_default()
-    if field.is_required() or default in ("", None, ()):
+    if field.is_required() or default in ("", None, (), {}):
         return ""
     if isinstance(default, bool):
         return str(default).lower()

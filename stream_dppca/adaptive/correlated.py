@@ -47,8 +47,8 @@ DECAYS = (0.68, 0.96)
 #: Releases after which a new C begins.
 HORIZON = 4096
 
-#: A query is at most this many sensitivities long: that of a mean over n rows is below n, and no
-#: batch has more rows.
+#: A query is at most this many sensitivities long: that of a mean over n rows is below n. Batches
+#: of more rows spend so much less than mu (`calibration.batch_mu`) that it covers the difference.
 _LONGEST = 2.0**22
 _AGES = np.arange(2.0, 33.0)  # 1 + age
 

@@ -110,7 +110,7 @@ class AdaptiveMethod(ABC):
         self.rows = rows
         self.quantile = quantile
         self.subjects = subjects
-        self.mu = mu_of(epsilon, delta, subjects)
+        self.mu = mu_of(epsilon, delta, subjects, rows)
         share = range_share(rows, self.mu, subjects is not None)
         self.mu_range = self.mu * math.sqrt(share)
         self.mu_mean = self.mu * math.sqrt(1 - share)
@@ -243,7 +243,7 @@ class MomentMethod(AdaptiveMethod):
         subjects: Subjects | None = None,
     ) -> None:
         d, k = W.shape
-        sampling = 0.5 * rows * mu_of(epsilon, delta, subjects) ** 2 / d**1.5
+        sampling = 0.5 * rows * mu_of(epsilon, delta, subjects, rows) ** 2 / d**1.5
         # Clipping at the median turns the first component where records are not elliptical: with
         # 784 features by .07 on Fashion-MNIST, at .86 by .03. There noise allows it: 10 % more on
         # eigenvalues 1/i. Up to 64 features, and for more components, it would be the larger error.
@@ -299,7 +299,7 @@ class GradientMethod(AdaptiveMethod):
         subjects: Subjects | None = None,
     ) -> None:
         d, k = W.shape
-        mu = mu_of(epsilon, delta, subjects)
+        mu = mu_of(epsilon, delta, subjects, rows)
         quantile = min(0.7, 0.15 + 0.35 * rows * mu**2 / d)
         super().__init__(
             W=W,

@@ -1,10 +1,9 @@
 """The two forms of the adaptive method: clipped gradients and clipped second moments.
 
-Each is a sum of one bounded term per unit, in float64. In whatever order terms and partial sums
-are added, a term goes through at most n + 8 roundings, so a sum of n terms of norm at most M is off
-by at most about n (n + 8) u M with u = 2^-53. Twice that is paid, on both neighbours, and is part
-of the sensitivity. The clip factor comes from an *over*-estimate of each length, so a term never
-exceeds its bound by rounding.
+Each is a sum of one bounded term per unit, in float64. A term goes through k = `sums.roundings(n)`
+roundings at most, so a sum of n terms of norm at most M is off by at most about n k u M with
+u = 2^-53. Twice that is paid, on both neighbours, and is part of the sensitivity. The clip factor
+comes from an *over*-estimate of each length, so a term never exceeds its bound by rounding.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import numpy as np
 from .. import rowwise
 from ..arrays import ROUNDOFF, FloatArray, IntArray
 from ..statistics import Block
+from ..sums import roundings
 
 __all__ = [
     "Gradients",
@@ -72,7 +72,7 @@ class Gradients:
 
     def measure(self, block: Block) -> FloatArray:
         """p_i as computed: the gradients are x_i p_i^T with exactly this p_i."""
-        return np.asarray(block.X @ self.W)
+        return block.along(self.W)
 
     def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
         """r_i^2 from above."""
@@ -81,7 +81,7 @@ class Gradients:
         sq = sq_norm * np.einsum("ij,ij->i", P, P)
         slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
         if norm_l > 0:
-            sq = sq - 2 * np.einsum("ij,ij->i", P @ self.L, P) + norm_l**2
+            sq = sq - 2 * np.einsum("ij,ij->i", _times(P, self.L), P) + norm_l**2
         return np.asarray(np.maximum(sq, 0.0) + slack)
 
     def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
@@ -101,7 +101,7 @@ class Gradients:
 
     def sensitivity(self, radius: float, units: int) -> float:
         largest = 2 * radius + 2 * float(np.linalg.norm(self.L))
-        rounding = 2 * units * (units + 8) * ROUNDOFF * largest
+        rounding = 2 * units * roundings(units) * ROUNDOFF * largest
         return (math.hypot(2 * radius, SIDE * radius) + 2 * rounding) / units
 
     @staticmethod
@@ -109,6 +109,14 @@ class Gradients:
         """The mean of the s_i from the noisy entry that rides along, kept in [0, 1]."""
         rho = sensitivity * units / math.hypot(2, SIDE)
         return min(max(side / (SIDE * rho), 0.0), 1.0)
+
+
+def _times(P: FloatArray, L: FloatArray) -> FloatArray:
+    """P L, number by number: a product of matrices may round a row by its place among the rows."""
+    total = P[:, :1] * L[0]
+    for i in range(1, len(L)):
+        total += P[:, i : i + 1] * L[i]
+    return np.asarray(total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +173,9 @@ def moment_rounding(units: int, each: int) -> float:
     """Rounding of a sum of clipped second moments, over the radius: twice the bound.
 
     A unit's term is the sum of `each` products y y^T of which it is the trace: together they are at
-    most sqrt(each) times as long as the term, and each goes through units x each + 8 roundings.
+    most sqrt(each) times as long as the term, and each goes through `sums.roundings` of all rows.
     """
-    return 2 * units * each * (units * each + 8) * math.sqrt(each) * ROUNDOFF
+    return 2 * units * each * roundings(units * each) * math.sqrt(each) * ROUNDOFF
 
 
 @dataclass(frozen=True)

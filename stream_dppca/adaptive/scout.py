@@ -184,7 +184,7 @@ def scout_noise(
         The total variance, in the same units.
     """
     own = weights(SCOUT_POWER).own if subjects is None else 1.0
-    return 2 * ratio * math.sqrt(d) / (rows * mu_of(epsilon, delta, subjects) * own)
+    return 2 * ratio * math.sqrt(d) / (rows * mu_of(epsilon, delta, subjects, rows) * own)
 
 
 def form_for(

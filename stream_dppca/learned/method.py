@@ -163,7 +163,7 @@ class LearnedMethod:
         self.memory = memory
         self.subjects = subjects
         self.each = 1 if subjects is None else subjects.records
-        self.mu = mu_of(epsilon, delta, subjects)
+        self.mu = mu_of(epsilon, delta, subjects, units)
         if subjects is not None:
             self.mu_count = self.mu * math.sqrt(COUNT)
             self.mu = self.mu * math.sqrt(1 - COUNT)

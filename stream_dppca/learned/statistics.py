@@ -21,6 +21,7 @@ import numpy as np
 from ..adaptive.queries import moment_rounding, pack
 from ..arrays import ROUNDOFF, BoolArray, FloatArray, IntArray
 from ..statistics import Block
+from ..sums import roundings
 
 __all__ = [
     "OCTAVES",
@@ -149,7 +150,7 @@ class MomentsInBall:
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: every term lies in a ball of radius R around 0, so the sum moves by at most 2 R,
-        plus the rounding of the sum (see `adaptive.queries`) on both neighbours. The clip factor
+        plus the rounding of the sum (see `sums`) on both neighbours. The clip factor
         comes from an over-estimate of the length.
     """
 
@@ -168,7 +169,7 @@ class MomentsInBall:
         return np.asarray(np.einsum("i,ij->j", factor, terms))
 
     def sensitivity(self, units: int) -> float:
-        rounding = 2 * units * (units + 8) * ROUNDOFF * self.radius
+        rounding = 2 * units * roundings(units) * ROUNDOFF * self.radius
         return 2 * self.radius + 2 * rounding
 
 

@@ -114,7 +114,7 @@ class Fleet:
 
     @property
     def mu(self) -> float:
-        return mu_of(self.epsilon, self.delta, self.rule)
+        return mu_of(self.epsilon, self.delta, self.rule, self.size)
 
     @property
     def minimum(self) -> int:

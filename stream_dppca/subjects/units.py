@@ -9,6 +9,7 @@ added in whatever order; their sensitivities include the rounding of any order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from .. import rowwise
 from ..arrays import BoolArray, FloatArray, IntArray
 from ..batch import Reading, block_size
 from ..statistics import Bundle, Form, Statistic, clip_factors
+from ..sums import pairwise_sum
 
 __all__ = ["SubjectRows"]
 
@@ -100,10 +102,7 @@ class SubjectRows:
     @_SILENT
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units."""
-        total = statistic(self._nobody())
-        for block in self._blocks():
-            total = total + statistic(block)
-        return total
+        return pairwise_sum(statistic(block) for block in chain([self._nobody()], self._blocks()))
 
     @_SILENT
     def ranged(self, form: Form) -> RangedSubjects:
@@ -131,13 +130,15 @@ class RangedSubjects:
     @_SILENT
     def clipped_sum(self, radius: float) -> FloatArray:
         """Sum over all units of terms clipped to `radius`."""
+        return pairwise_sum(self._clipped_sums(radius))
+
+    def _clipped_sums(self, radius: float) -> Iterator[FloatArray]:
         nobody = self._rows._nobody()
-        total = self._form.clipped_sum(nobody, np.zeros((0, 1)), np.zeros(0))
+        yield self._form.clipped_sum(nobody, np.zeros((0, 1)), np.zeros(0))
         parts = zip(self._rows._blocks(), self._measured, self._sq_length, strict=True)
         for block, measured, sq_length in parts:
             factors = clip_factors(sq_length, block.null_units, radius)
-            total = total + self._form.clipped_sum(block, measured, factors)
-        return total
+            yield self._form.clipped_sum(block, measured, factors)
 
 
 def _deviations(rows: FloatArray, each: int) -> FloatArray:

@@ -1,0 +1,135 @@
+"""Reads planned ranges of a topic in a task of an engine, with librdkafka.
+
+A task lives for one group of a batch, its process for many: consumers are kept and assigned anew.
+They join no group and commit nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from ..errors import ClusterError
+from ..protocols import Chunk
+
+__all__ = ["close_consumers", "read_ranges"]
+
+#: Messages that are taken at once.
+MOST: Final = 10_000
+POLL_SECONDS: Final = 0.2
+
+_consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
+
+
+def read_ranges(
+    connection: Mapping[str, str],
+    topic: str,
+    ranges: Sequence[tuple[int, int, int]],
+    stall_s: float,
+) -> Iterator[Chunk]:
+    """Yield all committed messages of these ranges.
+
+    Offsets at which nothing can be read are passed over: control records, aborted transactions,
+    messages that compaction or retention removed.
+
+    Parameters
+    ----------
+    connection
+        Where the cluster is, in the words of librdkafka.
+    topic
+        The topic.
+    ranges
+        Partition, first offset, and one past the last: each partition once. They lie below the
+        last stable offsets.
+    stall_s
+        How long nothing may come before it fails.
+    """
+    consumer = _consumer(connection)
+    ends = {p: end for p, start, end in ranges if end > start}
+    reached = {p: start for p, start, end in ranges if end > start}
+    try:
+        consumer.assign([TopicPartition(topic, p, at) for p, at in reached.items()])
+        waited = time.monotonic()
+        while reached:
+            found: dict[int, tuple[list[int], list[bytes | None]]] = {}
+            before = dict(reached)
+            for message in consumer.consume(MOST, POLL_SECONDS):
+                _take(consumer, topic, message, ends, reached, found)
+            for p in [p for p, at in reached.items() if at >= ends[p]]:
+                del reached[p]
+                consumer.incremental_unassign([TopicPartition(topic, p)])
+            if reached != before:
+                waited = time.monotonic()
+            elif time.monotonic() - waited > stall_s:
+                p, at = min(reached.items())
+                raise ClusterError(f"partition {p} of {topic!r} stands still at offset {at}")
+            yield from (Chunk(p, *both) for p, both in found.items())
+    except KafkaException as error:
+        raise ClusterError(f"librdkafka: {error.args[0].name()}") from None
+    finally:
+        consumer.unassign()
+
+
+def _take(
+    consumer: Consumer,
+    topic: str,
+    message: Any,  # its types do not know that a message that was read has a place
+    ends: Mapping[int, int],
+    reached: dict[int, int],
+    found: dict[int, tuple[list[int], list[bytes | None]]],
+) -> None:
+    """Take note of a message, or of what came instead of one."""
+    p, error = message.partition(), message.error()
+    if p not in reached:
+        return
+    if error is None:
+        offset = message.offset()
+        if reached[p] <= offset < ends[p]:
+            offsets, values = found.setdefault(p, ([], []))
+            offsets.append(offset)
+            values.append(message.value())
+        reached[p] = max(reached[p], offset + 1)
+    elif error.code() == KafkaError._PARTITION_EOF:
+        reached[p] = max(reached[p], message.offset())
+    elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        first, end = consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)
+        if reached[p] >= first:
+            raise ClusterError(f"partition {p} of {topic!r} ends at {end}, before planned offsets")
+        reached[p] = first  # retention removed what was between: nulls
+        if first < ends[p]:
+            consumer.incremental_unassign([TopicPartition(topic, p)])
+            consumer.incremental_assign([TopicPartition(topic, p, first)])
+    elif error.fatal() or not error.retriable():
+        raise ClusterError(f"librdkafka: {error.name()}")
+
+
+def close_consumers() -> None:
+    """Close the consumers of this process; they are made anew when they are needed."""
+    while _consumers:
+        _consumers.popitem()[1].close()
+
+
+def _consumer(connection: Mapping[str, str]) -> Consumer:
+    key = tuple(sorted(connection.items()))
+    if key not in _consumers:
+        _consumers[key] = Consumer(
+            {
+                **connection,
+                "group.id": "stream-dppca.executor",  # must be there; nothing joins it
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "check.crcs": True,
+                "enable.partition.eof": True,  # how far we are, past what can never be read
+                "allow.auto.create.topics": False,
+                "queued.max.messages.kbytes": 64 << 10,
+                "fetch.queue.backoff.ms": 5,
+            },
+            logger=logging.getLogger("kafka.librdkafka"),
+        )
+    return _consumers[key]

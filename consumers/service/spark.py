@@ -1,0 +1,91 @@
+"""Starts the session of Spark that a service runs its batches on."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from stream_dppca.errors import ParameterError
+
+from ..errors import ConfigurationError
+from ..formats import REGISTERED_FORMATS
+from ..model.codecs import make_codec
+from ..settings import Settings
+from ..settings.connection import reveal
+from .spread import Spread
+
+__all__ = ["spark_engine"]
+
+
+def _refuse_what_is_local(settings: Settings) -> None:
+    if settings.method == "paper":
+        raise ConfigurationError("`method`: paper needs all records in one process: engine=local")
+    if settings.unit == "subject":
+        rule = "subject needs the records of a round in one process: engine=local"
+        raise ConfigurationError(f"`unit`: {rule}")
+    if settings.format in REGISTERED_FORMATS:
+        raise ConfigurationError(
+            f"`format`: {settings.format} needs its schemas in this process: engine=local"
+        )
+
+
+@contextlib.contextmanager
+def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spread]:
+    """Yield what it takes to read batches on the cluster of these settings.
+
+    Parameters
+    ----------
+    settings
+        All settings of the service, with `engine` spark.
+    connection
+        Where Kafka is, in the words of librdkafka.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigurationError("`engine`: spark needs pyspark: pip install '.[spark,confluent]'")
+    from pyspark.sql import SparkSession
+
+    from stream_dppca.spark import SparkEngine
+
+    _refuse_what_is_local(settings)
+    builder = SparkSession.builder.master(settings.spark_master).appName(
+        f"stream-dppca-{settings.model}"
+    )
+    conf = {
+        "spark.ui.enabled": "false",  # it would show how long each task took
+        "spark.executorEnv.OMP_NUM_THREADS": "1",
+        "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+    }
+    for name, value in settings.spark_conf.items():
+        conf[name] = reveal(value) or ""
+    # A session that is not started by spark-submit asks the environment, and not its settings.
+    os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python", sys.executable)
+    for name, text in conf.items():
+        builder = builder.config(name, text)
+    session = builder.getOrCreate()
+    try:
+        session.sparkContext.setLogLevel("ERROR")
+        try:
+            engine = SparkEngine(session, allow_insecure=settings.spark_allow_insecure)
+        except ParameterError as error:
+            raise ConfigurationError(f"`spark_conf`: {error}") from None
+        given = "rows_per_message" in settings.model_fields_set
+        yield Spread(
+            engine=engine,
+            tasks=settings.spark_tasks or engine.parallelism,
+            connection=connection,
+            codec=partial(
+                make_codec,
+                settings.format,
+                settings.features,
+                settings.max_message_bytes,
+                settings.nested,
+                settings.rows_per_message if given else None,
+            ),
+        )
+    finally:
+        session.stop()

@@ -1,0 +1,187 @@
+"""Batches of a topic on an engine: tasks read the planned ranges, the driver never sees a message.
+
+`TopicSource` goes to the tasks. `EngineRanges` stands where `RangeReader` stands in a task of the
+service, and gives the rows of a batch as sums over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_dppca.arrays import aligned
+from stream_dppca.engine import Engine, EngineBatches, EngineError, EngineRows, Group
+
+from ..errors import ClusterError
+from ..events import log_event
+from ..kafka.executor import read_ranges
+from ..model.codecs import Codec
+from ..protocols import TopicOffsets
+from .metrics import Metrics
+from .plan import Range, places
+from .planner import refuse_truncated
+
+__all__ = ["EngineRanges", "Spread", "TopicSource"]
+
+G = TypeVar("G")
+R = TypeVar("R")
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, repr=False)  # the connection holds passwords
+class TopicSource:
+    """Reads the slots of a planned batch from a topic, in whatever process it is asked.
+
+    Ranges stand one after the other, so that a group reads few partitions; with pairs of
+    neighbours they are mixed as `plan.places` says. Both follow from the plan alone.
+    """
+
+    connection: Mapping[str, str]  #: in the words of librdkafka
+    topic: str
+    ranges: tuple[Range, ...]
+    codec: Callable[[], Codec]  #: makes it where it is needed
+    width: int
+    mixed: bool
+    stall_s: float
+
+    def read(self, group: Group) -> FloatArray:
+        """The rows in these slots, nulls all NaN."""
+        codec = self.codec()
+        each = codec.rows_per_message
+        first, last = group.start // each, -(-group.stop // each)  # places of whole messages
+        rows = aligned(last - first, each, self.width)
+        rows[:] = np.nan
+        wanted, place_of = self._window(first, last)
+        for chunk in read_ranges(self.connection, self.topic, wanted, self.stall_s):
+            place = place_of(chunk.partition, np.array(chunk.offsets, dtype=np.int64))
+            decoded = codec.decode(chunk.values).reshape(len(place), each, self.width)
+            here = (place >= first) & (place < last)
+            rows[place[here] - first] = decoded[here]
+        flat = rows.reshape(-1, self.width)
+        return flat[group.start - first * each : group.stop - first * each]
+
+    def _window(
+        self, first: int, last: int
+    ) -> tuple[list[Range], Callable[[int, NDArray[np.int64]], NDArray[np.int64]]]:
+        """The offsets with places from `first` to `last`, and what gives the place of an offset."""
+        begins = np.cumsum([0, *(end - start for _, start, end in self.ranges)]).tolist()
+        wanted = []
+        at = dict(zip((r.partition for r in self.ranges), begins, strict=False))
+        starts = {r.partition: r.start for r in self.ranges}
+        if self.mixed and len(self.ranges) > 1:
+            mixed = places(self.ranges)
+            for (p, start, end), begin in zip(self.ranges, begins, strict=False):
+                own = mixed[begin : begin + end - start]
+                inside = np.flatnonzero((own >= first) & (own < last))
+                if inside.size:
+                    wanted.append(Range(p, start + int(inside[0]), start + int(inside[-1]) + 1))
+            return wanted, lambda p, offsets: mixed[at[p] + offsets - starts[p]]
+        for (p, start, end), begin in zip(self.ranges, begins, strict=False):
+            low, high = max(first - begin, 0), min(last - begin, end - start)
+            if low < high:
+                wanted.append(Range(p, start + low, start + high))
+        return wanted, lambda p, offsets: at[p] + offsets - starts[p]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What it takes to read batches on an engine."""
+
+    engine: Engine
+    tasks: int  #: groups per batch, about
+    connection: Mapping[str, str]
+    codec: Callable[[], Codec]
+
+
+class _Guarded:
+    """An engine whose failures drop the task: the successor begins at the last state."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
+        try:
+            return self._engine.map(task, groups)
+        except EngineError as error:
+            raise ClusterError(str(error)) from None
+
+
+class EngineRanges:
+    """Gives batch after batch: `start`, then `take`. There is nothing to read in between."""
+
+    full = True  #: nothing is read ahead
+
+    def __init__(
+        self,
+        spread: Spread,
+        batches: Callable[[Engine, int], EngineBatches],
+        offsets: TopicOffsets,
+        topic: str,
+        metrics: Metrics,
+        *,
+        width: int,
+        mixed: bool,
+        slots: int,
+        stall_s: float,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        batches
+            Makes the batches of the model on an engine, in about so many groups.
+        offsets
+            Says where partitions begin and end now. It is closed with this.
+        width
+            Number of features.
+        mixed
+            Whether neighbours make pairs.
+        slots
+            Slots per batch.
+        """
+        self._spread, self._topic, self._metrics = spread, topic, metrics
+        self._batches = batches(_Guarded(spread.engine), spread.tasks)
+        self._width, self._mixed, self._slots, self._stall_s = width, mixed, slots, stall_s
+        self._offsets = offsets
+        self._ranges: tuple[Range, ...] | None = None
+
+    def begin(self, offsets: Mapping[int, int]) -> None:
+        """Tasks are told where to read, batch by batch."""
+
+    def start(self, ranges: Sequence[Range]) -> None:
+        """Begin a batch; says what retention removed of it, and refuses a truncated topic."""
+        found = self._offsets.bounds(sorted(r.partition for r in ranges))
+        for p, start, end in ranges:
+            if end > found[p].end:
+                refuse_truncated(self._topic, p, end, found[p].end)
+            if start < found[p].first:
+                log_event("offsets_lost", level="warning", topic=self._topic, partition=p,
+                          offset=start, resumed_at=found[p].first)  # fmt: skip
+                self._metrics.offsets_lost.inc(min(end, found[p].first) - start)
+        self._ranges = tuple(ranges)
+
+    def read(self, timeout_s: float) -> bool:
+        return False
+
+    @property
+    def complete(self) -> bool:
+        return self._ranges is not None
+
+    def take(self) -> EngineRows:
+        """The batch, whose rows stay where they are."""
+        if self._ranges is None:
+            raise RuntimeError("not at the end of a batch")
+        source = TopicSource(
+            self._spread.connection, self._topic, self._ranges, self._spread.codec, self._width,
+            self._mixed, self._stall_s,
+        )  # fmt: skip
+        self._ranges = None
+        self._metrics.slots.inc(self._slots)
+        return self._batches.rows(source)
+
+    def close(self) -> None:
+        self._ranges = None
+        self._offsets.close()

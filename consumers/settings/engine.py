@@ -1,0 +1,60 @@
+"""Settings of the engine: where the records of a batch are read and added up."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from .part import PREFIX, Part
+
+__all__ = ["SPARK_CONF_PREFIX", "EngineSettings"]
+
+#: A variable that begins like this is a setting of Spark: DPPCA_SPARK_CONF__spark.executor.memory.
+SPARK_CONF_PREFIX: Final = PREFIX + "SPARK_CONF__"
+
+
+class EngineSettings(Part):
+    """Where the records of a batch are read and added up."""
+
+    engine: Literal["local", "spark"] = Field(
+        "local",
+        description="where records are read and added up: local is this process; spark are the "
+        "executors of a cluster, which need this package and confluent-kafka (docs/scale.md)",
+    )
+    spark_master: str | None = Field(
+        None, description="address of the Spark master, such as spark://host:7077 or local[2]"
+    )
+    spark_tasks: int | None = Field(
+        None, ge=1, le=100_000, description="tasks per batch; default: the cores of the cluster"
+    )
+    spark_allow_insecure: bool = Field(
+        False,
+        description="allow a remote master without authentication and encryption, so that exact "
+        "sums of records and the password for Kafka cross the network in the clear",
+    )
+    spark_conf: dict[str, SecretStr] = Field(
+        {},
+        description="further settings of Spark: a table in the file, JSON, or variables such as "
+        "DPPCA_SPARK_CONF__spark.executor.memory",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spark_variables(cls, data: Any) -> Any:
+        found = {
+            name.removeprefix(SPARK_CONF_PREFIX): value
+            for name, value in os.environ.items()
+            if name.startswith(SPARK_CONF_PREFIX)
+        }
+        given = data.get("spark_conf", {}) if isinstance(data, dict) else None
+        if not found or not isinstance(given, dict):
+            return data
+        return {**data, "spark_conf": {**given, **found}}
+
+    @model_validator(mode="after")
+    def _spark_needs_a_master(self) -> EngineSettings:
+        if self.engine == "spark" and not self.spark_master:
+            raise ValueError("`spark_master` must be set with engine=spark")
+        return self

@@ -1,0 +1,28 @@
+"""One batch spread over the tasks of an engine, one model.
+
+A batch is a number of slots. It is split into groups of slots by public numbers (`split`). A task
+reads the rows of its group from a `Source`, wherever it runs, and answers a question with partial
+sums; the driver adds them in the order of the groups. The mechanism asks `EngineRows` as it would
+ask a batch in memory, and does not know what engine runs: noise, state and releases stay with it.
+
+    model = DPPCA(...)
+    batches = EngineBatches(engine, model, tasks=8)
+    model.learn_rows(batches.rows(source))
+
+`LocalEngine` runs the tasks in this process. `stream_dppca.spark` has an engine for Apache Spark.
+"""
+
+from .groups import Group, split
+from .protocol import Engine, EngineError, LocalEngine, Source
+from .rows import EngineBatches, EngineRows
+
+__all__ = [
+    "Engine",
+    "EngineBatches",
+    "EngineError",
+    "EngineRows",
+    "Group",
+    "LocalEngine",
+    "Source",
+    "split",
+]

@@ -1,0 +1,55 @@
+"""A fingerprint of the arithmetic of a process.
+
+How many units lie beyond a radius changes by at most 1 with one record, because the distances of
+all others keep every bit. On an engine that takes equal arithmetic wherever a task runs: which
+process gets which task may depend on how long records took to read. Products of matrices and
+vectors round by the kernels that a library chooses for the processor, and by the number of its
+threads. So each task says how its process rounds fixed public numbers, and a batch whose tasks
+differ is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+
+from ..arrays import FloatArray, aligned
+from ..batch import block_size
+
+__all__ = ["fingerprint"]
+
+
+@lru_cache(maxsize=32)
+def fingerprint(features: int, columns: int) -> str:
+    """A digest of what forms and statistics compute of rows with so many features.
+
+    Parameters
+    ----------
+    features
+        Numbers per row.
+    columns
+        Of the matrices that rows are multiplied with.
+
+    Examples
+    --------
+    >>> len(fingerprint(5, 1))
+    16
+    """
+    X, W = _public(block_size(features), features), _public(features, columns)
+    digest = hashlib.sha256()
+    # The products that distances are made of: `Reading.norms`, `Block.along`, `sq_length`.
+    along = np.vecdot(X[:, np.newaxis], np.ascontiguousarray(W.T))
+    for found in (X @ W, np.vecdot(X, X), np.einsum("ij,ij->i", X, X), along):
+        digest.update(np.ascontiguousarray(found).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _public(rows: int, columns: int) -> FloatArray:
+    """Numbers between -1 and 1 with digits in all places, exact on every machine."""
+    found = aligned(rows, columns)
+    bits = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits ^= bits >> np.uint64(29)
+    found[:] = ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1).reshape(rows, columns)
+    return found

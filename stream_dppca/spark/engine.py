@@ -1,0 +1,85 @@
+"""Apache Spark as an engine, and what a cluster must be set to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from pyspark.sql import SparkSession
+
+from ..engine import EngineError
+from ..errors import ParameterError
+
+__all__ = ["SparkEngine", "refuse_exposed", "safe_reason"]
+
+G = TypeVar("G")
+R = TypeVar("R")
+
+#: Without these, partial sums cross the network and lie on disks in the clear. Of several names,
+#: one is enough.
+REQUIRED: Final = (
+    ("spark.authenticate",),
+    ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled"),
+    ("spark.io.encryption.enabled",),
+)
+#: What our own tasks say of an error: slots and kinds of errors, never a record.
+_OURS: Final = re.compile(r"EngineError: (slots \d+ to \d+: [^\n]{1,200}|[a-z][^\n]{1,300})")
+
+
+def refuse_exposed(session: SparkSession, allow_insecure: bool = False) -> None:
+    """Refuse a remote master that would send and store partial sums in the clear.
+
+    Partial sums are exact, and as secret as records.
+    """
+    master = str(session.sparkContext.master)
+    if allow_insecure or master.startswith("local[") or master == "local":
+        return
+    conf = session.sparkContext.getConf()
+    missing = [
+        " or ".join(names)
+        for names in REQUIRED
+        if not any(str(conf.get(name, "false")).lower() == "true" for name in names)
+    ]
+    if missing:
+        rule = f"must have {', '.join(missing)} set to true: partial sums are as secret as records"
+        raise ParameterError("session", rule, master, "Or pass allow_insecure=True, knowing that.")
+
+
+def safe_reason(error: Exception) -> str:
+    """Why a job failed, without anything that an error may quote of a record."""
+    found = _OURS.search(str(error))
+    return found[1] if found else f"{type(error).__name__}: see the log of the executors"
+
+
+class SparkEngine:
+    """Runs one task per group on the executors of a session.
+
+    `stream_dppca` must be installed where executors run, in the same version. Spark runs a task
+    again if its process or its machine is lost; after the number of failures that
+    `spark.task.maxFailures` allows, the job ends in an `EngineError`.
+
+    Parameters
+    ----------
+    session
+        The session; it stays open.
+    allow_insecure
+        If true, a remote master may do without authentication and encryption.
+    """
+
+    def __init__(self, session: SparkSession, *, allow_insecure: bool = False) -> None:
+        refuse_exposed(session, allow_insecure)
+        self._context = session.sparkContext
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at a time."""
+        return int(self._context.defaultParallelism)
+
+    def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
+        """The results of all groups, in the order of the groups."""
+        try:
+            return list(self._context.parallelize(list(groups), len(groups)).map(task).collect())
+        except Exception as error:
+            reason = safe_reason(error)
+        raise EngineError(f"a job of Spark failed: {reason}") from None

@@ -1,0 +1,215 @@
+"""Learns from data frames: data at rest on Spark.
+
+A frame says which slot each of its rows has (a public column of whole numbers), or each frame is
+one batch. Every task adds up the rows of a partition of the frame as they come; no row is moved
+between machines. Since the place of a row in its partition may depend on others (files are split
+by their sizes), its distances are computed row by row, and nothing depends on places.
+
+**What must be public.** The slot of a row, or the frame that it is in, decides its batch, so it
+must not depend on what the row or any other row holds: the line number of an import, a time of
+arrival, a sequence number. A filter, a `limit` or an order by content in front breaks the promise;
+so does a join that drops or doubles rows by content. Plans that are not deterministic are refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegralType, NumericType
+
+from ..arrays import aligned
+from ..batch import Reading
+from ..checks import whole
+from ..engine import EngineError, EngineRows
+from ..engine.questions import Partial, Question, merged, partial_of
+from ..engine.rows import LastRadii
+from ..errors import ParameterError
+from ..estimator import DPPCA
+from .engine import refuse_exposed, safe_reason
+from .progress import shown_progress
+
+__all__ = ["fit"]
+
+
+def fit(
+    frames: DataFrame | Iterable[DataFrame],
+    *,
+    features: Sequence[str],
+    epsilon: float,
+    delta: float,
+    batch_size: int,
+    slot: str | None = None,
+    progress: bool = True,
+    allow_insecure: bool = False,
+    **parameters: Any,
+) -> DPPCA:
+    """Learn a private model from data frames.
+
+    Frames must be deterministic: every batch reads its rows in one job or, in the warm-up and
+    when the clip radius moves, in several. Nothing is cached. A frame that is laid out by its slot
+    column (partitions, or sorted Parquet files) is read once; others are read once per batch.
+
+    Parameters
+    ----------
+    frames
+        A frame with a slot column; or frames of which each is one batch, with at most `batch_size`
+        rows.
+    features
+        Columns of numbers.
+    epsilon, delta, batch_size
+        As for `DPPCA`.
+    slot
+        The column that numbers the slots of the whole stream: 0, 1, 2, ... Row s is in batch
+        s // batch_size. A slot without a row is a null; a last batch that is not full is left out.
+    progress
+        Whether to show a bar, on a terminal and if rich is installed.
+    allow_insecure
+        If true, a remote master may do without authentication and encryption.
+    parameters
+        Of `DPPCA`. Not with center="pairs", whose neighbours may be on different machines, nor
+        with method="paper", whose statistics are not sums.
+
+    Returns
+    -------
+    DPPCA
+        The model: `components`, `last_release`, `transform_many`, `state`, and all else.
+    """
+    model = DPPCA(
+        features=tuple(features), epsilon=epsilon, delta=delta, batch_size=batch_size, **parameters
+    )
+    _check_model(model)
+    if slot is None:
+        batches: Iterable[DataFrame] = [frames] if isinstance(frames, DataFrame) else frames
+        count = len(batches) if isinstance(batches, Sequence) else None
+    else:
+        if not isinstance(frames, DataFrame):
+            raise ParameterError("slot", "must be None if frames are batches", slot)
+        refuse_exposed(frames.sparkSession, allow_insecure)
+        count = _slots(frames, slot) // batch_size
+        batches = _batches(frames, slot, batch_size, count)
+    radii = LastRadii()
+    with shown_progress("batches", count, shown=progress) as advance:
+        for frame in batches:
+            refuse_exposed(frame.sparkSession, allow_insecure)
+            ask = partial(_ask, _numbers(frame, features), model.reading)
+            model.learn_rows(EngineRows(ask, batch_size, model.reading, radii))
+            advance()
+    return model
+
+
+def _check_model(model: DPPCA) -> None:
+    if model.reading.pairs:
+        rule = 'must be "mean" or "none" with frames: neighbours may be on different machines'
+        raise ParameterError("center", rule, model.center)
+    if model.method == "paper":
+        rule = 'must be "adaptive" with frames: the paper\'s statistics are not sums'
+        raise ParameterError("method", rule, model.method)
+
+
+def _column(name: str) -> str:
+    """The name of a column as Spark reads it: a dot in it is part of the name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _slots(frame: DataFrame, slot: str) -> int:
+    """How many slots there are: one more than the largest of the public numbers."""
+    if slot not in frame.columns or not isinstance(frame.schema[slot].dataType, IntegralType):
+        raise ParameterError("slot", "must be a column of whole numbers", slot)
+    _refuse_indeterminate(frame)
+    column = F.col(_column(slot))
+    try:
+        first, last = frame.agg(F.min(column), F.max(column)).collect()[0]
+    except Exception as error:
+        reason = safe_reason(error)
+    else:
+        if first is None:
+            return 0
+        whole("slot", first, 0, 2**62)
+        return int(last) + 1
+    raise EngineError(f"the slots could not be read: {reason}") from None
+
+
+def _batches(frame: DataFrame, slot: str, size: int, count: int) -> Iterator[DataFrame]:
+    column = F.col(_column(slot))
+    for i in range(count):
+        yield frame.where((column >= i * size) & (column < (i + 1) * size))
+
+
+def _numbers(frame: DataFrame, features: Sequence[str]) -> DataFrame:
+    """The features as float64, by one rule for every value."""
+    _refuse_indeterminate(frame)
+    for name in features:
+        found = frame.schema[name].dataType if name in frame.columns else None
+        if not isinstance(found, NumericType):
+            what = "missing" if found is None else found.simpleString()
+            raise ParameterError("features", f"must be columns of numbers: {name!r}", what)
+    return frame.select(
+        *(F.col(_column(name)).cast("double").alias(f"x{i}") for i, name in enumerate(features))
+    )
+
+
+def _refuse_indeterminate(frame: DataFrame) -> None:
+    if not frame._jdf.queryExecution().analyzed().deterministic():
+        rule = "must be deterministic: rand() and the like give other rows in every job"
+        raise ParameterError("frames", rule, "a plan that is not")
+
+
+def _ask(frame: DataFrame, reading: Reading, question: Question) -> list[Partial]:
+    """Ask all partitions of a frame."""
+    width = len(frame.columns)
+    task = partial(_answer, question, reading, width)
+    try:
+        rows = frame.mapInArrow(task, "answer binary").collect()
+    except Exception as error:
+        reason = safe_reason(error)
+    else:
+        # An answer for no rows at all, so that an empty frame has one.
+        nothing = np.full((1, width), np.nan)
+        empty = partial_of(question, nothing, reading, placed=False)
+        own = Partial(empty.sums, empty.counts, 0, frozenset())
+        # Executors are as trusted with the answers as with the records.
+        return [own, *(pickle.loads(bytes(row[0])) for row in rows)]  # noqa: S301
+    raise EngineError(f"a job of Spark failed: {reason}") from None
+
+
+def _answer(
+    question: Question, reading: Reading, width: int, batches: Iterator[Any]
+) -> Iterator[Any]:
+    """The task: answer a question about the rows of a partition, in one row.
+
+    It turns batches of Arrow records into batches of Arrow records.
+    """
+    pa = importlib.import_module("pyarrow")  # without types
+
+    def partials() -> Iterator[Partial]:
+        for batch in batches:
+            if batch.num_rows:
+                rows = aligned(batch.num_rows, width)
+                for j, column in enumerate(batch.columns):
+                    rows[:, j] = column.to_numpy(zero_copy_only=False)
+                yield partial_of(question, rows, reading, placed=False)
+
+    problem = ""
+    try:
+        with np.errstate(all="ignore"):  # a warning would tell of the records
+            first = next(found := partials(), None)
+            if first is not None:
+                answer = merged(_chained(first, found))
+    except Exception as error:
+        problem = type(error).__name__
+    if problem:
+        raise EngineError(f"a task met a {problem}") from None
+    if first is not None:
+        yield pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
+
+
+def _chained(first: Partial, others: Iterator[Partial]) -> Iterator[Partial]:
+    yield first
+    yield from others

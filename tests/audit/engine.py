@@ -1,0 +1,128 @@
+"""Attacks on a batch that is spread over the tasks of an engine.
+
+Streams go through `EngineBatches` and `DPPCA.learn_rows`, in groups that are smaller than in
+production so that a batch of the audit has several.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+from unittest.mock import patch
+
+import numpy as np
+
+from stream_dppca import DPPCA
+from stream_dppca.arrays import FloatArray
+from stream_dppca.engine import EngineBatches, Group, groups
+from tests.audit import attack
+from tests.audit.evidence import BATCH, Statistic, mu_lb, spied
+
+G = TypeVar("G")
+R = TypeVar("R")
+TASKS = 3
+#: With pairs, groups begin at slots 0, 512 and 1024.
+FIRST_OF_A_GROUP = 1024
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A source that names its records and does not hold them, as that of a cluster does."""
+
+    name: str
+    records: ClassVar[dict[str, FloatArray]] = {}
+
+    def read(self, group: Group) -> FloatArray:
+        return self.records[self.name][group.start : group.stop]
+
+
+class Watched:
+    """An engine that keeps what leaves the driver, as bytes."""
+
+    def __init__(self) -> None:
+        self.jobs: list[list[bytes]] = []
+
+    def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
+        self.jobs.append([pickle.dumps((task, group)) for group in groups])
+        return [task(group) for group in groups]
+
+
+@contextmanager
+def small_groups() -> Iterator[None]:
+    """Groups of whole blocks of 256 units."""
+    with patch.object(groups, "block_size", lambda features, long: 256):
+        yield
+
+
+@contextmanager
+def on_an_engine() -> Iterator[list[Watched]]:
+    """Batches that are given to `learn_array` go through an engine."""
+    engines: list[Watched] = []
+
+    def learn(self: DPPCA, X: FloatArray) -> None:
+        engine = Watched()
+        engines.append(engine)
+        made = EngineBatches(engine, self, TASKS)
+        assert len(made.groups) == TASKS
+        Elsewhere.records["batch"] = X
+        self.learn_rows(made.rows(Elsewhere("batch")))
+
+    with small_groups(), patch.object(DPPCA, "learn_array", learn):
+        yield engines
+
+
+def canaries(form: str, n: int) -> dict[str, list[Statistic]]:
+    """The canaries of the mean and of the range, as for a batch in memory."""
+    with on_an_engine():
+        run = attack.run_adaptive(form, n)
+    return {"mean": attack.mean_canary(run), "range": attack.range_canary(run)}
+
+
+def tasks(n: int = 1) -> list[Statistic]:
+    """What leaves the driver for the first job of a batch, with a record and with a null.
+
+    Later jobs follow from noisy counts; their groups are those of the first.
+    """
+
+    def left(record: float) -> tuple[list[bytes], set[tuple[Group, ...]]]:
+        with on_an_engine() as engines:
+            pca = spied(5, 4, center="pairs")
+            X = np.random.default_rng(5).standard_normal((BATCH, 4))
+            X[FIRST_OF_A_GROUP] = record
+            pca.learn_array(X)
+        jobs = engines[-1].jobs
+        return jobs[0], {tuple(pickle.loads(item)[1] for item in job) for job in jobs}
+
+    good, bad, huge = left(0.1), left(np.nan), left(1e17)
+    moved = not (good == bad == huge) or len(good[1]) != 1
+    return [Statistic("a record changed the tasks", float(moved), 0.0)]
+
+
+def pairs(n: int) -> list[Statistic]:
+    """Whether one record is a null, seen in the released range of all pairs.
+
+    Neighbours are alike within pairs, and differ between one pair and the next.
+    """
+    rng, coins, scores = np.random.default_rng(8), [], []
+    base = np.repeat(np.arange(BATCH // 2) % 2, 2)[:, np.newaxis] * np.array([8.0, 0, 0, 0])
+    with on_an_engine():
+        pca = spied(8, 4, center="pairs")
+        for _ in range(n):
+            X = base + rng.standard_normal((BATCH, 4)) / 100
+            coins.append(bool(rng.random() < 0.5))
+            if coins[-1]:
+                X[FIRST_OF_A_GROUP] = np.nan
+            pca.learn_array(X)
+            assert pca.last_release is not None
+            scores.append(pca.last_release.range or 0.0)
+    return [Statistic("pairs", mu_lb(np.array(scores), np.array(coins)), attack.budgets()[0])]
+
+
+AUDITS: dict[str, Callable[[int], list[Statistic]]] = {"tasks": tasks, "pairs": pairs}
+
+
+def audit(name: str, n: int) -> list[Statistic]:
+    return AUDITS[name](n)

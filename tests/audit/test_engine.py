@@ -1,0 +1,51 @@
+"""The audit of batches on an engine: nothing is found, and every planted mutant is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.audit import engine
+from tests.audit.mutants import Mutant
+
+_SKIPS_A_BAD_RECORD = (
+    "engine.rows:EngineBatches.rows",
+    "return self._engine.map(task, self.groups)",
+    "first = [int(not (abs(source.read(g)[0]) < 9).all()) for g in self.groups]; "
+    "groups = tuple(Group(g.start + i, g.stop) for g, i in zip(self.groups, first)); "
+    "return self._engine.map(task, groups)",
+)
+MUTANTS = (
+    Mutant("a group begins after a bad record", *_SKIPS_A_BAD_RECORD, "tasks", ("engine",), 1),
+    Mutant("a group begins after a bad record", *_SKIPS_A_BAD_RECORD, "pairs", ("engine",), 60),
+    Mutant(
+        "groups split by the content of the batch",
+        "engine.rows:EngineBatches.rows",
+        "return self._engine.map(task, self.groups)",
+        "full = source.read(Group(0, self._slots)); "
+        "middle = 2 * int(abs(full[:, 0]).argmax() // 2) or 2; "
+        "groups = tuple(Group(a, b) for a, b in ((0, middle), (middle, self._slots)) if a < b); "
+        "return self._engine.map(task, groups)",
+        "tasks",
+        ("engine",),
+        1,
+    ),
+)
+
+
+def test_a_batch_on_an_engine_passes() -> None:
+    measured = engine.canaries("gradient", 800)
+    assert not [s for found in measured.values() for s in found if s.caught]
+    mean = measured["mean"][0]
+    assert mean.value > 0.4 * mean.limit, mean  # the attack is a good one
+
+
+@pytest.mark.parametrize("audit", engine.AUDITS)
+def test_no_record_changes_the_split(audit: str) -> None:
+    assert not [s for s in engine.audit(audit, 100) if s.caught]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.name}-{m.audit}")
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    with mutant.planted():
+        measured = engine.audit(mutant.audit, mutant.n)
+    assert any(s.caught for s in measured), measured

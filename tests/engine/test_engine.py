@@ -1,0 +1,261 @@
+"""A batch on an engine answers as the same batch in memory does, bit by bit where it counts."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_dppca import DPPCA, ParameterError
+from stream_dppca.adaptive.queries import Gradients, SecondMoments
+from stream_dppca.arrays import FloatArray, aligned
+from stream_dppca.batch import Batch, Reading, block_size
+from stream_dppca.engine import (
+    EngineBatches,
+    EngineError,
+    EngineRows,
+    Group,
+    LocalEngine,
+    questions,
+    split,
+)
+from stream_dppca.engine import rows as engine_rows
+from stream_dppca.engine.questions import GRID
+from stream_dppca.engine.rows import LastRadii
+from tests.engine.helpers import ArraySource, DrawnSource, PicklingEngine
+
+SIZE = 12_288
+
+
+def records(n: int, d: int, **how: Any) -> FloatArray:
+    X = aligned(n, d)
+    X[:] = DrawnSource(3, d, far=97, bad=89, **how).read(Group(0, n))
+    X[5], X[n // 2], X[-1] = np.inf, 1e300, np.nan
+    return X
+
+
+def model(d: int, **how: Any) -> DPPCA:
+    how = {"epsilon": 1.0, "delta": 1e-6, "batch_size": SIZE, "seed": 1} | how
+    return DPPCA(features=range(d), **how)
+
+
+def on_engine(X: FloatArray, reading: Reading, tasks: int) -> EngineRows:
+    groups = split(len(X), X.shape[1], reading, tasks)
+
+    def ask(question: questions.Question) -> list[questions.Partial]:
+        return [questions.answer(question, ArraySource(X), reading, group) for group in groups]
+
+    return EngineRows(ask, len(X), reading)
+
+
+# Splits
+
+
+@pytest.mark.parametrize("slots, d", [(100, 3), (SIZE, 3), (SIZE + 2, 130), (2**20, 1000)])
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("tasks", [1, 3, 8, 1000])
+def test_groups_cover_all_slots_in_order_and_keep_blocks_whole(
+    slots: int, d: int, pairs: bool, tasks: int
+) -> None:
+    reading = Reading(1e18, pairs=pairs)
+    groups = split(slots, d, reading, tasks)
+    assert groups[0].start == 0 and groups[-1].stop == slots
+    assert all(a.stop == b.start for a, b in pairwise(groups))
+    step = block_size(d) * reading.records_per_unit
+    assert all(group.slots > 0 and group.start % step == 0 for group in groups)
+    assert all(group.slots * d <= 2**24 or len(groups) == slots // step for group in groups)
+
+
+def test_tasks_must_be_a_number() -> None:
+    with pytest.raises(ParameterError, match="`tasks` must be"):
+        split(100, 3, Reading(1e18), 0)
+
+
+# Answers
+
+
+@pytest.mark.parametrize("d", [5, 130])
+@pytest.mark.parametrize(
+    "how", [{}, {"pairs": True}, {"scales": True}, {"partial": True}], ids=repr
+)
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_counts_are_equal_and_sums_agree(d: int, how: dict[str, Any], tasks: int) -> None:
+    if "scales" in how:
+        how = {"scales": tuple(np.linspace(0.5, 2.0, d).tolist())}
+    reading, X = Reading(1e18, **how), records(SIZE + 1000, d)
+    if reading.partial:
+        X[7, 0] = np.nan
+    local, spread = Batch(X, reading), on_engine(X, reading, tasks)
+    assert len(local) == len(spread)
+    assert spread.present() == np.count_nonzero(~local.matrix()[1])
+    forms: list[Any] = [SecondMoments()]
+    for k in (1, 3):
+        W = np.linalg.qr(np.random.default_rng(k).standard_normal((d, k)))[0]
+        forms += [Gradients(W, np.zeros((k, k))), Gradients(W, np.diag(np.arange(1.0, k + 1)))]
+    if reading.partial:  # learned statistics alone take rows with holes
+        forms = []
+    for form in forms:
+        one, other = local.ranged(form), spread.ranged(form)
+        assert [one.beyond(r) for r in GRID] == [other.beyond(r) for r in GRID]
+        assert one.beyond(1.2345) == other.beyond(1.2345)
+        for r in (1.0, 40.0, 1e12):
+            a, b = one.clipped_sum(r), other.clipped_sum(r)
+            assert np.abs(a - b).max() <= 1e-12 * np.abs(a).max()
+
+
+def test_rows_whose_place_is_not_public_are_measured_alike_everywhere() -> None:
+    d, k = 200, 3
+    reading, X = Reading(1e18), records(3000, d)
+    W = np.linalg.qr(np.random.default_rng(0).standard_normal((d, k)))[0]
+    form = Gradients(W, np.diag([3.0, 2.0, 1.0]))
+    order = np.random.default_rng(1).permutation(len(X))
+    lengths = Batch(X, reading, placed=False).ranged(form)._sq_length
+    for moved in (X[order], X[order][1:], X[order][:7]):
+        found = Batch(np.ascontiguousarray(moved), reading, placed=False).ranged(form)._sq_length
+        places = order if len(moved) == len(X) else order[1:] if len(moved) > 7 else order[:7]
+        assert found.tobytes() == lengths[places].tobytes()
+
+
+# The mechanism
+
+
+@pytest.mark.parametrize(
+    "d, how",
+    [
+        (5, {"center": "none", "scales": None}),  # second moments
+        (70, {"center": "none", "scales": None, "n_components": 2}),  # the scout
+        (1100, {"center": "none", "scales": None, "batch_size": 4096}),  # gradients
+        (5, {}),  # centre and scales learned, with the warm-up
+        (70, {"n_components": 3}),
+        (5, {"center": "pairs"}),
+        (5, {"missing": "center"}),
+    ],
+    ids=repr,
+)
+def test_seeded_releases_are_those_of_the_local_estimator(d: int, how: dict[str, Any]) -> None:
+    local, spread = model(d, **how), model(d, **how)
+    engine, batches = PicklingEngine(), 4
+    made = EngineBatches(engine, spread, tasks=3)
+    assert len(made.groups) > 1
+    X = records(batches * local.batch_size, d)
+    for part in np.split(X, batches):
+        local.learn_array(part)
+        spread.learn_rows(made.rows(ArraySource(part)))
+        one, other = local.last_release, spread.last_release
+        assert one is not None and other is not None
+        assert (one.status, one.reason, one.range) == (other.status, other.reason, other.range)
+        assert local.components == pytest.approx(spread.components, abs=1e-9)
+        for a, b in ((one.spread, other.spread), (one.center, other.center)):
+            assert (a is None and b is None) or a == pytest.approx(b, rel=1e-9, abs=1e-9)
+    assert local.state()["n_batches"] == spread.state()["n_batches"] == batches
+    assert len(local.components)
+
+
+def test_one_job_per_batch_while_the_radius_stays() -> None:
+    spread, engine = model(6, center="none", scales=None), PicklingEngine()
+    made, jobs = EngineBatches(engine, spread, tasks=3), []
+    for seed in range(30):
+        spread.learn_rows(made.rows(DrawnSource(seed, 6)))
+        jobs.append(engine.jobs)
+    assert np.diff([0, *jobs])[0] == 2  # nothing is known of the radius
+    assert np.mean(np.diff(jobs) == 1) >= 0.95
+    assert np.diff(jobs).max() <= 2
+
+
+def test_one_job_per_batch_after_the_warm_up() -> None:
+    spread, engine = model(6), PicklingEngine()
+    made = EngineBatches(engine, spread, tasks=3)
+    while spread.warm_up_left:
+        spread.learn_rows(made.rows(DrawnSource(spread.n_batches, 6)))
+    before = engine.jobs
+    for seed in range(100, 110):
+        spread.learn_rows(made.rows(DrawnSource(seed, 6)))
+    assert engine.jobs - before == 10
+
+
+def test_neighbours_of_a_radius_are_asked_for_if_they_are_small() -> None:
+    radii, form = LastRadii(), SecondMoments()
+    assert radii.guess(form) == ()
+    radii.note(form, GRID[100], 10)
+    assert radii.guess(form) == (GRID[100], GRID[99], GRID[101])
+    radii.note(form, GRID[0], 10)
+    assert radii.guess(form) == (GRID[0], GRID[1])
+    radii.note(form, GRID[-1], engine_rows.LARGE_SUM + 1)
+    assert radii.guess(form) == (GRID[-1],)
+    radii.note(form, 1.2345, 10)
+    assert radii.guess(form) == (1.2345,)
+    assert radii.guess(Gradients(np.eye(2), np.eye(2))) == ()
+
+
+# Refusals and errors
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    m = model(5)
+    made = EngineBatches(LocalEngine(), model(5, batch_size=2 * SIZE), tasks=2)
+    with pytest.raises(ParameterError, match="`rows` must have 12288 places"):
+        m.learn_rows(made.rows(DrawnSource(1, 5)))
+    m.learn_one({0: 1.0})
+    with pytest.raises(ParameterError, match="while 1 records wait"):
+        m.learn_rows(EngineBatches(LocalEngine(), m, tasks=2).rows(DrawnSource(1, 5)))
+
+
+def test_the_papers_method_is_refused() -> None:
+    paper = model(4, method="paper", batch_size=20_000, epsilon=8.0, delta=1e-3)
+    with pytest.raises(ParameterError, match="`method` must be"):
+        EngineBatches(LocalEngine(), paper, tasks=2)
+    with pytest.raises(ParameterError, match="`method` must be"):
+        paper.learn_rows(on_engine(records(20_000, 4), paper.reading, 2))
+
+
+@dataclass(frozen=True)
+class FailingSource:
+    how: str
+
+    def read(self, group: Group) -> Any:
+        if self.how == "raise":
+            raise ValueError("record 31337 cannot be read")
+        return np.full((group.slots - 1, 5), 31337.0)
+
+
+@pytest.mark.parametrize(
+    "how, problem",
+    [("raise", "ValueError in a task"), ("short", "a source must give 8192 rows of floats")],
+)
+def test_errors_of_tasks_name_the_slots_and_no_record(how: str, problem: str) -> None:
+    m = model(5, batch_size=2 * SIZE)
+    made = EngineBatches(LocalEngine(), m, tasks=3)
+    with pytest.raises(EngineError) as failed:
+        m.learn_rows(made.rows(FailingSource(how)))
+    assert str(failed.value) == f"slots 0 to 8192: {problem}"
+    assert failed.value.__cause__ is None and failed.value.__suppress_context__
+    assert "31337" not in repr(failed.value)
+    with pytest.raises(Exception, match="interrupted"):  # its records count as used
+        m.learn_rows(made.rows(DrawnSource(1, 5)))
+
+
+def test_processes_that_round_differently_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = model(5, batch_size=2 * SIZE)
+    made = EngineBatches(LocalEngine(), m, tasks=2)
+    prints = iter(["a", "b"] * 50)
+    monkeypatch.setattr(questions, "fingerprint", lambda *shape: next(prints))
+    with pytest.raises(EngineError, match="do not round alike"):
+        m.learn_rows(made.rows(DrawnSource(1, 5)))
+
+
+def test_a_batch_with_more_records_than_slots_is_refused() -> None:
+    X, reading = records(1000, 3), Reading(1e18)
+    ask = lambda question: [questions.partial_of(question, X, reading)]  # noqa: E731
+    assert EngineRows(ask, 1000, reading).present() > 0
+    with pytest.raises(EngineError, match="a batch of 999 slots had 1000 records"):
+        EngineRows(ask, 999, reading).present()
+
+
+def test_secrets_are_not_shown() -> None:
+    partial = questions.partial_of(questions.Total(questions.Present()), records(50, 3), Reading(1))
+    assert "array" not in repr(partial) and "sums" not in repr(partial)
+    assert pickle.loads(pickle.dumps(partial)).slots == 50

@@ -1,0 +1,53 @@
+"""A real cluster for the tests of Spark: one master, two workers, one session.
+
+Without pyspark or Java the tests are skipped, with the reason. `make test-spark` installs pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def _missing() -> str | None:
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed: make test-spark"
+    return None if shutil.which("java") else "there is no java on the path"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _missing()
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            # pyspark says so of pandas 3 whenever it is imported; we do not use pandas there.
+            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))  # its sockets
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tests.spark.cluster import StandaloneCluster
+
+    with StandaloneCluster(tmp_path_factory.mktemp("spark")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def session(cluster: Any) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = cluster.session()
+    yield session
+    session.stop()

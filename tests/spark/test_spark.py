@@ -1,0 +1,162 @@
+"""One model on a real Spark cluster: the releases of the local estimator, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
+
+from pyspark.sql import functions as F
+
+from stream_dppca import DPPCA, ParameterError
+from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine
+from stream_dppca.spark import SparkEngine, fit, refuse_exposed
+from tests.engine.helpers import DrawnSource
+from tests.engine.test_engine import FailingSource
+from tests.spark.cluster import wait_for
+from tests.spark.waiting import WaitingSource
+
+SIZE = 16_384
+
+
+def model(d: int, **how: Any) -> DPPCA:
+    how = {"epsilon": 1.0, "delta": 1e-6, "batch_size": SIZE, "seed": 1} | how
+    return DPPCA(features=range(d), **how)
+
+
+@pytest.mark.parametrize(
+    "d, how", [(20, {}), (1100, {"center": "none", "scales": None, "batch_size": 4096})], ids=repr
+)
+def test_seeded_releases_are_those_of_the_local_estimator(
+    session: Any, d: int, how: dict[str, Any]
+) -> None:
+    local, spread = model(d, **how), model(d, **how)
+    engine = SparkEngine(session)
+    assert engine.parallelism == 2
+    made, same = EngineBatches(engine, spread, 4), EngineBatches(LocalEngine(), local, 1)
+    for i in range(3):
+        source = DrawnSource(i, d, far=97, bad=89)
+        spread.learn_rows(made.rows(source))
+        local.learn_rows(same.rows(source))
+        assert spread.components == pytest.approx(local.components, abs=1e-9)
+    assert len(local.components)
+
+
+@pytest.mark.parametrize("what", ["python worker", "executor"])
+def test_a_process_that_is_killed_changes_nothing(session: Any, tmp_path: Path, what: str) -> None:
+    local, spread = model(6), model(6)
+    records = DrawnSource(5, 6, far=97)
+    source = WaitingSource(records, tmp_path)
+    made = EngineBatches(SparkEngine(session), spread, 2)
+    learning = threading.Thread(target=lambda: spread.learn_rows(made.rows(source)))
+    learning.start()
+    wait_for("a task", lambda: bool(source.processes()))
+    victim = source.processes()[0]
+    if what == "executor":
+        while "CoarseGrainedExecutorBackend" not in _command(victim):
+            victim = _parent(victim)
+    os.kill(victim, signal.SIGKILL)
+    (tmp_path / "go").touch()
+    learning.join(240)
+    assert not learning.is_alive()
+    local.learn_rows(EngineBatches(LocalEngine(), local, 1).rows(records))
+    assert local.state() == spread.state()
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_errors_of_tasks_quote_no_record(session: Any) -> None:
+    m = model(5)
+    made = EngineBatches(SparkEngine(session), m, 2)
+    with pytest.raises(EngineError) as failed:
+        m.learn_rows(made.rows(FailingSource("raise")))
+    text = str(failed.value)
+    assert text.startswith("a job of Spark failed: slots ") and "ValueError in a task" in text
+    assert "31337" not in text and failed.value.__cause__ is None
+
+
+# Data frames
+
+
+def frame_of(session: Any, X: Any, order: Any) -> Any:
+    """A frame of whole slots in some order; NULL where a record has NaN."""
+    names = [f"f.{i}" for i in range(X.shape[1])]
+    rows = [(int(i), *(None if np.isnan(x) else float(x) for x in X[i].tolist())) for i in order]
+    schema = ", ".join(["slot bigint", *(f"`{name}` double" for name in names)])
+    return session.createDataFrame(rows, schema).repartition(3), names
+
+
+HOW: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "batch_size": 4096, "seed": 1}
+
+
+def test_frames_with_slots_give_the_releases_of_the_local_estimator(session: Any) -> None:
+    X = DrawnSource(3, 3, far=97, bad=89).read(Group(0, 3 * 4096 + 100))
+    missing = np.random.default_rng(1).permutation(len(X))[50:]  # slots without a row are nulls
+    frame, names = frame_of(session, X, missing)
+    found = fit(frame, features=names, slot="slot", **HOW)
+    local, holes = DPPCA(features=names, **HOW), np.full_like(X, np.nan)
+    holes[missing] = X[missing]
+    local.learn_array(holes)
+    assert found.n_batches == local.n_batches == 3
+    assert found.components == pytest.approx(local.components, abs=1e-9)
+    batches = [
+        frame.where((F.col("slot") >= i * 4096) & (F.col("slot") < (i + 1) * 4096)) for i in (0, 1)
+    ]
+    again = fit(batches, features=names, **HOW)
+    assert again.n_batches == 2
+    with pytest.raises(EngineError, match="a batch of 4096 slots had"):
+        fit(frame, features=names, **HOW)
+
+
+def test_frames_that_break_the_rules_are_refused(session: Any) -> None:
+    frame, names = frame_of(session, np.zeros((10, 2)), range(10))
+    text = frame.withColumn("f.0", F.lit("text"))
+    for bad, how, why in (
+        (frame.withColumn("slot", F.monotonically_increasing_id()), {}, "deterministic"),
+        (frame, {"slot": "f.0"}, "whole numbers"),
+        (frame, {"slot": "nowhere"}, "whole numbers"),
+        (frame.withColumn("slot", F.col("slot") - 1), {}, "`slot` must"),
+        ([frame], {}, "must be None if frames are batches"),
+        (text, {"slot": None}, "columns of numbers"),
+        (frame, {"center": "pairs"}, "different machines"),
+        (frame, {"method": "paper", "epsilon": 8.0, "batch_size": 20_000}, "not sums"),
+    ):
+        with pytest.raises(ParameterError, match=why):
+            fit(bad, **({"features": names, "slot": "slot"} | HOW | how))
+
+
+@pytest.mark.parametrize("master, safe", [("local[2]", True), ("spark://there:7077", False)])
+def test_a_remote_master_without_encryption_is_refused(master: str, safe: bool) -> None:
+    def session(**conf: str) -> Any:
+        names = {name.replace("_", "."): value for name, value in conf.items()}
+        context = SimpleNamespace(master=master, getConf=lambda: names)
+        return SimpleNamespace(sparkContext=context)
+
+    full = {
+        "spark_authenticate": "true",
+        "spark_network_crypto_enabled": "true",
+        "spark_io_encryption_enabled": "true",
+    }
+    refuse_exposed(session(**full))
+    refuse_exposed(session(), allow_insecure=True)
+    for name in full:
+        conf = {other: value for other, value in full.items() if other != name}
+        if safe:
+            refuse_exposed(session(**conf))
+        else:
+            with pytest.raises(ParameterError, match=name.replace("_", ".")):
+                refuse_exposed(session(**conf))

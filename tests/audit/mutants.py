@@ -37,7 +37,18 @@ class Mutant:
         with ExitStack() as stack:
             for change in ((self.function, self.old, self.new), *self.also):
                 stack.enter_context(_planted(*change))
+            stack.callback(_forget_cached)
+            _forget_cached()
             yield
+
+
+def _forget_cached() -> None:
+    """Forget what the functions of the package remember: some of it was made by others."""
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith(PACKAGE):
+            for found in list(vars(module).values()):
+                if hasattr(found, "cache_clear"):
+                    found.cache_clear()
 
 
 @contextmanager

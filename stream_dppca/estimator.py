@@ -228,9 +228,10 @@ class DPPCA(base.MiniBatchTransformer):
     # Learning
 
     def learn_one(self, x: dict[Any, Any]) -> None:
-        """Take one record, a dict. A bad one is a null in its slot; nothing in it raises."""
-        if type(x) is not dict and not hasattr(x, "keys"):
-            raise ParameterError("x", "must be a dict of features", type(x).__name__)
+        """Take one record, a dict. A bad one is a null in its slot, and so is what is not a dict.
+
+        Nothing raises: a record without a slot would shift all records after it.
+        """
         batch = self._slots.put_dict(x)
         if batch is not None:
             self._run(batch)

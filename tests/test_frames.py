@@ -106,18 +106,15 @@ def test_what_is_not_a_frame(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, [1.0, 2.0], "text", 3.0, np.ones(3), (1, 2)])
-def test_a_record_is_a_dict(wrong: Any) -> None:
-    """A mistake of the program, not of a record: nothing is learned from it, no slot is taken."""
+def test_what_is_not_a_dict_is_a_null(wrong: Any) -> None:
+    """An error would leave the record without a slot, and shift all records after it."""
     for pca in (model(), SubspaceDistance(model())):
-        with pytest.raises(ParameterError, match=f"`x` must be a dict.*{type(wrong).__name__}"):
-            pca.learn_one(wrong)
-    pca = model()
-    with pytest.raises(ParameterError):
         pca.learn_one(wrong)
-    assert pca.n_seen == 0
+    pca = model()
+    pca.learn_one(wrong)
     pca.learn_one({})
     pca.learn_one(pd.Series({"a": 1.0, "b": 2.0, "c": 3.0}))
-    assert pca.n_seen == 2
+    assert pca.n_seen == 3
 
 
 def test_a_cell_that_python_cannot_hold_changes_no_other() -> None:

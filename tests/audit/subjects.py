@@ -316,8 +316,8 @@ def rows_are_units_in(kind: Any) -> Any:
 
 
 def budget_of_one_round() -> Any:
-    def mutant(epsilon: float, delta: float, subjects: Any) -> float:
-        return mu_of(epsilon, delta, None)
+    def mutant(epsilon: float, delta: float, subjects: Any, units: int) -> float:
+        return mu_of(epsilon, delta, None, units)
 
     return patched((adaptive, "mu_of", mutant), (learned, "mu_of", mutant))
 

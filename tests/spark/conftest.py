@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
+#: A helper, without tests; it imports pyspark, which not everybody has.
+collect_ignore = ["cluster.py"]
 
 
 def _missing() -> str | None:

@@ -256,7 +256,6 @@ def _no_release(settings: ViewSettings) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..files.run import run_file
     from ..files.streams import uncompressed_name
     from ..settings import FileSettings
 
@@ -271,31 +270,46 @@ def _run(options: argparse.Namespace) -> int:
         return fail("--format must be given: csv, jsonl, parquet or npy", EXIT_CONFIGURATION)
     if plain != options.input and format in ("parquet", "npy"):
         return fail(f"{format} files must not be compressed once more", EXIT_CONFIGURATION)
+    if settings.unit == "subject" and options.time is None:
+        text = "--time must be given with --subject: the column that says when a row is from"
+        return fail(text, EXIT_CONFIGURATION)
+    if settings.unit != "subject" and options.time is not None:
+        return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
 
     from .output import Releases, json_lines
     from .progress import shown_progress
 
     with shown_progress(options.input, quiet=options.quiet) as shown:
         releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
-        out = releases or json_lines
-        if settings.unit == "subject":
-            return _run_rounds(options, settings, format, out, shown)
-        if options.time is not None:
-            return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
-        rows = run_file(
-            settings, options.input, format, state=options.state, out=out,
-            progress=shown.progress, share=shown.share, new_records=options.new_records,
-        )  # fmt: skip
+        learn = _run_rounds if settings.unit == "subject" else _run_batches
+        said = learn(options, settings, format, releases or json_lines, shown)
     if releases is not None:
         releases.end()
-    if not rows.read:
-        sys.stderr.write("there were no records in the input\n")
-    elif rows.waiting and options.state and not options.new_records:
-        sys.stderr.write(f"{rows.waiting} rows wait for a full batch of {settings.batch_size}\n")
-    elif rows.waiting:
-        size = settings.batch_size
-        sys.stderr.write(f"{rows.waiting} rows were left over: fewer than a batch of {size}\n")
+    sys.stderr.write(said)
     return 0
+
+
+def _run_batches(
+    options: argparse.Namespace,
+    settings: FileSettings,
+    format: Any,
+    out: Callable[[bytes], None],
+    shown: Shown,
+) -> str:
+    """Learn from a file of records; returns what is to be said at the end."""
+    from ..files.run import run_file
+
+    rows = run_file(
+        settings, options.input, format, state=options.state, out=out, progress=shown.progress,
+        share=shown.share, new_records=options.new_records,
+    )  # fmt: skip
+    if not rows.read:
+        return "there were no records in the input\n"
+    if rows.waiting and options.state and not options.new_records:
+        return f"{rows.waiting} rows wait for a full batch of {settings.batch_size}\n"
+    if rows.waiting:
+        return f"{rows.waiting} rows were left over: fewer than a batch of {settings.batch_size}\n"
+    return ""
 
 
 def _run_rounds(
@@ -304,21 +318,17 @@ def _run_rounds(
     format: Any,
     out: Callable[[bytes], None],
     shown: Shown,
-) -> int:
+) -> str:
+    """Learn from a file, round by round; returns what is to be said at the end."""
     from ..files.rounds import run_rounds
 
-    if options.time is None:
-        text = "--time must be given with --subject: the column that says when a row is from"
-        return fail(text, EXIT_CONFIGURATION)
     done = run_rounds(
         settings, options.input, format, options.time, state=options.state, out=out,
         progress=shown.progress, new_records=options.new_records,
     )  # fmt: skip
     if done.finished:
-        sys.stderr.write("the horizon is reached: this model learns nothing more\n")
-    elif not done.rounds:
-        sys.stderr.write("there were no rows of new rounds in the input\n")
-    return 0
+        return "the horizon is reached: this model learns nothing more\n"
+    return "" if done.rounds else "there were no rows of new rounds in the input\n"
 
 
 def _score(options: argparse.Namespace) -> int:

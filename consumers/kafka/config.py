@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
-__all__ = ["MAX_RECORD_BYTES", "READ_ROWS", "KafkaConfig"]
+__all__ = ["LIBRDKAFKA_READER", "MAX_RECORD_BYTES", "READ_ROWS", "KafkaConfig"]
 
 #: Largest message on the state and output topics, and the largest that is sent to them. A state
 #: grows with the square of the number of features: 2 MB with 300 of them, 24 MB with 1023.
 MAX_RECORD_BYTES: Final = 32 << 20
 #: Rows that one read of the input may bring, so that messages of many rows do not fill the memory.
 READ_ROWS: Final = 1 << 16
+#: How librdkafka reads, wherever it does: what is committed, from the offsets that it is told, and
+#: nothing is committed by it.
+LIBRDKAFKA_READER: Final[Mapping[str, Any]] = MappingProxyType({
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "check.crcs": True,
+    "enable.partition.eof": True,  # how far we are, past what can never be read
+    "allow.auto.create.topics": False,
+    "fetch.queue.backoff.ms": 5,  # when as much as may be is there; it would be a second
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from confluent_kafka import (
 
 from ..errors import ClusterError, OffsetsGone
 from ..protocols import Chunk
-from .config import KafkaConfig
+from .config import LIBRDKAFKA_READER, KafkaConfig
 from .reader import KafkaOffsets
 
 __all__ = ["ConfluentReader"]
@@ -29,9 +29,8 @@ __all__ = ["ConfluentReader"]
 #: What is read ahead, at most. Without a bound it would be as much as there is memory.
 AHEAD_KILOBYTES: Final = 32 << 10
 
-_GONE = frozenset(
-    (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # offsets below or above
-)
+#: Errors that say that an offset is below or above what there is.
+_GONE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 #: Others than these mean that brokers are away; librdkafka goes on by itself when they are back.
 _LASTING = frozenset(
     (
@@ -58,16 +57,9 @@ class ConfluentReader(KafkaOffsets):
         self._fast = Consumer(
             {
                 **(config.librdkafka or {}),
+                **LIBRDKAFKA_READER,
                 "group.id": f"{config.group}.reader",  # must be there; nothing joins it
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-                "check.crcs": True,
-                "enable.partition.eof": True,  # how far we are, past what can never be read
-                "allow.auto.create.topics": False,
                 "queued.max.messages.kbytes": AHEAD_KILOBYTES,
-                "fetch.queue.backoff.ms": 5,  # when that much is there; it would be a second
                 "fetch.min.bytes": fetch.get("fetch_min_bytes", 1),
                 "fetch.wait.max.ms": fetch.get("fetch_max_wait_ms", 200),
                 "fetch.message.max.bytes": fetch.get("max_partition_fetch_bytes", 4 << 20),

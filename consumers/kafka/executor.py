@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ..errors import ClusterError
 from ..protocols import Chunk
+from .config import LIBRDKAFKA_READER
 
 __all__ = ["close_consumers", "read_ranges"]
 
@@ -119,16 +120,9 @@ def _consumer(connection: Mapping[str, str]) -> Consumer:
         _consumers[key] = Consumer(
             {
                 **connection,
+                **LIBRDKAFKA_READER,
                 "group.id": "stream-dppca.executor",  # must be there; nothing joins it
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-                "check.crcs": True,
-                "enable.partition.eof": True,  # how far we are, past what can never be read
-                "allow.auto.create.topics": False,
                 "queued.max.messages.kbytes": 64 << 10,
-                "fetch.queue.backoff.ms": 5,
             },
             logger=logging.getLogger("kafka.librdkafka"),
         )

@@ -38,6 +38,7 @@ from .registered import (
     MalformedMessage,
     RowReader,
     UnusableSchema,
+    whole_number,
 )
 
 __all__ = ["avro_reader"]
@@ -48,7 +49,6 @@ Wanted = int | FeatureTree | None
 
 #: Types of fixed size, as `struct` spells them.
 _FIXED: Final = {"null": "", "boolean": "?", "float": "f", "double": "d"}
-_MOST_DIGITS: Final = 10  # bytes of a 64-bit number
 
 
 def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowReader:
@@ -172,13 +172,13 @@ class _Compiler:
 
         def read(value: bytes, at: int, row: list[float]) -> int:
             while True:
-                count, at = _whole(value, at)
+                count, at = whole_number(value, at)
                 if count == 0:
                     return at
                 if count < 0:  # then the bytes of the block follow, which are not needed
-                    count, (_, at) = -count, _whole(value, at)
+                    count, (_, at) = -count, whole_number(value, at)
                 for _ in range(count):
-                    size, at = _whole(value, at)
+                    size, at = whole_number(value, at)
                     if size < 0:
                         raise MalformedMessage
                     key = value[at : at + size]
@@ -231,11 +231,11 @@ class _Compiler:
 
         def skip(value: bytes, at: int, row: list[float]) -> int:
             while True:
-                count, at = _whole(value, at)
+                count, at = whole_number(value, at)
                 if count == 0:
                     return at
                 if count < 0:
-                    length, at = _whole(value, at)
+                    length, at = whole_number(value, at)
                     if length < 0:
                         raise MalformedMessage
                     at += length
@@ -310,27 +310,9 @@ class _Fixed:
         return read
 
 
-def _whole(value: bytes, at: int) -> tuple[int, int]:
-    """A whole number (zigzag, seven bits a byte), and the position after it."""
-    byte = value[at]
-    at += 1
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at
-    found, shift = byte & 127, 7
-    while True:
-        byte = value[at]
-        at += 1
-        found |= (byte & 127) << shift
-        if byte < 128:
-            return (found >> 1) ^ -(found & 1), at
-        shift += 7
-        if shift >= 7 * _MOST_DIGITS:
-            raise MalformedMessage
-
-
 def _read_whole(feature: int) -> Step:
     def read(value: bytes, at: int, row: list[float]) -> int:
-        row[feature], at = _whole(value, at)
+        row[feature], at = whole_number(value, at)
         return at
 
     return read
@@ -340,7 +322,7 @@ def _read_decimal(feature: int, unit: int, size: int | None) -> Step:
     def read(value: bytes, at: int, row: list[float]) -> int:
         length = size
         if length is None:
-            length, at = _whole(value, at)
+            length, at = whole_number(value, at)
         digits = value[at : at + length]
         if length < 0 or len(digits) != length:
             raise MalformedMessage
@@ -357,7 +339,7 @@ def _skip_whole(value: bytes, at: int, row: list[float]) -> int:
 
 
 def _skip_bytes(value: bytes, at: int, row: list[float]) -> int:
-    size, at = _whole(value, at)
+    size, at = whole_number(value, at)
     if size < 0:
         raise MalformedMessage
     return at + size

@@ -41,6 +41,7 @@ __all__ = [
     "FORMATS",
     "Codec",
     "Format",
+    "RowPerMessage",
     "Subject",
     "SubjectCodec",
     "make_codec",
@@ -214,8 +215,8 @@ class _KeyedMessages:
         return self._codec.decode(values), ids
 
 
-class _Json:
-    """Decodes one row per message, written straight into one array."""
+class RowPerMessage:
+    """Decodes one row per message, each by itself, written straight into one array."""
 
     rows_per_message: Final = 1
 
@@ -263,13 +264,13 @@ class _Json:
         return True
 
 
-class _JsonArrays(_Json):
+class _JsonArrays(RowPerMessage):
     def __init__(self, width: int, max_bytes: int) -> None:
         parse = msgspec.json.Decoder(list[float | None]).decode
         super().__init__(width, max_bytes, parse, lambda array: array)
 
 
-class _JsonObjects(_Json):
+class _JsonObjects(RowPerMessage):
     """The objects are read into structs that have the wanted members and skip all others."""
 
     def __init__(self, features: Sequence[str], max_bytes: int, nested: bool) -> None:

@@ -34,10 +34,13 @@ from .registered import (
     MalformedMessage,
     RowReader,
     UnusableSchema,
+    whole_number,
 )
 
 __all__ = ["protobuf_reader"]
 
+#: Bytes of a number in the path to the type of a message, at most: it has 32 bits.
+INDEX_DIGITS: Final = 5
 #: Puts the numbers of a message into the row.
 Fill = Callable[[Any, list[float]], None]
 
@@ -135,27 +138,14 @@ def _add_well_known(name: str, pool: descriptor_pool.DescriptorPool, added: set[
 
 def _path(value: bytes) -> tuple[tuple[int, ...], int]:
     """The path to the type of a message, and the position after it."""
-    count, at = _whole(value, FRAME_BYTES)
+    count, at = whole_number(value, FRAME_BYTES, INDEX_DIGITS)
     if not 0 < count <= len(value):
         raise MalformedMessage
     path = []
     for _ in range(count):
-        index, at = _whole(value, at)
+        index, at = whole_number(value, at, INDEX_DIGITS)
         path.append(index)
     return tuple(path), at
-
-
-def _whole(value: bytes, at: int) -> tuple[int, int]:
-    """A whole number (zigzag, seven bits a byte), and the position after it."""
-    found = shift = 0
-    while shift < 35:
-        byte = value[at]
-        at += 1
-        found |= (byte & 127) << shift
-        if byte < 128:
-            return (found >> 1) ^ -(found & 1), at
-        shift += 7
-    raise MalformedMessage
 
 
 # Features

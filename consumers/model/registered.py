@@ -14,7 +14,6 @@ An id is part of a record, so it must not decide about other records:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
 from ..protocols import RegisteredSchema, SchemaSource
+from .codecs import RowPerMessage
 
 __all__ = [
     "FeatureTree",
@@ -31,6 +31,7 @@ __all__ = [
     "RowReader",
     "UnusableSchema",
     "feature_tree",
+    "whole_number",
 ]
 
 #: Bytes before the message proper: the zero and the id.
@@ -52,7 +53,7 @@ class MalformedMessage(Exception):
     """The message is not what its schema says, or a feature in it is not a number."""
 
 
-class RegisteredCodec:
+class RegisteredCodec(RowPerMessage):
     """Decodes messages of one row each, by the schema that each of them names.
 
     Parameters
@@ -67,8 +68,6 @@ class RegisteredCodec:
         Makes the reader of a schema, or raises `UnusableSchema`.
     """
 
-    rows_per_message: Final = 1
-
     def __init__(
         self,
         width: int,
@@ -76,32 +75,20 @@ class RegisteredCodec:
         source: SchemaSource,
         compile: Callable[[RegisteredSchema], RowReader],
     ) -> None:
-        self._max_bytes, self._source, self._compile = max_bytes, source, compile
-        self._row = struct.Struct(f"={width}d")
-        self._width = width
+        super().__init__(width, max_bytes, self._read, tuple)
+        self._source, self._compile = source, compile
         self._readers: dict[bytes, RowReader] = {}  # by the frame that a message begins with
 
     def decode(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         """Rows of the messages, in order."""
         self._prepare(values)
-        rows = np.empty((len(values), self._width))
-        memory = rows.data.cast("B") if len(values) else memoryview(bytearray())
-        readers, limit = self._readers, self._max_bytes
-        pack, stride = self._row.pack_into, self._row.size
-        at = 0
-        bad = []
-        for i, value in enumerate(values):
-            try:
-                if len(value) > limit:  # type: ignore[arg-type]  # None raises: a null
-                    bad.append(i)
-                else:
-                    pack(memory, at, *readers[value[:FRAME_BYTES]](value))  # type: ignore[index, arg-type]
-            except Exception:  # whatever a message does wrong, it is a null
-                bad.append(i)
-            at += stride
-        if bad:
-            rows[bad] = np.nan
-        return rows
+        return super().decode(values)
+
+    def _read(self, value: bytes) -> Sequence[float]:
+        return self._readers[value[:FRAME_BYTES]](value)
+
+    def _pack_partly(self, memory: memoryview, at: int, value: bytes | None) -> bool:
+        return False  # a reader has put NaN where a feature is missing
 
     def _prepare(self, values: Sequence[bytes | None]) -> None:
         """Fetch the schemas that these messages name and that are not known yet."""
@@ -120,6 +107,24 @@ class RegisteredCodec:
             return self._compile(schema)
         except UnusableSchema:
             return _refuse
+
+
+def whole_number(value: bytes, at: int, digits: int = 10) -> tuple[int, int]:
+    """A whole number (zigzag, seven bits a byte, at most `digits` bytes), and where it ends."""
+    byte = value[at]
+    at += 1
+    if byte < 128:
+        return (byte >> 1) ^ -(byte & 1), at
+    found, shift = byte & 127, 7
+    while True:
+        byte = value[at]
+        at += 1
+        found |= (byte & 127) << shift
+        if byte < 128:
+            return (found >> 1) ^ -(found & 1), at
+        shift += 7
+        if shift >= 7 * digits:
+            raise MalformedMessage
 
 
 def _refuse(value: bytes) -> Sequence[float]:

@@ -22,7 +22,7 @@ from ..model.codecs import make_codec, make_subject_codec
 from ..model.describe import CHECK_NAMES
 from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up
-from ..protocols import Claim, Cluster, Membership
+from ..protocols import Claim, Cluster, Membership, SchemaSource
 from ..settings import Settings
 from ..settings.connection import reveal
 from ..web.follow import Follower
@@ -63,6 +63,7 @@ def task_config(settings: Settings) -> TaskConfig:
     rows_per_message = (
         settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
     )
+    registry = open_registry(settings)
     return TaskConfig(
         model=settings.model,
         shards=settings.shards,
@@ -76,23 +77,25 @@ def task_config(settings: Settings) -> TaskConfig:
             settings.max_message_bytes,
             settings.nested,
             rows_per_message,
-            open_registry(settings),
+            registry,
         ),
         start="latest" if settings.start == "latest" else "earliest",
         plan_interval_s=settings.plan_interval_ms / 1000,
         refresh_s=settings.partition_refresh_s,
         stall_s=settings.stall_timeout_s,
-        rounds=_round_config(settings, rows_per_message),
+        rounds=_round_config(settings, rows_per_message, registry),
     )
 
 
-def _round_config(settings: Settings, rows_per_message: int | None) -> RoundConfig | None:
+def _round_config(
+    settings: Settings, rows_per_message: int | None, registry: SchemaSource | None
+) -> RoundConfig | None:
     rule = settings.rounds()
     if rule is None:
         return None
     codec = make_subject_codec(
         settings.format, settings.features, settings.max_message_bytes, settings.nested,
-        rows_per_message, open_registry(settings), subject=rule.subject,
+        rows_per_message, registry, subject=rule.subject,
         records=settings.records,
     )  # fmt: skip
     return RoundConfig(rule, codec, settings.first_round, slack_ms=settings.clock_slack)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_dppca.arrays import aligned
+from stream_dppca.arrays import FloatArray, aligned
 from stream_dppca.engine import Engine, EngineBatches, EngineError, EngineRows, Group
 
 from ..errors import ClusterError
@@ -29,7 +29,6 @@ __all__ = ["EngineRanges", "Spread", "TopicSource"]
 
 G = TypeVar("G")
 R = TypeVar("R")
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords

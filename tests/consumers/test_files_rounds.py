@@ -18,6 +18,7 @@ from stream_dppca import DPPCA
 
 from ..launch import silence
 from .helpers import FEATURES
+from .test_file_streams import on_a_terminal
 from .test_task import Crash, crash_at
 
 HOUR = 3600
@@ -267,3 +268,8 @@ def test_time_and_subject_belong_together(
     np.save(tmp_path / "a.npy", np.zeros((5, 3)))
     assert run(tmp_path / "a.npy") == 78
     assert "columns with names" in capsys.readouterr().err
+
+
+def test_a_terminal_shows_the_last_release_in_full(tmp_path: Path) -> None:
+    shown = on_a_terminal("run", "--input", str(write(tmp_path / "x.csv", fleet([0, 1]))), *FLAGS)
+    assert "component 0" in shown and '{"' not in shown

@@ -67,6 +67,7 @@ def fill(servers: str, topic: str, format: str) -> None:
                 if committed:
                     producer.commit_transaction()
                 else:
+                    producer.flush()  # an abort forgets what has not been sent yet
                     producer.abort_transaction()
     finally:
         producer.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import ConfigurationError
-from ..model.releases import PublishedRelease, parse_release
+from ..model.releases import ReleaseDocument, parse_release
 from ..model.states import decode_state
 from ..protocols import Message
 from ..web.tracker import Point, Tracker
@@ -27,9 +27,9 @@ def stored_release(file: Path) -> Message:
 
 def published(
     messages: Iterable[Message], model: str | None = None
-) -> list[tuple[Message, PublishedRelease]]:
+) -> list[tuple[Message, ReleaseDocument]]:
     """The releases of a model in order, each once: what is published again is the same release."""
-    found: dict[tuple[str, int], tuple[Message, PublishedRelease]] = {}
+    found: dict[tuple[str, int], tuple[Message, ReleaseDocument]] = {}
     for message in messages:
         try:
             release = parse_release(message.value)
@@ -40,7 +40,7 @@ def published(
     return list(found.values())
 
 
-def history_table(releases: Sequence[tuple[Message, PublishedRelease]]) -> str:
+def history_table(releases: Sequence[tuple[Message, ReleaseDocument]]) -> str:
     """One line for each release of a task."""
     tracker = Tracker(releases[0][1].model)
     rows: list[Sequence[str]] = [HEAD]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..model.releases import PublishedRelease
+    from ..model.releases import ReleaseDocument
 
 __all__ = ["Releases", "json_lines"]
 
@@ -29,7 +29,7 @@ class Releases:
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self.last: PublishedRelease | None = None
+        self.last: ReleaseDocument | None = None
 
     def __call__(self, value: bytes) -> None:
         from ..model.releases import parse_release
@@ -45,7 +45,7 @@ class Releases:
             sys.stdout.write("\n" + describe(self.last).rstrip() + "\n")
 
 
-def summary(release: PublishedRelease, most: int = 3) -> str:
+def summary(release: ReleaseDocument, most: int = 3) -> str:
     """Return one line about a release, with its largest loadings."""
     from ..model.describe import status_in_words
 

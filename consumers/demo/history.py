@@ -10,7 +10,7 @@ import numpy as np
 
 from stream_dppca.arrays import FloatArray
 
-from ..model.releases import PublishedRelease, parse_release
+from ..model.releases import ReleaseDocument, parse_release
 from ..model.uncertainty import angle, noise_movement
 from .telemetry import backup_is_stronger, true_direction
 
@@ -34,7 +34,7 @@ class History:
 
     shown: str  #: the task whose component is shown: "0", or "merged" of several shards
     change_after: int | None = None  #: records after which the fleet changes
-    current: PublishedRelease | None = None
+    current: ReleaseDocument | None = None
     releases: int = 0
     batches: dict[str, int] = field(default_factory=dict)  #: of each task
     angles: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class History:
         return (recent[-1][1] - recent[0][1]) / took, (len(recent) - 1) / took
 
 
-def direction(release: PublishedRelease) -> FloatArray:
+def direction(release: ReleaseDocument) -> FloatArray:
     """Return the main component. A direction has no sign: its weights sum to a positive number."""
     w = np.array(release.array(release.components[0].loadings))
     return w if w.sum() >= 0 else -w

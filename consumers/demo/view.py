@@ -17,7 +17,7 @@ from rich.text import Text
 from stream_dppca.arrays import FloatArray
 
 from ..model.describe import meaning, status_in_words
-from ..model.releases import Promise, PublishedRelease
+from ..model.releases import Promise, ReleaseDocument
 from .deployments import Deployment
 from .history import History, direction
 from .telemetry import FEATURES
@@ -33,7 +33,7 @@ WARM_UP: Final = """\
  learn the centre and the scale of each feature, privately, and for nothing else."""
 
 
-def bars(release: PublishedRelease, truth: FloatArray, width: int, most: int) -> Text:
+def bars(release: ReleaseDocument, truth: FloatArray, width: int, most: int) -> Text:
     """Draw a signed bar for each feature, the largest first, with a mark where the truth is."""
     w = direction(release)
     order = np.argsort(-np.abs(w))
@@ -103,7 +103,7 @@ def over_time(p: Promise) -> str:
     )
 
 
-def _devices(release: PublishedRelease) -> str:
+def _devices(release: ReleaseDocument) -> str:
     return f"about {release.subjects or 0:,.0f} devices (noisy)"
 
 
@@ -168,7 +168,7 @@ def _table(history: History, most: int) -> Table:
     return table
 
 
-def _sentence(release: PublishedRelease, width: int, lines: int) -> list[Text]:
+def _sentence(release: ReleaseDocument, width: int, lines: int) -> list[Text]:
     """Say what the component means, in this many lines."""
     for most in (4, 3, 2, 1):
         wrapped = textwrap.wrap(meaning(release, most), max(width, 20))

@@ -32,13 +32,13 @@ from .run import how_far, identity_of
 from .stamped import StampedRows, read_stamped_blocks
 from .store import NoState, StateFile
 
-__all__ = ["Released", "run_rounds"]
+__all__ = ["Outcome", "run_rounds"]
 
 #: More rounds than these in one file are taken for a mistake in the times.
 MOST_ROUNDS: Final = 100_000
 
 
-class Released(NamedTuple):
+class Outcome(NamedTuple):
     """What became of an input."""
 
     rounds: int  #: released in this run
@@ -62,7 +62,7 @@ def run_rounds(
     out: Callable[[bytes], None],
     progress: Callable[[int, int], None] = lambda slots, batches: None,
     new_records: bool = False,
-) -> Released:
+) -> Outcome:
     """Learn from a file, round by round; releases go to `out`.
 
     Parameters
@@ -95,7 +95,7 @@ def run_rounds(
                 released += 1
                 progress(learner.n_batches * learner.batch_size, learner.n_batches)
         crashpoints.reach("closing")
-        return Released(released, rule.horizon is not None and learner.n_batches >= rule.horizon)
+        return Outcome(released, rule.horizon is not None and learner.n_batches >= rule.horizon)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_far(store, settings, new_records)) from None
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from stream_dppca.learned import WARMING_UP_ANEW
 
 from ..protocols import Message
-from .releases import Component, Promise, PublishedRelease, parse_release
+from .releases import Component, Promise, ReleaseDocument, parse_release
 
 __all__ = [
     "CHECK_NAMES",
@@ -29,12 +29,12 @@ WIDTH = 24
 
 def current_release(
     messages: Iterable[Message], model: str, task: str | None
-) -> PublishedRelease | None:
+) -> ReleaseDocument | None:
     """The newest release of a model: of the task asked for, or the merged one, or the first.
 
     A model with one task needs no merged release. If somebody made one, it is not kept up.
     """
-    newest: dict[str, PublishedRelease] = {}
+    newest: dict[str, ReleaseDocument] = {}
     for message in messages:
         try:
             release = parse_release(message.value)
@@ -57,7 +57,7 @@ def learned_nothing(status: str, reason: str | None) -> bool:
     return status in ("nothing_learned", "skipped") or reason == WARMING_UP_ANEW
 
 
-def status_in_words(release: PublishedRelease) -> str:
+def status_in_words(release: ReleaseDocument) -> str:
     """Return what is known so far, in words; empty if all is well.
 
     The number of warm-up batches may grow: a warm-up without enough valid records begins anew.
@@ -75,7 +75,7 @@ def status_in_words(release: PublishedRelease) -> str:
     return "the stream has changed: what was learned before was dropped" if release.drift else ""
 
 
-def describe(release: PublishedRelease, top: int = 0) -> str:
+def describe(release: ReleaseDocument, top: int = 0) -> str:
     """Several lines, without colour."""
     p = release.privacy
     lines = [
@@ -101,7 +101,7 @@ def promise_in_words(promise: Promise) -> list[str]:
     ]
 
 
-def _extent(release: PublishedRelease) -> str:
+def _extent(release: ReleaseDocument) -> str:
     """What a release is about: so many slots, or a stretch of time and a noisy number."""
     if release.round is None:
         return f"batch {release.batch}, {release.n_seen} slots"
@@ -109,7 +109,7 @@ def _extent(release: PublishedRelease) -> str:
     return text if release.subjects is None else f"{text}, about {release.subjects:.0f} subjects"
 
 
-def meaning(release: PublishedRelease, most: int = 4) -> str:
+def meaning(release: ReleaseDocument, most: int = 4) -> str:
     """Return what the main component says, in one sentence; empty if nothing is known yet.
 
     It names the features with the largest loadings, at most so many.
@@ -161,7 +161,7 @@ def _facts(component: Component) -> str:
     return "" if component.spread is None else f", spread {component.spread:.4g}"
 
 
-def _table(release: PublishedRelease, component: Component, top: int) -> Iterator[str]:
+def _table(release: ReleaseDocument, component: Component, top: int) -> Iterator[str]:
     """Loadings, the largest first; beside them how the raw features move together, if known."""
     raw = raw_units(release, component)
     names = sorted(component.loadings, key=lambda name: -abs(component.loadings[name]))
@@ -175,7 +175,7 @@ def _table(release: PublishedRelease, component: Component, top: int) -> Iterato
         yield f"  {name:<{width}}  {weight:+z.4f}{change}  {bar}".rstrip()
 
 
-def raw_units(release: PublishedRelease, component: Component) -> dict[str, tuple[float, float]]:
+def raw_units(release: ReleaseDocument, component: Component) -> dict[str, tuple[float, float]]:
     """By name: how far the raw feature moves when the score grows by one standard deviation, and
     the mean that it moves around. Empty if that is not known."""
     c, s, m, r = release.center, release.scale, release.mean, release.deviation

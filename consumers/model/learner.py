@@ -23,7 +23,7 @@ from .. import crashpoints
 from ..errors import StateRefused
 from ..protocols import FinishedBatch, Message, Positions, Store
 from .codecs import Subject
-from .releases import PublishedRelease, make_release, release_message
+from .releases import ReleaseDocument, make_release, release_message
 from .states import (
     VERSION,
     ModelIdentity,
@@ -142,7 +142,7 @@ class Learner:
         self.last_round = number
         return self._finished(release, self._published(release), positions, inputs)
 
-    def _published(self, release: Release) -> PublishedRelease:
+    def _published(self, release: Release) -> ReleaseDocument:
         estimator, identity = self._estimator, self._identity
         return make_release(
             release, model=identity.model, task=identity.task, shards=identity.shards,
@@ -154,7 +154,7 @@ class Learner:
     def _finished(
         self,
         release: Release,
-        published: PublishedRelease,
+        published: ReleaseDocument,
         positions: Positions,
         inputs: Sequence[UsedInput],
     ) -> FinishedBatch:

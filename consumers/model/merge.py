@@ -48,7 +48,7 @@ from stream_dppca.arrays import FloatArray
 from ..protocols import Cluster, Message
 from .releases import (
     Component,
-    PublishedRelease,
+    ReleaseDocument,
     Source,
     key_of,
     parse_release,
@@ -58,9 +58,9 @@ from .releases import (
 __all__ = ["Merger", "latest_releases", "merge_releases", "merged_message"]
 
 
-def latest_releases(messages: Iterable[Message], model: str) -> dict[int, PublishedRelease]:
+def latest_releases(messages: Iterable[Message], model: str) -> dict[int, ReleaseDocument]:
     """Each task's newest release of a model. What is not a release of it is passed over."""
-    latest: dict[int, PublishedRelease] = {}
+    latest: dict[int, ReleaseDocument] = {}
     for message in messages:
         try:
             release = parse_release(message.value)
@@ -74,7 +74,7 @@ def latest_releases(messages: Iterable[Message], model: str) -> dict[int, Publis
     return latest
 
 
-def merge_releases(releases: Sequence[PublishedRelease]) -> PublishedRelease:
+def merge_releases(releases: Sequence[ReleaseDocument]) -> ReleaseDocument:
     """One release from those of several tasks; the same ones always give the same."""
     releases = sorted(releases, key=lambda r: int(r.task))
     first = releases[0]
@@ -97,7 +97,7 @@ def merge_releases(releases: Sequence[PublishedRelease]) -> PublishedRelease:
         known = {**_combined(shards, first.features), "status": "learned"}
     elif warming_up:
         known["status"] = "warming_up"
-    return PublishedRelease(
+    return ReleaseDocument(
         model=first.model,
         task="merged",
         shards=first.shards,
@@ -140,7 +140,7 @@ class _Shard:
     ratio_sd: FloatArray
 
     @classmethod
-    def of(cls, release: PublishedRelease) -> _Shard:
+    def of(cls, release: ReleaseDocument) -> _Shard:
         def field(values: dict[str, float] | None, default: float) -> FloatArray:
             if values is None:
                 return np.full(len(release.features), default)
@@ -290,7 +290,7 @@ class Merger:
     def __init__(self, cluster: Cluster, topic: str, model: str) -> None:
         self._model = model
         self.current: Message | None = None
-        self._latest: dict[int, PublishedRelease] = {}
+        self._latest: dict[int, ReleaseDocument] = {}
         self._merged: tuple[Source, ...] = ()
         self._reader = cluster.reader(topic)
         bounds = self._reader.bounds(sorted(self._reader.partitions()))

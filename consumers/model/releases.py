@@ -33,7 +33,7 @@ __all__ = [
     "SCHEMA_FILE",
     "Component",
     "Promise",
-    "PublishedRelease",
+    "ReleaseDocument",
     "Round",
     "Source",
     "key_of",
@@ -115,7 +115,7 @@ class Promise(_Model):
     )
 
 
-class PublishedRelease(_Model):
+class ReleaseDocument(_Model):
     """A private component, as published. Everything in it is noisy or public.
 
     The score of a raw record x along a component with loadings w is the sum over all features of
@@ -205,7 +205,7 @@ def make_release(
     places: int = 0,
     rounds: RoundRule | None = None,
     round: int | None = None,
-) -> PublishedRelease:
+) -> ReleaseDocument:
     """A task's release with its labels.
 
     Parameters
@@ -225,7 +225,7 @@ def make_release(
         release.explained_variance_ratio_sd or none,
         strict=True,
     )
-    return PublishedRelease(
+    return ReleaseDocument(
         status=release.status,
         model=model,
         task=task,
@@ -289,7 +289,7 @@ def key_of(model: str, task: int | str) -> bytes:
     return f"{model}/{task}".encode()
 
 
-def release_message(release: PublishedRelease, now: datetime.datetime | None = None) -> Message:
+def release_message(release: ReleaseDocument, now: datetime.datetime | None = None) -> Message:
     """The release as a message: canonical JSON with CloudEvents headers (binary mode).
 
     Its time is rounded down to the second: how long a batch took, to the millisecond, may depend
@@ -320,7 +320,7 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
     )
 
 
-def parse_release(value: bytes) -> PublishedRelease:
+def parse_release(value: bytes) -> ReleaseDocument:
     """Read a release of any version; raises ValueError if this is not one."""
     try:
         fields = json.loads(value)
@@ -328,7 +328,7 @@ def parse_release(value: bytes) -> PublishedRelease:
         raise ValueError("nested too deeply to be a release") from None
     if isinstance(fields, dict) and fields.get("version") == 1:
         fields = _upgraded(fields)
-    return PublishedRelease.model_validate(fields)
+    return ReleaseDocument.model_validate(fields)
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
@@ -348,7 +348,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:stream-dppca:release-v2",
-        **PublishedRelease.model_json_schema(mode="serialization"),
+        **ReleaseDocument.model_json_schema(mode="serialization"),
     }
 
 

@@ -18,7 +18,7 @@ from stream_dppca import Projector
 
 from ..protocols import Message
 from .describe import current_release
-from .releases import PublishedRelease, parse_release
+from .releases import ReleaseDocument, parse_release
 
 __all__ = ["NOT_PRIVATE", "CurrentModel", "Score", "Scorer"]
 
@@ -57,7 +57,7 @@ class CurrentModel:
     def __init__(self, model: str, task: str | None = None) -> None:
         self._model, self._task = model, task
         self._newest: dict[object, Message] = {}
-        self.release: PublishedRelease | None = None  #: the newest one that has components
+        self.release: ReleaseDocument | None = None  #: the newest one that has components
 
     def see(self, values: Iterable[bytes | None]) -> bool:
         """Look at messages of the output topic, in order. True if another release is current."""
@@ -77,7 +77,7 @@ class CurrentModel:
 class Scorer:
     """Scores rows with one release, exactly as `Projector.from_release` does."""
 
-    def __init__(self, release: PublishedRelease) -> None:
+    def __init__(self, release: ReleaseDocument) -> None:
         self.release = release
         self._projector = Projector.from_release(release.model_dump_json())
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from .releases import PublishedRelease
+from .releases import ReleaseDocument
 
 __all__ = ["angle", "loading_noise", "noise_movement"]
 
@@ -26,7 +26,7 @@ def angle(w: FloatArray, v: FloatArray) -> float:
     return math.degrees(math.atan2(float(np.linalg.norm(w - v * (v @ w))), along))
 
 
-def noise_movement(release: PublishedRelease) -> float | None:
+def noise_movement(release: ReleaseDocument) -> float | None:
     """Estimate how far the noise of this batch alone moves the component, in degrees.
 
     To first order in the noise: sigma in each coordinate of the second moment, across the
@@ -39,7 +39,7 @@ def noise_movement(release: PublishedRelease) -> float | None:
     return math.degrees(release.step * release.sigma * across / spread)
 
 
-def loading_noise(release: PublishedRelease) -> FloatArray | None:
+def loading_noise(release: ReleaseDocument) -> FloatArray | None:
     """Estimate the standard deviation of the noise in each loading, k x d; None if not known.
 
     Noise E in the second moment moves the component v by sum_j u_j (u_j' E v)/(l - l_j) to first

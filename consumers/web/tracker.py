@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.describe import meaning, raw_units, status_in_words
-from ..model.releases import Promise, PublishedRelease, parse_release
+from ..model.releases import Promise, ReleaseDocument, parse_release
 from ..model.uncertainty import angle, loading_noise, noise_movement
 from ..protocols import Message
 
@@ -92,7 +92,7 @@ class History(msgspec.Struct, frozen=True):
 
 class _Task:
     def __init__(self) -> None:
-        self.release: PublishedRelease | None = None
+        self.release: ReleaseDocument | None = None
         self.time: int | None = None
         self.current: Current | None = None  # of the release; made when it is asked for
         self.main: FloatArray | None = None
@@ -141,7 +141,7 @@ class Tracker:
             self._changed.notify_all()
             return True
 
-    def _take(self, task: _Task, release: PublishedRelease, time: int | None) -> None:
+    def _take(self, task: _Task, release: ReleaseDocument, time: int | None) -> None:
         rows = [np.array(release.array(c.loadings)) for c in release.components]
         for numbers in (release.center, release.scale, release.mean, release.deviation):
             if numbers is not None:
@@ -230,7 +230,7 @@ factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     )
 
 
-def _current(release: PublishedRelease, time: int | None) -> Current:
+def _current(release: ReleaseDocument, time: int | None) -> Current:
     noise = loading_noise(release)
     components = []
     for j, component in enumerate(release.components):
@@ -267,7 +267,7 @@ def _current(release: PublishedRelease, time: int | None) -> Current:
     )
 
 
-def _extent(release: PublishedRelease) -> str:
+def _extent(release: ReleaseDocument) -> str:
     """With privacy per subject, the number of records is secret and that of subjects is noisy."""
     if release.round is None:
         return f"{release.n_seen:,} records"

@@ -14,7 +14,7 @@ import pytest
 
 from consumers.demo.telemetry import FEATURES, telemetry
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.model.releases import PublishedRelease, make_release, release_message
+from consumers.model.releases import ReleaseDocument, make_release, release_message
 from consumers.service.loop import Service
 from consumers.settings import Settings, load_settings
 from consumers.web.follow import Follower
@@ -45,7 +45,7 @@ class Releases:
                                  output_topic=TOPIC)  # fmt: skip
         self.at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=59, seconds=20)
 
-    def publish(self, *releases: PublishedRelease) -> None:
+    def publish(self, *releases: ReleaseDocument) -> None:
         for release in releases:
             self.at = min(
                 self.at + datetime.timedelta(minutes=1), datetime.datetime.now(datetime.UTC)
@@ -63,7 +63,7 @@ class Releases:
             server.close()
 
 
-def fleet(batches: int, change_after: int | None = None, k: int = 3) -> list[PublishedRelease]:
+def fleet(batches: int, change_after: int | None = None, k: int = 3) -> list[ReleaseDocument]:
     """Real releases of simulated telemetry."""
     size = 4000
     model = DPPCA(features=FEATURES, epsilon=1.0, delta=1e-6, batch_size=size, n_components=k)
@@ -76,7 +76,7 @@ def fleet(batches: int, change_after: int | None = None, k: int = 3) -> list[Pub
     return found
 
 
-def wide(like: PublishedRelease, batch: int, d: int = 1000) -> PublishedRelease:
+def wide(like: ReleaseDocument, batch: int, d: int = 1000) -> ReleaseDocument:
     """A release of many features, with made loadings."""
     names = tuple(f"rack{j // 40:02d}.sensor{j % 40:02d}" for j in range(d))
     w = np.random.default_rng(1).standard_normal((1, d)) * np.linspace(1.5, 0.2, d)

@@ -23,7 +23,7 @@ from consumers.demo.broker import ADDRESS_VARIABLE, BrokerUnavailable
 from consumers.demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from consumers.errors import ClusterError
 from consumers.model.codecs import make_codec
-from consumers.model.releases import Promise, PublishedRelease, release_message
+from consumers.model.releases import Promise, ReleaseDocument, release_message
 from consumers.protocols import Message
 
 from ..processes import PATIENCE_SECONDS
@@ -136,7 +136,7 @@ class Still:
 
 
 def release(batch: int, w: np.ndarray, task: Any = 0, **changes: Any) -> bytes:
-    made = PublishedRelease(
+    made = ReleaseDocument(
         status="learned", model="m", task=task, shards=1, batch=batch, n_seen=1000 * batch,
         features=FEATURES,
         components=[{"loadings": dict(zip(FEATURES, w.tolist(), strict=True)), "spread": 3.0}],  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from consumers.model.describe import current_release, describe, meaning
 from consumers.model.merge import Merger, merge_releases, merged_message
 from consumers.model.releases import (
     SCHEMA_FILE,
-    PublishedRelease,
+    ReleaseDocument,
     make_release,
     parse_release,
     release_message,
@@ -33,7 +33,7 @@ NAMES = ("a", "b", "c")
 
 def released(
     task: int = 0, batch: int = 1, seed: int | None = None, scale: tuple[float, ...] = (3, 1, 1)
-) -> PublishedRelease:
+) -> ReleaseDocument:
     model = DPPCA(features=NAMES, epsilon=8.0, delta=1e-3, batch_size=500, seed=seed,
                   center="none", scales=None)  # fmt: skip
     rng = np.random.default_rng(task)
@@ -56,7 +56,7 @@ class Fleet:
         )
         self.seen = np.zeros((0, 4))
 
-    def learn(self, batches: int) -> PublishedRelease:
+    def learn(self, batches: int) -> ReleaseDocument:
         for _ in range(batches):
             load = self._rng.standard_normal((self.SIZE, 1)) * [0.9, 0.8, 0.1, 0.0]
             noise = self._rng.standard_normal((self.SIZE, 4)) * [0.4, 0.5, 1.0, 0.0]
@@ -235,7 +235,7 @@ def test_a_shard_that_warms_up_counts_for_nothing() -> None:
 
 
 def test_given_scales_stay_the_units_of_the_merged_component() -> None:
-    def shard(task: int, mean: float) -> PublishedRelease:
+    def shard(task: int, mean: float) -> ReleaseDocument:
         model = DPPCA(features=NAMES, epsilon=8.0, delta=1e-3, batch_size=2000, scales=(2, 2, 2))
         rng = np.random.default_rng(task)
         for _ in range(5):
@@ -280,7 +280,7 @@ def test_merging_weighs_by_what_was_seen(skipped: bool) -> None:
     assert abs(merge_releases([much, little]).components[0].loadings["a"]) > 0.9
 
 
-def with_spread(release: PublishedRelease, spread: float | None) -> PublishedRelease:
+def with_spread(release: ReleaseDocument, spread: float | None) -> ReleaseDocument:
     (component,) = release.components
     return release.model_copy(
         update={"components": (component.model_copy(update={"spread": spread}),)}

@@ -21,7 +21,7 @@ from consumers.events import describe_error, log_event, set_up_logs
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import describe
 from consumers.model.merge import merge_releases
-from consumers.model.releases import PublishedRelease, parse_release, release_message
+from consumers.model.releases import ReleaseDocument, parse_release, release_message
 from consumers.model.states import decode_state
 from consumers.service.loop import Service, task_config
 from consumers.service.metrics import Metrics
@@ -114,7 +114,7 @@ def states(on: MemoryBroker) -> list[Any]:
     return [decode_state(e.value, "") for e in entries if e.status == "committed" and e.value]
 
 
-def releases(on: MemoryBroker) -> dict[int, PublishedRelease]:
+def releases(on: MemoryBroker) -> dict[int, ReleaseDocument]:
     found = [parse_release(m.value) for m in log_of(on).scan("m.components")]
     return {release.batch: release for release in found}
 

@@ -17,7 +17,7 @@ import pytest
 
 from consumers.kafka.memory import MemoryBroker
 from consumers.model.releases import (
-    PublishedRelease,
+    ReleaseDocument,
     Round,
     key_of,
     make_release,
@@ -46,7 +46,7 @@ NOON = datetime.datetime(2030, 1, 1, 12, tzinfo=datetime.UTC)
 TOKEN = "sixteen or more letters"  # noqa: S105
 
 
-def message(release: PublishedRelease, minute: int = 0) -> Message:
+def message(release: ReleaseDocument, minute: int = 0) -> Message:
     return release_message(release, NOON + datetime.timedelta(minutes=minute))
 
 

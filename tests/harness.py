@@ -172,8 +172,8 @@ class Model:
 
     # Processes
 
-    def start(self, **environment: str) -> Instance:
-        instance = Instance({**self.environment, **environment})
+    def start(self, *, fresh: bool = False, **environment: str) -> Instance:
+        instance = Instance({**self.environment, **environment}, fresh=fresh)
         self.instances.append(instance)
         return instance
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from .launch import CRASH_AT, LEAVE_SECONDS, NOISE, STOP_AT
+from .zygote import Forked
+from .zygote import start as fork
 
 ROOT: Final = Path(__file__).parents[1]
 #: How long a test waits for anything. It is only ever spent when something is wrong: what takes
@@ -52,17 +54,26 @@ def stop_at(point: str, times: int = 1) -> dict[str, str]:
 class Instance:
     """`stream-dppca serve` in a process; its log is read as it comes."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], *, fresh: bool = False) -> None:
+        """
+        Parameters
+        ----------
+        fresh
+            Whether it is a new interpreter that imports everything, as in production, or a fork
+            of one that has (`tests.zygote`), which is a second sooner.
+        """
         self.events: list[dict[str, Any]] = []
         self.text = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.launch", "serve"],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
-            text=True,
-        )
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment}
+        self.process: subprocess.Popen[str] | Forked
+        if fresh:
+            command = [sys.executable, "-m", "tests.launch", "serve"]
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        else:
+            self.process = fork(environment)
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
@@ -181,5 +192,7 @@ class Instance:
             self.process.kill()
         self.process.wait()
         self._reading.join()
-        if self.process.stdout:
+        if isinstance(self.process, Forked):
+            self.process.close()
+        elif self.process.stdout:
             self.process.stdout.close()

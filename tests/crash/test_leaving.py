@@ -22,7 +22,7 @@ LATEST_SECONDS = 6.0
 
 def leave_after(m: Model, seconds: float) -> tuple[float, int, str]:
     """Returns the moment, the exit code, and the log."""
-    instance = m.start(**PATIENT_LEAVING)
+    instance = m.start(fresh=True, **PATIENT_LEAVING)
     instance.wait_until_handles(signal.SIGTERM)
     time.sleep(seconds)
     return seconds, instance.leave(), instance.text

@@ -13,12 +13,13 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, get_args
 
 import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import MemberToRemove
 from kafka.structs import TopicPartition
 
 from consumers.settings import Settings
@@ -30,6 +31,8 @@ BATCH = 100
 READERS: tuple[str, ...] = get_args(Settings.model_fields["reader"].annotation)
 #: Brokers allow such short sessions only if they are told to, as in `tests/crash/conftest.py`.
 SESSION_SECONDS = 1.5
+#: For a model whose sessions are ended by `Model.evict`: a busy machine ends none.
+EVICTED = {"session_timeout_s": 30}
 
 Fresh = Callable[[str], str]
 
@@ -223,6 +226,19 @@ class Model:
         for instance in self.instances:
             instance.close()
         self.producer.close()
+
+    def members(self) -> set[str]:
+        """The ids of all members of the group."""
+        with self.admin() as admin:
+            [group] = admin.describe_groups([self.group]).values()
+        return {member["member_id"] for member in group["members"]}
+
+    def evict(self, members: Iterable[str] | None = None) -> None:
+        """End the sessions of some members, by default of all, as the broker does after a time:
+        nobody waits for those who have been killed, and no timer decides."""
+        found = self.members() if members is None else members
+        with self.admin() as admin:
+            admin.remove_group_members(self.group, [MemberToRemove(one) for one in found])
 
     # What is on the topics
 

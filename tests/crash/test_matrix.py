@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..harness import BATCH, READERS, Fresh, Model, model
+from ..harness import BATCH, EVICTED, READERS, Fresh, Model, model
 from ..processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
 
 #: How many kills at random moments: a few in CI, 50 in `make crash`.
@@ -42,15 +42,17 @@ PAPER = {"method": "paper", "batch": 1000, "paper_c1": 40, "max_poll_records": 3
 
 
 def kill_at(m: Model, point: str, times: int, **environment: str) -> None:
-    """Run until the point is reached; the process ends there."""
+    """Run until the point is reached; the process ends there, and its session with it."""
     instance = m.start(**environment | crash_at(point, times))
     assert instance.wait() == -signal.SIGKILL, f"{point} was not reached:\n{instance.text}"
+    m.evict()
 
 
 def kill_while_closing(m: Model, **environment: str) -> None:
     instance = m.start(**environment | crash_at("closing") | PATIENT_LEAVING)
     instance.wait_for("task_started")
     assert instance.leave() == -signal.SIGKILL, instance.text
+    m.evict()
 
 
 def run_to_the_end(m: Model, **environment: str) -> None:
@@ -79,7 +81,7 @@ def components(release: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 def test_every_point_without_noise(servers: str, fresh_name: Fresh) -> None:
     """Nothing is lost, nothing is used twice: equal bit for bit to a run without a kill."""
-    with model(servers, fresh_name("points"), **PAPER) as m:
+    with model(servers, fresh_name("points"), **PAPER, **EVICTED) as m:
         for point, times in POINTS:
             m.produce(2 * m.batch + 170)
             kill_at(m, point, times, **SILENT)
@@ -94,7 +96,7 @@ def test_every_point_without_noise(servers: str, fresh_name: Fresh) -> None:
 def test_every_point_with_noise(servers: str, fresh_name: Fresh, reader: str) -> None:
     """One payload a batch, though a batch computed again has other noise. Packed messages, two
     partitions."""
-    with model(servers, fresh_name("noisy"), reader=reader, **PACKED) as m:
+    with model(servers, fresh_name("noisy"), reader=reader, **PACKED, **EVICTED) as m:
         for point, times in WRITING:
             m.produce_packed(4 * BATCH)
             kill_at(m, point, times)
@@ -143,6 +145,7 @@ def test_the_adaptive_method_goes_on_as_if_nothing_had_happened(
     otherwise: by the noise's variance, which a large batch makes small."""
     settings = {
         "batch": 4000, "format": "float32", "rows_per_message": 500, "max_poll_records": 5,
+        **EVICTED,
     }  # fmt: skip
     with model(servers, fresh_name("adaptive"), **settings) as m:
         m.produce_packed(5 * m.batch)

@@ -10,7 +10,7 @@ import json
 import signal
 from typing import Any
 
-from ..harness import Fresh, RoundModel, round_model
+from ..harness import EVICTED, Fresh, RoundModel, round_model
 from ..processes import PATIENT_LEAVING, SILENT, stop_at, wait_for
 from .test_matrix import kill_at
 from .test_zombie import BACK_TO_STANDBY, STEADY
@@ -23,7 +23,7 @@ def without_name(releases: dict[int, dict[str, Any]], count: int) -> list[str]:
 
 
 def test_rounds_that_were_interrupted(servers: str, fresh_name: Fresh) -> None:
-    with round_model(servers, fresh_name("rounds"), partitions=2) as m:
+    with round_model(servers, fresh_name("rounds"), partitions=2, **EVICTED) as m:
         for point, times in POINTS:
             m.produce_devices(70)
             kill_at(m, point, times, **SILENT)

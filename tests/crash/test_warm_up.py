@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..harness import Fresh, model
+from ..harness import EVICTED, Fresh, model
 from ..processes import SILENT
 from .test_matrix import WRITING, kill_at, run_to_the_end, undisturbed
 
@@ -15,6 +15,7 @@ from .test_matrix import WRITING, kill_at, run_to_the_end, undisturbed
 SETTINGS: dict[str, Any] = {
     "center": None, "scales": None, "epsilon": 1, "delta": 1e-5, "batch": 300,
     "format": "float32", "rows_per_message": 20, "max_poll_records": 3,
+    **EVICTED,
 }  # fmt: skip
 WARM_UP = 3
 

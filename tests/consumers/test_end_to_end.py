@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ..harness import Model, model, read_topic
+from ..integration.conftest import by
 from ..processes import PATIENT_LEAVING, crash_at, wait_for
 from .helpers import as_json
 
@@ -23,8 +25,12 @@ def published(m: Model) -> dict[Any, int]:
     return {r["task"]: r["batch"] for r in (json.loads(message.value) for message in m.outputs())}
 
 
+@pytest.mark.parametrize(
+    "broker", [by("container", "test_end_to_end"), by("local", "test_end_to_end")], indirect=True
+)
 def test_two_processes_and_a_kill(broker: Any, fresh_name: Callable[[str], str]) -> None:
-    """One works, one stands by; the first is killed in a transaction; nothing shows."""
+    """One works, one stands by; the first is killed in a transaction; nothing shows. On a broker in
+    a container and on one of the local JVM, whichever the other tests have."""
     with model(broker.bootstrap_servers, fresh_name("e2e"), **SETTINGS) as m:
         m.produce(3 * BATCH + 100)
         first = m.start(**crash_at("inside_transaction", 5))

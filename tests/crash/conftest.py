@@ -1,7 +1,6 @@
 """One broker for the crash tests of a process, ours to kill: it lets sessions end in a second.
 
-With `pytest -n 2 --dist loadgroup` the matrix runs beside the others, each on its own broker: most
-of the time is spent waiting for sessions to end and processes to start.
+With `pytest -n 2 --dist loadgroup` modules run beside each other, each process on its own broker.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pytest
 from consumers.demo.broker import BrokerUnavailable, LocalBroker
 
 from ..consumers.conftest import _no_settings_from_outside  # noqa: F401
-from ..integration.conftest import fresh_name, refuse  # noqa: F401
+from ..integration.conftest import QUICK, fresh_name, refuse  # noqa: F401
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,9 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ignored = "ignore::pytest.PytestUnraisableExceptionWarning"
     for item in items:
         if item.path.parent == Path(__file__).parent and "killable" in item.fixturenames:
-            group = "matrix" if item.path.stem in ("test_matrix", "test_bad_input") else "others"
             item.add_marker(pytest.mark.broker)
-            item.add_marker(pytest.mark.xdist_group(f"broker-crash-{group}"))
+            item.add_marker(pytest.mark.xdist_group(f"broker-crash-{item.path.stem}"))
             item.add_marker(pytest.mark.filterwarnings(ignored))
 
 
@@ -34,10 +32,9 @@ def killable() -> Iterator[LocalBroker]:
     """A broker that tests may kill and start again."""
     broker = LocalBroker(
         settings={
+            **QUICK,
             "group.min.session.timeout.ms": "1000",
             "message.max.bytes": str(32 << 20),
-            "log.cleaner.backoff.ms": "500",
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
         }
     )
     try:

@@ -10,8 +10,11 @@ Which ways: `STREAM_DPPCA_BROKERS`, a list with commas of
 - `auto` (default): the first of env (if set), container, local that this machine has.
 
 A way that this machine does not have is a skip with the reason, and with
-`STREAM_DPPCA_REQUIRE_BROKERS=1` a failure. With `pytest -n N --dist loadgroup` all the tests of one
-way run in one process, on one broker; without, each process has its own.
+`STREAM_DPPCA_REQUIRE_BROKERS=1` a failure. With `pytest -n N --dist loadgroup` the tests of one
+module and way run in one process; each process has at most one broker of each way.
+
+The contracts in `test_brokers.py` and one test of the whole service run over every way that this
+machine has, whatever the variable says: they show that the ways are alike, so the others need one.
 """
 
 from __future__ import annotations
@@ -35,6 +38,13 @@ from consumers.demo.broker import (
 WAYS_VARIABLE = "STREAM_DPPCA_BROKERS"
 REQUIRE_VARIABLE = "STREAM_DPPCA_REQUIRE_BROKERS"
 WAYS = ("env", "container", "docker", "local")
+#: Settings of the brokers that are started here, where the default makes tests wait for a timer.
+QUICK = {
+    "log.cleaner.backoff.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
 
 
 class RunningBroker(Protocol):
@@ -76,7 +86,7 @@ class Brokers:
         elif way == "env":
             broker = ExternalBroker(_address() or self.get("local").bootstrap_servers)
         elif way in ("docker", "local"):
-            broker = {"docker": DockerBroker, "local": LocalBroker}[way]()
+            broker = {"docker": DockerBroker, "local": LocalBroker}[way](settings=QUICK)
         else:
             raise BrokerUnavailable(f"{WAYS_VARIABLE}: no such way as {way!r}")
         try:
@@ -110,7 +120,7 @@ def _container() -> RunningBroker:
         from .kafka_container import KafkaContainer
     except ImportError as error:
         raise BrokerUnavailable(f"testcontainers is not installed ({error})") from error
-    return KafkaContainer()
+    return KafkaContainer(settings=QUICK)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -121,13 +131,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if any("broker" in str(mark.args[0]).replace(" ", "").split(",") for mark in marks):
         return
     ways = os.environ.get(WAYS_VARIABLE, "auto").split(",")
-    metafunc.parametrize("broker", [by(way.strip()) for way in ways], indirect=True)
+    module = metafunc.module.__name__.rpartition(".")[2]
+    found = [by(way.strip(), module) for way in ways]
+    metafunc.parametrize("broker", found, indirect=True)
 
 
-def by(way: str) -> object:
-    """The parameter of `broker` for this way."""
-    group = pytest.mark.xdist_group(f"broker-{way}")
-    return pytest.param(way, marks=[pytest.mark.broker, group])
+def by(way: str, module: str) -> object:
+    """The parameter of `broker` for this way, in a module."""
+    return pytest.param(way, marks=[pytest.mark.broker, group(way, module)])
+
+
+def group(way: str, module: str) -> pytest.MarkDecorator:
+    """The tests that run in one process: `env` has the broker of `local`, so it goes there too."""
+    return pytest.mark.xdist_group(f"broker-{'local' if way == 'env' else way}-{module}")
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from testcontainers.core.config import testcontainers_config
@@ -32,7 +33,7 @@ class KafkaContainer(DockerContainer):
 
     kind: ClassVar[str] = "container"
 
-    def __init__(self, image: str | None = None) -> None:
+    def __init__(self, image: str | None = None, settings: Mapping[str, str] | None = None) -> None:
         docker = find_docker()
         image = find_image(docker, image)
         disable_ryuk_unless_here(docker)
@@ -44,7 +45,8 @@ class KafkaContainer(DockerContainer):
             self.ports[f"{self.port}/tcp"] = (LOOPBACK, self.port)  # type: ignore[assignment]
         else:
             self.with_kwargs(network_mode="host")
-        self.with_envs(**container_environment(broker_settings(self.port, free_port(), bind)))
+        all_settings = broker_settings(self.port, free_port(), bind) | dict(settings or {})
+        self.with_envs(**container_environment(all_settings))
 
     @property
     def bootstrap_servers(self) -> str:

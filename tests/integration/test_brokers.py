@@ -30,9 +30,10 @@ from consumers.demo.broker import (
 )
 
 from ..processes import PATIENCE_SECONDS, wait_for
-from .conftest import WAYS, WAYS_VARIABLE, Brokers, RunningBroker, by, refuse
+from .conftest import QUICK, WAYS, WAYS_VARIABLE, Brokers, RunningBroker, by, group, refuse
 
-every_way = pytest.mark.parametrize("broker", [by(way) for way in WAYS], indirect=True)
+MODULE = "test_brokers"
+every_way = pytest.mark.parametrize("broker", [by(way, MODULE) for way in WAYS], indirect=True)
 FreshName = Callable[[str], str]
 
 
@@ -113,7 +114,7 @@ def test_a_transaction_commits_records_and_offsets(
 
         old.init_transactions()
         old.begin_transaction()
-        old.send(target, value=b"aborted", partition=0)
+        old.send(target, value=b"aborted", partition=0).get(PATIENCE_SECONDS)
         old.abort_transaction()
         old.begin_transaction()
         old.send(target, value=b"committed", partition=0)
@@ -153,7 +154,7 @@ def test_the_ways_of_the_variable(broker: RunningBroker) -> None:
 @pytest.fixture
 def own(request: pytest.FixtureRequest) -> Iterator[LocalBroker | DockerBroker]:
     """A broker that the test may stop and kill."""
-    broker = {"local": LocalBroker, "docker": DockerBroker}[request.param]()
+    broker = {"local": LocalBroker, "docker": DockerBroker}[request.param](settings=QUICK)
     try:
         with broker:
             yield broker
@@ -161,7 +162,7 @@ def own(request: pytest.FixtureRequest) -> Iterator[LocalBroker | DockerBroker]:
         refuse(str(error))
 
 
-@pytest.mark.parametrize("own", [by("local"), by("docker")], indirect=True)
+@pytest.mark.parametrize("own", [by("local", MODULE), by("docker", MODULE)], indirect=True)
 def test_restart_and_crash_keep_data_and_address(
     own: LocalBroker | DockerBroker, fresh_name: FreshName
 ) -> None:
@@ -189,7 +190,7 @@ def test_restart_and_crash_keep_data_and_address(
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("way", [by("local"), by("docker")])
+@pytest.mark.parametrize("way", [by("local", MODULE), by("docker", MODULE)])
 def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
     try:
         brokers.get(way)
@@ -213,7 +214,7 @@ def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.xdist_group("broker-local")
+@group("local", MODULE)
 def test_the_variable_comes_first(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         address = brokers.get("local").bootstrap_servers
@@ -262,7 +263,7 @@ def test_a_failed_download_leaves_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.broker
-@pytest.mark.xdist_group("broker-local")
+@group("local", MODULE)
 def test_the_last_words_of_a_broker_that_dies(brokers: Brokers) -> None:
     try:
         brokers.get("local")

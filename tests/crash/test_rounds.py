@@ -47,11 +47,12 @@ def test_rounds_that_were_interrupted(servers: str, fresh_name: Fresh) -> None:
 def test_a_zombie_publishes_nothing(servers: str, fresh_name: Fresh) -> None:
     """Stopped between commit and publish, replaced, and woken. With noise: a round that was
     computed twice would show."""
-    with round_model(servers, fresh_name("zombie"), partitions=2) as m:
+    with round_model(servers, fresh_name("zombie"), partitions=2, **STEADY) as m:
         m.produce_devices(70)
         owner = m.start(**stop_at("after_commit", 2))
         owner.wait_until_stopped()
-        standby = m.start(**PATIENT_LEAVING, **STEADY)
+        m.evict()
+        standby = m.start(**PATIENT_LEAVING)
         standby.wait_for("task_started")
         m.produce_devices(70)
         m.finish_rounds(standby)

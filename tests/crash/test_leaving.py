@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ..harness import BATCH, Fresh, Model, model
 from ..processes import PATIENT_LEAVING
 
-MOMENTS = 20
+MOMENTS = 14
 AT_ONCE = 4
 #: From when it handles signals to well into its work.
 LATEST_SECONDS = 6.0
@@ -31,7 +31,9 @@ def leave_after(m: Model, seconds: float) -> tuple[float, int, str]:
 def test_at_random_moments(servers: str, fresh_name: Fresh) -> None:
     """Four at a time in one group: they start, join, stand by, take over and work."""
     with model(servers, fresh_name("leaving"), shards=2, partitions=2) as m:
-        moments = [random.uniform(0.0, LATEST_SECONDS) for _ in range(MOMENTS)]
+        # One in each of as many spans of equal length, so that few of them reach everywhere.
+        moments = [(i + random.random()) * LATEST_SECONDS / MOMENTS for i in range(MOMENTS)]
+        random.shuffle(moments)
         with m.loaded(lambda: m.produce(BATCH // 2)), ThreadPoolExecutor(AT_ONCE) as pool:
             results = list(pool.map(lambda s: leave_after(m, s), moments))
         for moment, code, text in results:

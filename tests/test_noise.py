@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 from stream_dppca.errors import DPPCAError, ParameterError
-from stream_dppca.noise import Noise, OpenDPNoise, SecureNoise, SeededNoise, make_noise
+from stream_dppca.noise import Noise, OpenDPNoise, SecureNoise, SeededNoise, make_noise, sources
 
 # Each statistical test below raises a false alarm once in 10^8 runs.
 FALSE_ALARM = 1e-8
@@ -137,6 +137,14 @@ def test_a_source_by_name() -> None:
     assert type(make_noise(3, "opendp")) is SeededNoise
     with pytest.raises(ParameterError, match="`sampler` must be one of exact, opendp"):
         make_noise(None, "openDP")  # type: ignore[arg-type]
+
+
+def test_opendp_is_asked_for_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, not in the middle of a batch."""
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    assert type(make_noise(None)) is SecureNoise
+    with pytest.raises(DPPCAError, match="needs OpenDP: pip install"):
+        make_noise(None, "opendp")
 
 
 def test_seeded_noise_depends_on_seed_and_batch_only() -> None:

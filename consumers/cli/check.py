@@ -64,7 +64,7 @@ def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> N
 
 
 def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
-    """Read some messages, and describe them to the operator; True if some cannot be learned from.
+    """Read some messages, and describe them to the operator; True if all can be learned from.
 
     What is said is about records, and no noise covers it. So it is written to a terminal, for
     somebody who may read the input anyway, and never to a pipe, a file or a log.
@@ -74,31 +74,37 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
             "--sample needs a terminal: what it says is about single records, so it is not written "
             "to a pipe, a file or a log"
         )
-    values = _read(cluster, settings.input_topic, count)
-    lines = describe_sample(
+    rounds = settings.rounds()
+    values, keys = _read(cluster, settings.input_topic, count, keyed=rounds is not None)
+    found = describe_sample(
         values, settings.features, settings.format, nested=settings.nested,
         rows_per_message=settings.rows_per_message, max_bytes=settings.max_message_bytes,
-        registry=open_registry(settings),
+        registry=open_registry(settings), subject=rounds.subject if rounds else None, keys=keys,
     )  # fmt: skip
-    sys.stdout.write("\n".join(["", *lines, "(about single records: do not pass this on)", "", ""]))
-    return len(lines) > 1
+    end = "(about single records: do not pass this on)"
+    sys.stdout.write("\n".join(["", *found.lines, end, "", ""]))
+    return found.fits
 
 
-def _read(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
-    """The newest messages of a topic, about the same number of each partition."""
-    reader = cluster.reader(topic)
+def _read(
+    cluster: Cluster, topic: str, count: int, *, keyed: bool
+) -> tuple[list[bytes | None], list[bytes | None]]:
+    """The newest messages of a topic, about the same number of each partition, and their keys."""
+    reader = cluster.reader(topic, stamped=keyed)
     try:
         bounds = reader.bounds(sorted(reader.partitions()))
         share = -(-count // max(len(bounds), 1))
         reader.assign({p: max(at.first, at.end - share) for p, at in bounds.items()})
         wanted = sum(min(share, at.end - at.first) for at in bounds.values())
-        found: list[bytes | None] = []
+        values: list[bytes | None] = []
+        keys: list[bytes | None] = []
         deadline = time.monotonic() + SAMPLE_SECONDS
-        while len(found) < min(wanted, count) and time.monotonic() < deadline:
+        while len(values) < min(wanted, count) and time.monotonic() < deadline:
             for chunk in reader.read(0.2):
-                found += chunk.values
+                values += chunk.values
+                keys += chunk.keys
     finally:
         reader.close()
-    if not found and wanted:
+    if not values and wanted:
         raise Unavailable(f"no message of {topic!r} could be read in {SAMPLE_SECONDS:g} s")
-    return found[:count]
+    return values[:count], keys[:count]

@@ -165,17 +165,18 @@ def _check_config(options: argparse.Namespace) -> int:
     config = task_config(settings)
     make_estimator(config.estimator)
     _warn_if_not_private(settings)
-    doubt = False
+    fits = True
     for warning in settings_warnings(settings):
         sys.stderr.write(f"warning: {warning}\n")
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
             check_cluster(cluster, settings, config)
             if options.sample:
-                doubt = show_sample(cluster, settings, options.sample)
+                fits = show_sample(cluster, settings, options.sample)
     sys.stdout.write(f"{_planned(settings)}\n")
     # The exit code is the same: it may be kept where nothing about records may be.
-    sys.stdout.write(f"the settings are fine{', but see the sample above' if doubt else ''}\n")
+    end = "" if fits else ", but not every message fits them: see the sample above"
+    sys.stdout.write(f"the settings are fine{end}\n")
     return 0
 
 

@@ -29,6 +29,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from ..protocols import RegisteredSchema
 from .registered import (
+    DEEPEST_NAME,
     FRAME_BYTES,
     FeatureTree,
     MalformedMessage,
@@ -37,7 +38,7 @@ from .registered import (
     whole_number,
 )
 
-__all__ = ["protobuf_reader"]
+__all__ = ["message_type", "protobuf_field_names", "protobuf_reader"]
 
 #: Bytes of a number in the path to the type of a message, at most: it has 32 bits.
 INDEX_DIGITS: Final = 5
@@ -82,6 +83,39 @@ def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> 
         return row
 
     return read
+
+
+# Names
+
+
+def message_type(value: bytes) -> tuple[int, ...] | None:
+    """The path to the type of a message inside its file; None if the message is damaged."""
+    try:
+        return _path(value)[0] if value[FRAME_BYTES] else (0,)
+    except (IndexError, MalformedMessage):
+        return None
+
+
+def protobuf_field_names(schema: RegisteredSchema, path: tuple[int, ...]) -> Iterator[str]:
+    """The fields of a type, dotted where messages nest, as features are named.
+
+    Nothing is found in a schema that cannot be used, or that does not have the type.
+    """
+    try:
+        kind = dict(_types(schema))[path]
+    except Exception:  # whatever is wrong with it
+        return
+    yield from _names(kind, "")
+
+
+def _names(kind: Descriptor, prefix: str) -> Iterator[str]:
+    for field in kind.fields:
+        name, below = f"{prefix}{field.name}", field.message_type
+        leaf = below is None or field.is_repeated or below.full_name in _WRAPPERS
+        if below is None or leaf or not below.fields or name.count(".") >= DEEPEST_NAME:
+            yield name
+        else:
+            yield from _names(below, f"{name}.")
 
 
 # Types

@@ -25,6 +25,9 @@ from ..protocols import RegisteredSchema, SchemaSource
 from .codecs import RowPerMessage
 
 __all__ = [
+    "DEEPEST_NAME",
+    "FRAME_BYTES",
+    "LARGEST_ID",
     "FeatureTree",
     "MalformedMessage",
     "RegisteredCodec",
@@ -38,6 +41,9 @@ __all__ = [
 FRAME_BYTES: Final = 5
 #: Ids are positive 32-bit integers; registries do not even understand the question for others.
 LARGEST_ID: Final = 2**31 - 1
+
+#: Dots in the longest name that is suggested for a feature: types may hold themselves.
+DEEPEST_NAME: Final = 8
 
 #: Where the features are: a name leads to the number of a feature, or to the names below it.
 FeatureTree = dict[str, "int | FeatureTree"]

@@ -10,24 +10,43 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
+from stream_dppca.subjects.ids import canonical_all
+
 from ..formats import Format
-from ..protocols import SchemaSource
-from .codecs import make_codec
+from ..protocols import RegisteredSchema, SchemaSource
+from .codecs import make_codec, make_subject_codec
+from .registered import DEEPEST_NAME, FRAME_BYTES, LARGEST_ID
 
-__all__ = ["describe_sample"]
+__all__ = ["Described", "describe_sample"]
 
-#: Keys that are listed at most.
-MOST_KEYS: Final = 40
+#: Names that are listed at most.
+MOST_LISTED: Final = 40
+#: Names of one schema that are looked at: types that hold themselves have endlessly many.
+MOST_NAMES: Final = 5000
 _ITEM_BYTES: Final = {"float32": 4, "float64": 8}
+#: Likeness above which one name may be a misspelling of another, for `difflib`.
+_ALIKE: Final = 0.6
+
+Values = Sequence[bytes | None]
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a sample says."""
+
+    lines: Sequence[str]
+    fits: bool  #: whether every message can be learned from
 
 
 def describe_sample(
-    values: Sequence[bytes | None],
+    values: Values,
     features: Sequence[str],
     format: Format,
     *,
@@ -35,10 +54,22 @@ def describe_sample(
     rows_per_message: int = 1,
     max_bytes: int = 1 << 20,
     registry: SchemaSource | None = None,
-) -> list[str]:
-    """Return lines that say how many messages can be learned from, and what is missing."""
+    subject: str | None = None,
+    keys: Values = (),
+) -> Described:
+    """Say how many messages can be learned from, what is missing, and whether subjects are named.
+
+    Parameters
+    ----------
+    values, keys
+        The messages. Keys are needed with a subject only.
+    features, format, nested, rows_per_message, max_bytes, registry
+        As for `make_codec`.
+    subject
+        The field that says whose record it is, or `@key`.
+    """
     if not values:
-        return ["sample: the topic holds no messages yet"]
+        return Described(["sample: the topic holds no messages yet"], fits=False)
     codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
     rows = codec.decode(values).reshape(len(values), -1, len(features))
     good = np.isfinite(rows).all(axis=(1, 2))
@@ -47,69 +78,137 @@ def describe_sample(
         good &= np.array([len(value or b"") == size for value in values])
     whole = int(good.sum())
     lines = [f"sample: {whole} of {len(values)} messages have all features"]
-    if whole == len(values):
-        return lines
-    if format in _ITEM_BYTES:
-        return lines + _lengths(values, len(features), rows_per_message, _ITEM_BYTES[format])
-    if format == "json":
-        return lines + _names(values, features, nested)
-    if format == "json-array":
-        return lines + _counts(values, len(features))
-    if registry is None:
-        return lines
-    keys = _schema_fields(values, registry)
+    if whole < len(values):
+        if not whole and (hint := _other_format(values, format, len(features))):
+            lines.append(f"  {hint}")
+        elif format in _ITEM_BYTES:
+            lines += _lengths(values, len(features), rows_per_message, _ITEM_BYTES[format])
+        elif format == "json":
+            lines += _names(values, features, nested)
+        elif format == "json-array":
+            lines += _counts(values, len(features))
+        elif registry is not None:
+            lines += _fields(values, features, format, nested, max_bytes, registry)
+    fits = whole == len(values)
+    if subject is not None:
+        decode = make_subject_codec(
+            format, features, max_bytes, nested, rows_per_message, registry, subject=subject,
+            records=rows_per_message,
+        ).decode  # fmt: skip
+        ids = canonical_all(decode(values, keys)[1])
+        missing = sum(who is None for who in ids)
+        fits = fits and not missing
+        lines.append(_subjects(values, ids, subject, nested))
+    return Described(lines, fits)
+
+
+def _subjects(values: Values, ids: Sequence[bytes | None], subject: str, nested: bool) -> str:
+    """Say whether the records name their subjects, and how many different ones there are."""
+    missing = sum(who is None for who in ids)
+    different = len({who for who in ids if who is not None})
+    if not missing:
+        return f"  subject {subject}: in every message; {different} different in {len(ids)} records"
+    line = (
+        f"  subject {subject}: missing or not usable in {missing} of {len(ids)} records, which "
+        "would be ignored"
+    )
+    if missing == len(ids) and not subject.startswith("@"):
+        keys = {key for found in _objects(values, nested) for key in found}
+        line += _did_you_mean(subject, keys - {subject})
+    return line
+
+
+# Other formats
+
+
+def _other_format(values: Values, format: Format, width: int) -> str | None:
+    """Say which other format all messages seem to have."""
+    if format != "json" and all(isinstance(_parsed(v), dict) for v in values):
+        return "these are JSON objects: set format=json"
+    if format != "json-array" and all(isinstance(_parsed(v), list) for v in values):
+        return "these are JSON arrays: set format=json-array"
+    if format in ("avro", "protobuf"):
+        return None
+    if all(v is not None and _schema_number(v) is not None for v in values):
+        return (
+            "these begin as messages of a Schema Registry do, with a zero and the number of a "
+            "schema: set format=avro or format=protobuf, and schema_registry_url"
+        )
+    lengths = {len(v or b"") for v in values}
+    if format not in _ITEM_BYTES and len(lengths) == 1 and _parsed(values[0]) is None:
+        (length,) = lengths
+        rows = {kind: length / (item * width) for kind, item in _ITEM_BYTES.items()}
+        kinds = [
+            f"format={kind} and rows_per_message={int(n)}" for kind, n in rows.items()
+            if n >= 1 and n.is_integer()
+        ]  # fmt: skip
+        if kinds:
+            return (
+                f"these are not JSON, and {length} bytes long each; if they are packed rows of "
+                f"{width} features, set {', or '.join(kinds)}"
+            )
+    return None
+
+
+# JSON
+
+
+def _names(values: Values, features: Sequence[str], nested: bool) -> list[str]:
+    """Missing features, with the key that was probably meant, and the keys that there are."""
+    leaves = _objects(values, nested)
+    lines = []
+    if len(leaves) < len(values):
+        lines.append(f"  {len(values) - len(leaves)} of {len(values)} are not JSON objects")
+    keys = Counter(key for found in leaves for key in found)
     for name in features:
-        alone = make_codec(format, [name], max_bytes, nested, 1, registry).decode(values)
-        count = int(np.isfinite(alone).sum())
-        if count < len(values):
-            close = difflib.get_close_matches(name, set(keys) - set(features), n=1, cutoff=0.6)
-            hint = f"; did you mean {close[0]}?" if not count and close else ""
-            lines.append(f"  {name}: a number in {count} of {len(values)} messages{hint}")
-    return lines + _listed(keys, "fields of the schemas")
+        holders = [found[name] for found in leaves if name in found]
+        numbers = sum(isinstance(v, int | float) and not isinstance(v, bool) for v in holders)
+        if numbers == len(leaves):
+            continue
+        line = f"  {name}: in {len(holders)} of {len(leaves)} messages"
+        if len(holders) > numbers:
+            line += f", and not a number in {len(holders) - numbers} of them"
+        lines.append(line + ("" if holders else _did_you_mean(name, keys.keys() - set(features))))
+    if lines:
+        lines += _listed([key for key, _ in keys.most_common()], "keys in the messages")
+    return lines
 
 
-def _schema_fields(values: Sequence[bytes | None], registry: SchemaSource) -> list[str]:
-    """The names of the fields of the schemas that messages refer to, dotted where they nest."""
-    numbers = {int.from_bytes(v[1:5]) for v in values if v and len(v) >= 5 and not v[0]}
-    found: dict[str, None] = {}
-    for number in sorted(numbers):
-        schema = registry.schema(number)
-        if schema is not None and schema.kind == "avro":
-            found |= dict.fromkeys(_avro_fields(json.loads(schema.text)))
-        elif schema is not None and schema.kind == "protobuf":
-            found |= dict.fromkeys(_protobuf_fields(schema.text))
-    return list(found)
+def _objects(values: Values, nested: bool) -> list[dict[str, Any]]:
+    """The members of those messages that are JSON objects, by their dotted names."""
+    parsed = map(_parsed, values)
+    return [dict(_leaves(found, nested)) for found in parsed if isinstance(found, dict)]
 
 
-def _avro_fields(schema: Any, prefix: str = "") -> Iterator[str]:
-    if isinstance(schema, list):  # a union
-        for branch in schema:
-            yield from _avro_fields(branch, prefix)
-    elif isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
-        yield from _avro_fields(schema["type"], prefix)
-    elif isinstance(schema, dict) and prefix.count(".") < 8:
-        for field in schema.get("fields", ()):
-            below = list(_avro_fields(field["type"], f"{prefix}{field['name']}."))
-            yield from below or [f"{prefix}{field['name']}"]
+def _leaves(value: dict[str, Any], nested: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, member in value.items():
+        if nested and isinstance(member, dict) and prefix.count(".") < DEEPEST_NAME:
+            yield from _leaves(member, nested, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", member
 
 
-def _protobuf_fields(text: str) -> Iterator[str]:
-    """The fields of all messages of a file, without the way to them."""
-    import base64
-
-    from google.protobuf import descriptor_pb2
-
-    file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text))
-    waiting = list(file.message_type)
-    while waiting:
-        message = waiting.pop()
-        waiting += message.nested_type
-        yield from (field.name for field in message.field)
+def _parsed(value: bytes | None) -> Any:
+    try:
+        return json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return None
 
 
-def _lengths(
-    values: Sequence[bytes | None], width: int, rows_per_message: int, item: int
-) -> list[str]:
+def _counts(values: Values, width: int) -> list[str]:
+    found: Counter[str] = Counter()
+    for value in values:
+        parsed = _parsed(value)
+        found[f"{len(parsed)} values" if isinstance(parsed, list) else "not JSON arrays"] += 1
+    return [f"  {count} of {len(values)} are {what}, not {width} values" if "values" in what
+            else f"  {count} of {len(values)} are {what}"
+            for what, count in found.most_common(5) if what != f"{width} values"]  # fmt: skip
+
+
+# Packed rows
+
+
+def _lengths(values: Values, width: int, rows_per_message: int, item: int) -> list[str]:
     """Packed messages whose length is not that of the rows they should hold."""
     wanted = width * rows_per_message * item
     found = Counter(len(value or b"") for value in values)
@@ -125,60 +224,101 @@ def _lengths(
         elif length and not length % (width * item):
             hint = f"{length // (width * item)} rows of {width} features?"
         else:
-            hint = "no whole number of rows"
+            hint = "not a whole number of rows"
         lines.append(f"  {count} of {len(values)} have {length} bytes: {hint}")
     return lines
 
 
-def _counts(values: Sequence[bytes | None], width: int) -> list[str]:
-    found: Counter[str] = Counter()
-    for value in values:
-        parsed = _parsed(value)
-        found[f"{len(parsed)} values" if isinstance(parsed, list) else "no JSON array"] += 1
-    return [f"  {count} of {len(values)} are {what}, not {width} values" if "values" in what
-            else f"  {count} of {len(values)} are {what}"
-            for what, count in found.most_common(5) if what != f"{width} values"]  # fmt: skip
+# Schemas of a registry
 
 
-def _names(values: Sequence[bytes | None], features: Sequence[str], nested: bool) -> list[str]:
-    """Missing features, with the key that was probably meant, and the keys that there are."""
-    objects = [parsed for value in values if isinstance(parsed := _parsed(value), dict)]
-    lines = []
-    if len(objects) < len(values):
-        lines.append(f"  {len(values) - len(objects)} of {len(values)} are no JSON objects")
-    leaves = [dict(_leaves(parsed, nested)) for parsed in objects]
-    keys = Counter(key for found in leaves for key in found)
+def _fields(
+    values: Values,
+    features: Sequence[str],
+    format: Format,
+    nested: bool,
+    max_bytes: int,
+    registry: SchemaSource,
+) -> list[str]:
+    """Missing features, with the field that was probably meant, and the fields that there are."""
+    lines: list[str] = []
+    names: dict[str, None] = {}  # in the order of the schemas
+    framed = [(value, _schema_number(value)) for value in values if value]
+    schemas = {n: registry.schema(n) for _, n in framed if n is not None}
+    bare = len(values) - sum(n is not None for _, n in framed)
+    if bare:
+        lines.append(f"  {bare} of {len(values)} do not begin with the number of a schema")
+    unknown = sum(n is not None and schemas[n] is None for _, n in framed)
+    if unknown:
+        lines.append(f"  {unknown} of {len(values)} name a schema that the registry does not have")
+    kinds = {schema.kind for schema in schemas.values() if schema is not None} - {format}
+    lines += [f"  some have schemas of {kind}, not of {format}" for kind in sorted(kinds)]
+    for value, number in framed:
+        schema = None if number is None else schemas[number]
+        if schema is not None:
+            names |= dict.fromkeys(islice(_schema_fields(value, schema), MOST_NAMES))
     for name in features:
-        holders = [found[name] for found in leaves if name in found]
-        numbers = sum(isinstance(v, int | float) and not isinstance(v, bool) for v in holders)
-        if numbers == len(objects):
-            continue
-        line = f"  {name}: in {len(holders)} of {len(objects)} messages"
-        if len(holders) > numbers:
-            line += f", and not a number in {len(holders) - numbers} of them"
-        close = difflib.get_close_matches(name, set(keys) - set(features), n=1, cutoff=0.6)
-        lines.append(line + (f"; did you mean {close[0]}?" if not holders and close else ""))
-    if lines:
-        lines += _listed([key for key, _ in keys.most_common()], "keys in the messages")
-    return lines
+        alone = make_codec(format, [name], max_bytes, nested, 1, registry).decode(values)
+        count = int(np.isfinite(alone).sum())
+        if count < len(values):
+            hint = "" if count else _did_you_mean(name, names.keys() - set(features))
+            lines.append(f"  {name}: a number in {count} of {len(values)} messages{hint}")
+    return lines + _listed(list(names), "fields of the schemas")
 
 
-def _listed(keys: Sequence[str], what: str) -> list[str]:
-    more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
-    return [f"  {what}: {', '.join(keys[:MOST_KEYS])}{more}"] if keys else []
+def _schema_number(value: bytes) -> int | None:
+    """The number of the schema that a message begins with."""
+    number = int.from_bytes(value[1:FRAME_BYTES])
+    return number if len(value) >= FRAME_BYTES and not value[0] and number <= LARGEST_ID else None
 
 
-def _parsed(value: bytes | None) -> Any:
-    try:
-        return json.loads(value or b"")
-    except (ValueError, RecursionError):
-        return None
+def _schema_fields(value: bytes, schema: RegisteredSchema) -> Iterator[str]:
+    """The names of the fields of the type of a message, dotted where they nest."""
+    if schema.kind == "avro":
+        return _avro_fields(json.loads(schema.text))
+    if schema.kind == "protobuf":
+        from .protobuf import message_type, protobuf_field_names
+
+        path = message_type(value)
+        return iter(()) if path is None else protobuf_field_names(schema, path)
+    return iter(())
 
 
-def _leaves(value: dict[str, Any], nested: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Members by their dotted names."""
-    for key, member in value.items():
-        if nested and isinstance(member, dict) and prefix.count(".") < 8:
-            yield from _leaves(member, nested, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", member
+def _avro_fields(schema: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(schema, list):  # a union
+        for branch in schema:
+            yield from _avro_fields(branch, prefix)
+    elif isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
+        yield from _avro_fields(schema["type"], prefix)
+    elif isinstance(schema, dict) and prefix.count(".") < DEEPEST_NAME:
+        for field in schema.get("fields", ()):
+            below = list(_avro_fields(field["type"], f"{prefix}{field['name']}."))
+            yield from below or [f"{prefix}{field['name']}"]
+
+
+# Names
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question after the name that was probably meant, if there is one.
+
+    Examples
+    --------
+    >>> _did_you_mean("memroy", ["cpu", "memory"]), _did_you_mean("CPU", ["cpu", "memory"])
+    ('; did you mean memory?', '; did you mean cpu?')
+    >>> _did_you_mean("raed", ["cpu", "disk.read"]), _did_you_mean("x", ["cpu"])
+    ('; did you mean disk.read?', '')
+    """
+    by_form: dict[str, str] = {}
+    others = sorted(known, key=lambda other: (other.count("."), other))
+    for other in others:  # a whole name before the last part of another
+        by_form.setdefault(other.lower(), other)
+    for other in others:
+        by_form.setdefault(other.lower().rsplit(".", 1)[-1], other)
+    close = difflib.get_close_matches(name.lower(), by_form, n=1, cutoff=_ALIKE)
+    return f"; did you mean {by_form[close[0]]}?" if close else ""
+
+
+def _listed(names: Sequence[str], what: str) -> list[str]:
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return [f"  {what}: {', '.join(names[:MOST_LISTED])}{more}"] if names else []

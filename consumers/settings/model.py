@@ -112,7 +112,7 @@ class ModelSettings(Part):
     sampler: Literal["exact", "opendp"] = Field(
         "exact",
         description="sampler of the noise; opendp uses that of the OpenDP library, with the same "
-        "guarantee and about 200 times slower; it may be changed between runs",
+        "guarantee and about 200 times slower, and needs its extra; it may be changed between runs",
     )
     seed: int | None = Field(
         None, ge=0, description="seed of the noise, for simulations: the result is NOT PRIVATE"

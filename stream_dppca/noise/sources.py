@@ -22,6 +22,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -228,6 +229,8 @@ def make_noise(seed: int | None, sampler: Sampler = "exact") -> Noise:
         raise ParameterError("sampler", f"must be one of {', '.join(get_args(Sampler))}", sampler)
     if seed is not None:
         return SeededNoise(seed)
+    if sampler == "opendp" and find_spec("opendp") is None:
+        raise DPPCAError("sampler='opendp' needs OpenDP: pip install 'opendp>=0.16,<0.17'")
     return SecureNoise() if sampler == "exact" else OpenDPNoise()
 
 

@@ -43,7 +43,7 @@ MODEL = ["--features", "cpu,memory,disk.read", "--epsilon", "8", "--delta", "1e-
 
 def sample(*values: bytes | None, format: Any = "json", **more: Any) -> str:
     names = ("cpu", "memory", "disk.read")
-    return "\n".join(describe_sample(values, names, format, **more))
+    return "\n".join(describe_sample(values, names, format, **more).lines)
 
 
 def test_a_mistyped_feature_is_found() -> None:
@@ -53,7 +53,7 @@ def test_a_mistyped_feature_is_found() -> None:
     assert "0 of 3 messages" in text and "memory: in 0 of 3 messages; did you mean memroy?" in text
     assert "keys in the messages: cpu, memroy, disk.read, x" in text
     text = sample(good, b"[]", None, b'{"cpu": "high", "memory": 1, "disk": 2}')
-    assert "1 of 4 messages" in text and "2 of 4 are no JSON objects" in text
+    assert "1 of 4 messages" in text and "2 of 4 are not JSON objects" in text
     assert "cpu: in 2 of 2 messages, and not a number in 1 of them" in text
     assert "disk.read: in 1 of 2 messages" in text
     assert sample() == "sample: the topic holds no messages yet"
@@ -67,50 +67,108 @@ def test_packed_rows_of_the_wrong_width_are_found() -> None:
                   rows_per_message=2)  # fmt: skip
     assert "1 of 4 messages" in text and "must have 24 bytes" in text
     assert "32 bytes: 2 rows of 4 features?" in text
-    assert "60 bytes: 5 rows of 3 features?" in text and "no whole number of rows" in text
+    assert "60 bytes: 5 rows of 3 features?" in text and "not a whole number of rows" in text
     text = sample(b"[1,2,3]", b"[1,2]", b"{}", format="json-array")
-    assert "1 of 3 are 2 values, not 3 values" in text and "1 of 3 are no JSON array" in text
+    assert "1 of 3 are 2 values, not 3 values" in text and "1 of 3 are not JSON arrays" in text
+
+
+def registered(format: str) -> tuple[Schemas, bytes]:
+    """A schema of cpu, memory and disk.read, and a message of it."""
+    if format == "avro":
+        number = {"type": ["null", "double"]}
+        disk = {"type": "record", "name": "D", "fields": [{"name": "read", **number}]}
+        fields = [{"name": "cpu", **number}, {"name": "memory", **number},
+                  {"name": "disk", "type": disk}]  # fmt: skip
+        schema = {"type": "record", "name": "R", "fields": fields}
+        message = avro(schema, {"cpu": 1.0, "memory": 2.0, "disk": {"read": 3.0}})
+        return Schemas({7: RegisteredSchema("avro", json.dumps(schema))}), framed(7, message)
+    file = descriptor_pb2.FileDescriptorProto(name="f.proto", syntax="proto3")
+    other = file.message_type.add(name="Other")
+    other.field.add(name="elsewhere", number=1, type=1, label=1)
+    record = file.message_type.add(name="R")
+    for i, name in enumerate(("cpu", "memory")):
+        record.field.add(name=name, number=i + 1, type=1, label=1)
+    disk_type = record.nested_type.add(name="D")
+    disk_type.field.add(name="read", number=1, type=1, label=1)
+    # A type that holds itself has endlessly many names.
+    disk_type.field.add(name="inner", number=2, type=11, label=1, type_name=".R.D")
+    record.field.add(name="disk", number=3, type=11, label=1, type_name=".R.D")
+    text = base64.b64encode(file.SerializeToString()).decode()
+    numbers = [bytes([tag]) + struct.pack("<d", value) for tag, value in ((9, 1), (17, 2), (9, 3))]
+    body = numbers[0] + numbers[1] + b"\x1a" + bytes([len(numbers[2])]) + numbers[2]
+    # The second type of the file: one number, 1 in zigzag.
+    known = Schemas({7: RegisteredSchema("protobuf", text)})
+    return known, framed(7, b"\x02\x02" + body)
 
 
 @pytest.mark.parametrize("format", ["avro", "protobuf"])
 def test_a_mistyped_field_of_a_registered_schema_is_found(format: Any) -> None:
-    number = {"type": ["null", "double"]}
-    disk = {"type": "record", "name": "D", "fields": [{"name": "read", **number}]}
-    fields = [
-        {"name": "cpu", **number},
-        {"name": "memory", **number},
-        {"name": "disk", "type": disk},
-    ]
-    schema = {"type": "record", "name": "R", "fields": fields}
-    if format == "avro":
-        known = Schemas({7: RegisteredSchema("avro", json.dumps(schema))})
-        value = framed(7, avro(schema, {"cpu": 1.0, "memory": 2.0, "disk": {"read": 3.0}}))
-    else:
-        file = descriptor_pb2.FileDescriptorProto(name="f.proto", syntax="proto3")
-        record = file.message_type.add(name="R")
-        for i, name in enumerate(("cpu", "memory")):
-            record.field.add(name=name, number=i + 1, type=1, label=1)
-        text = base64.b64encode(file.SerializeToString()).decode()
-        known = Schemas({7: RegisteredSchema("protobuf", text)})
-        value = framed(
-            7, b"\0" + b"\x09" + struct.pack("<d", 1.0) + b"\x11" + struct.pack("<d", 2.0)
-        )
+    known, value = registered(format)
 
-    def text_of(*features: str) -> str:
-        return "\n".join(describe_sample([value] * 3, features, format, registry=known))
+    def text_of(*features: str, values: Any = (value,) * 3) -> str:
+        return "\n".join(describe_sample(values, features, format, registry=known).lines)
 
-    assert text_of("cpu", "memory") == "sample: 3 of 3 messages have all features"
+    whole = "sample: 3 of 3 messages have all features"
+    assert text_of("cpu", "memory", "disk.read") == whole
     said = text_of("cpu", "memroy")
     assert "0 of 3 messages" in said
     assert "memroy: a number in 0 of 3 messages; did you mean memory?" in said
-    assert "fields of the schemas: cpu, memory" in said
-    if format == "avro":
-        assert "disk.read" in said
+    assert "fields of the schemas: cpu, memory, disk.read" in said
+    assert "elsewhere" not in said
+    for mistyped in ("disk.raed", "dsk.read", "read", "disk_read", "Disk.Read"):
+        assert "; did you mean disk.read?" in text_of("cpu", mistyped), mistyped
+    said = text_of("cpu", values=(value, framed(8, value[5:]), b"x"))
+    assert "1 of 3 messages have all features" in said
+    assert "1 of 3 name a schema that the registry does not have" in said
+    assert "1 of 3 do not begin with the number of a schema" in said
+    other: Any = "protobuf" if format == "avro" else "avro"
+    said = "\n".join(describe_sample([value], ["cpu"], other, registry=known).lines)
+    assert f"some have schemas of {format}, not of {other}" in said
+
+
+def test_another_format_is_recognised() -> None:
+    """The commonest mistake with a first topic: the format is not set."""
+    _, value = registered("avro")
+    assert "set format=avro or format=protobuf, and schema_registry_url" in sample(value, value)
+    assert "set format=avro or format=protobuf" in sample(value, format="json-array")
+    good = as_json((1, 2, 3))
+    assert "these are JSON objects: set format=json" in sample(good, format="json-array")
+    assert "these are JSON objects" in sample(good, format="float32", rows_per_message=1)
+    assert "these are JSON arrays: set format=json-array" in sample(b"[1, 2, 3]")
+    packed = np.full((4, 3), 1.1, dtype="<f4").tobytes()
+    text = sample(packed, packed)
+    assert "set format=float32 and rows_per_message=4, or format=float64 and rows_per" in text
+    # Messages that have the format, or differ among themselves, get no such advice.
+    for other in (b'{"x": 1}', b"12345"):
+        assert "set format" not in sample(good, other) + sample(other)
+
+
+def test_a_sample_says_whether_subjects_are_named() -> None:
+    def text_of(*values: bytes, subject: str, keys: Any = ()) -> tuple[str, bool]:
+        names = ("cpu", "memory", "disk.read")
+        found = describe_sample(values, names, "json", subject=subject, keys=keys)
+        return "\n".join(found.lines), found.fits
+
+    row = as_json((1, 2, 3))
+    named = [row[:-1] + b', "device": {"id": %d}}' % number for number in (1, 2, 2)]
+    assert text_of(*named, subject="device.id") == (
+        "sample: 3 of 3 messages have all features\n"
+        "  subject device.id: in every message; 2 different in 3 records", True,
+    )  # fmt: skip
+    said, fits = text_of(*named, row, subject="device.id")
+    assert "missing or not usable in 1 of 4 records" in said and not fits
+    said, fits = text_of(*named, subject="device_id")
+    assert said.endswith("in 3 of 3 records, which would be ignored; did you mean device.id?")
+    said, fits = text_of(*named, subject="@key", keys=[b"a", b"a", None])
+    assert "subject @key: missing or not usable in 1 of 3 records" in said and not fits
+    assert text_of(*named, subject="@key", keys=[b"a", b"b", b" a"])[1]
 
 
 def test_a_sample_says_nothing_of_values() -> None:
-    text = sample(b'{"cpu": 98765.4, "memory": "secret", "other": "secret"}')
-    assert "98765" not in text and "secret" not in text
+    values = [b'{"cpu": 98765.4, "memory": "secret", "other": "secret"}']
+    named = [b'{"cpu": 98765.4, "other": "secret"}']
+    text = sample(*values) + sample(*named, subject="other")
+    assert "other: in every message" in text and "98765" not in text and "secret" not in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -135,7 +193,7 @@ def test_a_sample_is_for_a_terminal_only(
         assert cli.main(["check-config", *mistyped, "--sample", "20"]) == 0
         said = capsys.readouterr().out
         assert "did you mean memory?" in said
-        assert said.splitlines()[-1] == "the settings are fine, but see the sample above"
+        assert said.splitlines()[-1].startswith("the settings are fine, but not every message fits")
 
 
 # Stored states

@@ -39,10 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.spark.cluster import StandaloneCluster
+def cluster() -> Iterator[Any]:
+    from tests.spark.cluster import ClusterOfTests
 
-    with StandaloneCluster(tmp_path_factory.mktemp("spark")) as running:
+    with ClusterOfTests() as running:
         yield running
 
 

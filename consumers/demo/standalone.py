@@ -31,6 +31,8 @@ __all__ = ["StandaloneCluster", "spark_home"]
 #: A master or a worker that is not there after so long will not come; machines may be busy.
 START_SECONDS: Final = 240.0
 _PAUSE_SECONDS: Final = 0.05
+#: Python does the work: a JVM that starts soon is worth more than one that optimizes.
+_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def spark_home() -> Path:
@@ -78,6 +80,11 @@ class StandaloneCluster:
         """How many workers run."""
         return sum(child.poll() is None for child, _ in self._children[1:])
 
+    @property
+    def pids(self) -> list[int]:
+        """The supervisors of the master and the workers, of whom all other processes descend."""
+        return [child.pid for child, _ in self._children]
+
     def add_worker(self) -> None:
         """Start one more worker, and wait until the master knows it."""
         self._wait(self._start_worker(), "Successfully registered")
@@ -103,6 +110,8 @@ class StandaloneCluster:
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
             "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": _JVM,
+            "spark.executor.extraJavaOptions": _JVM,
             "spark.executor.memory": "512m",
             "spark.executorEnv.OMP_NUM_THREADS": "1",
             "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
@@ -134,6 +143,7 @@ class StandaloneCluster:
             "SPARK_HOME": str(self._spark),
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": _JVM,
             "SPARK_LOCAL_DIRS": str(self.home / "local"),
             "PYSPARK_PYTHON": sys.executable,
         }

@@ -50,6 +50,7 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
     )
     conf = {
         "spark.ui.enabled": "false",  # it would show how long each task took
+        "spark.ui.showConsoleProgress": "false",  # so would a bar, in the midst of the log
         "spark.executorEnv.OMP_NUM_THREADS": "1",
         "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     }

@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test test-fast test-spark check bench crash soak torture docs site lock clean
+.PHONY: run cluster test test-fast test-spark check bench crash soak torture docs site lock clean
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m consumers.demo $(ARGS)
+
+cluster: $(VENV)/.cluster  ## the same on a Spark cluster: a master, two workers, one model; needs Java 17
+	@$(BIN)/python -m consumers.demo --engine spark $(ARGS)
 
 test: $(VENV)/.ready  ## every test, doctest and README example
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not spark" $(ARGS)
@@ -60,6 +63,11 @@ $(VENV)/.demo: pyproject.toml
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "2 of 2, the packages of the demonstration"
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[demo]"
+	@touch $@
+
+$(VENV)/.cluster: $(VENV)/.demo
+	@echo "pyspark, which holds Spark (once, 450 MB)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[demo,spark,confluent]"
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml

@@ -29,6 +29,7 @@ from ..service.loop import Service
 from ..settings import Settings, load_settings
 from . import broker as brokers
 from .generator import MACHINES, ensure_topic, messages, produce
+from .standalone import StandaloneCluster
 
 __all__ = [
     "DemoConfig",
@@ -66,6 +67,7 @@ class Deployment(Protocol):
     """A broker, services and a generator that run, and what is needed to watch them."""
 
     broker: str  #: in words
+    engine: str | None  #: in words; None if services add up records themselves
 
     def cluster(self) -> Cluster: ...
 
@@ -93,9 +95,14 @@ class ProcessDeployment:
         "local": f"Apache Kafka {brokers.KAFKA_VERSION} on the local JVM",
     }
 
-    def __init__(self, config: DemoConfig, broker: brokers.Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, config: DemoConfig, broker: brokers.Broker, spark: StandaloneCluster | None = None
+    ) -> None:
+        self._broker, self._spark = broker, spark
         self.broker = f"{self.KINDS[broker.kind]} at {broker.bootstrap_servers}"
+        self.engine: str | None = None
+        if spark is not None:
+            self.engine = f"Apache Spark, {spark.workers} workers, master at {spark.master}"
         self._settings = settings = config.settings()
         self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -105,7 +112,8 @@ class ProcessDeployment:
                 broker_time=config.by_device,
             )  # fmt: skip
             for shard in range(settings.shards):
-                self._start(f"service-{shard}", [*service_command(), *as_flags(config.flags)])
+                command = [*service_command(), *as_flags(config.flags)]
+                self._start(f"service-{shard}", command, spark.environment() if spark else {})
             self._start("generator", [
                 sys.executable, "-m", "consumers.demo.generator", "--format", "packed",
                 "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
@@ -118,14 +126,15 @@ class ProcessDeployment:
             self.close()
             raise
 
-    def _start(self, name: str, command: list[str]) -> None:
+    def _start(self, name: str, command: list[str], more: Mapping[str, str] | None = None) -> None:
         """Start a child under the broker's supervisor: it ends with this process in any case."""
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **(more or {})}
         orders = {"run": command, "cleanup": [], "remove": str(self._folder)}
         with (self._folder / f"{name}.log").open("wb") as out:
             self._children[name] = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-I", "-S", str(brokers.SUPERVISOR), json.dumps(orders)],
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
-                start_new_session=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                start_new_session=True, env=environment,
             )  # fmt: skip
 
     def cluster(self) -> Cluster:
@@ -159,11 +168,15 @@ class ProcessDeployment:
             if child.stdin is not None:
                 child.stdin.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._spark is not None:
+            self._spark.close()
         self._broker.close()
 
 
 class ThreadDeployment:
     """Runs the same parts as threads, on an in-memory broker."""
+
+    engine: str | None = None
 
     def __init__(self, config: DemoConfig) -> None:
         self.broker = "none: an in-memory broker inside this process"

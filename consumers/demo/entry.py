@@ -4,6 +4,7 @@
     python -m consumers.demo --seconds 30      # for a while; or --releases 10
     python -m consumers.demo --no-broker       # on an in-memory broker
     python -m consumers.demo --unit subject    # privacy of a device, not of a record
+    python -m consumers.demo --engine spark    # one model on a Spark cluster: `make cluster`
 
 A broker is found or started (`consumers.demo.broker`), `consumers.demo.generator` sends records of
 a simulated fleet to it, and `stream-dppca serve` learns from them; each is a process of its own, as
@@ -12,6 +13,9 @@ direction, which no real stream tells, is known from the simulation.
 
 The settings are the defaults: nothing is said about means, units or scales. Half-way (`--change`)
 the fleet changes, and the view shows how the model notices and follows.
+
+With `--engine spark` a master and two workers of Apache Spark are started, too. Their executors
+read the topic and add up; the service plans, adds the noise and publishes.
 
 With `--unit subject` thousands of devices send a few records each, and everything that one of them
 sends in a round is protected together. Rounds last seconds, so that one can watch; in production
@@ -48,6 +52,7 @@ from .deployments import (
 )
 from .generator import ROWS_PER_MESSAGE, service_format
 from .history import History
+from .standalone import StandaloneCluster, spark_home
 from .telemetry import FEATURES
 from .view import BAD, LABEL, bars, over_time, promise
 from .watch import watch
@@ -61,6 +66,8 @@ NO_RELEASE: Final = "no release appeared"
 DEVICES: Final = 4000
 DEVICE_ROWS: Final = 4
 ROUND: Final = "2s"
+#: Records per release. A job of Spark takes a quarter of a second however small it is.
+BATCH_SIZE: Final = {"local": 5_000, "spark": 20_000}
 #: Records per message without a broker: few messages, because their places are kept in memory.
 MEMORY_ROWS_PER_MESSAGE: Final = 500
 
@@ -111,12 +118,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--unit", choices=("record", "subject"), default="record",
         help="whose privacy it is: one record, or everything that a device sends in a round",
     )  # fmt: skip
+    parser.add_argument(
+        "--engine", choices=("local", "spark"), default="local",
+        help="where records are added up: in the service, or on a Spark cluster started for it",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, help="duration; without it, until Ctrl-C")
     parser.add_argument("--releases", type=int, help="end after so many releases")
     parser.add_argument("--rate", type=float, default=20_000, help="records per second")
     parser.add_argument(
-        "--batch-size", type=int, default=5_000, help="records per release (devices per round)"
-    )
+        "--batch-size", type=int,
+        help=f"records per release (devices per round); without it, {BATCH_SIZE['local']}, or "
+        f"{BATCH_SIZE['spark']} with --engine spark",
+    )  # fmt: skip
     parser.add_argument(
         "--epsilon", type=float, default=1.0, help="privacy guarantee of every record or device"
     )
@@ -133,12 +146,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         f"every {CHANGE_BATCHES} batches",
     )  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.batch_size is None:
+        options.batch_size = BATCH_SIZE[options.engine]
     for name in ("rate", "batch_size", "epsilon", "shards", "change"):
         value = getattr(options, name)
         if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')} must be positive")
     if options.unit == "subject" and options.change is not None:
         parser.error("--change is for --unit record: the number of records is secret otherwise")
+    if options.engine == "spark":
+        for name, value in (("unit", "record"), ("shards", 1), ("no_broker", False)):
+            if getattr(options, name) != value:
+                parser.error(f"--engine spark cannot be had with --{name.replace('_', '-')}")
     return options
 
 
@@ -170,24 +189,32 @@ def _keep_connection_only() -> None:
 
 def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, DemoConfig]:
     """Start everything, on the best broker that there is."""
+    if options.engine == "spark":
+        spark_home()  # before a broker is started in vain
     if not options.no_broker:
         try:
             broker = _find_broker(console)
         except brokers.BrokerUnavailable as error:
-            if os.environ.get(brokers.ADDRESS_VARIABLE):
-                raise  # that was an order
+            if os.environ.get(brokers.ADDRESS_VARIABLE) or options.engine == "spark":
+                raise  # that was an order, or executors need to reach it
             console.print(str(error), soft_wrap=True, markup=False)
             console.print("So this runs without Kafka, on an in-memory broker.\n")
         else:
+            spark = None
             try:
+                spark = _start_spark(console) if options.engine == "spark" else None
+                engine = {} if spark is None else {"engine": "spark", "spark_master": spark.master}
                 config = _config(
                     options, ROWS_PER_MESSAGE, bootstrap_servers=broker.bootstrap_servers,
                     # On a cluster that is not ours, topics of its own.
                     input_topic=f"telemetry-demo-{os.urandom(3).hex()}"
                     if broker.kind == "env" else "telemetry",
+                    **engine,
                 )  # fmt: skip
-                return ProcessDeployment(config, broker), config
+                return ProcessDeployment(config, broker, spark), config
             except BaseException:
+                if spark is not None:
+                    spark.close()
                 broker.close()
                 raise
     rows = max(1, min(MEMORY_ROWS_PER_MESSAGE, int(options.rate / 10)))
@@ -236,6 +263,15 @@ def _find_broker(console: Console) -> brokers.Broker:
             status.update(Text(line))
 
         return brokers.provide_broker(tell)
+
+
+def _start_spark(console: Console) -> StandaloneCluster:
+    line = "starting Apache Spark: a master and two workers"
+    if not console.is_terminal:
+        console.print(line)
+        return StandaloneCluster()
+    with console.status(line):
+        return StandaloneCluster()
 
 
 def _summary(

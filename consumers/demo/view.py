@@ -201,6 +201,8 @@ def _facts(history: History, deployment: Deployment, width: int) -> Table:
         if history.current.privacy.epsilon_over:
             grid.add_row("over time", Text(over_time(history.current.privacy)))
     grid.add_row("broker", Text(deployment.broker))
+    if deployment.engine is not None:
+        grid.add_row("engine", Text(deployment.engine))
     ports = deployment.ports()
     if ports:
         pages = f"http://127.0.0.1:{ports[0]}/  /component  /metrics  /livez  /readyz"

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from ..formats import REGISTERED_FORMATS
+from ..formats import REGISTERED_FORMATS, Format
 from ..protocols import SchemaSource
 from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
 from .config import READ_ROWS, KafkaConfig
 
-__all__ = ["kafka_config", "librdkafka_connection", "open_registry"]
+__all__ = [
+    "connect_registry",
+    "kafka_config",
+    "librdkafka_connection",
+    "open_registry",
+    "registry_options",
+]
 
 _FETCH: Final = (
     "max_poll_records",
@@ -99,23 +106,36 @@ def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
 
 def open_registry(settings: ClusterSettings) -> SchemaSource | None:
     """Return the Schema Registry of these settings; None if their format does not need one."""
+    options = registry_options(settings)
+    return None if options is None else connect_registry(settings.format, options)
+
+
+def registry_options(settings: ClusterSettings) -> dict[str, str] | None:
+    """Return where the Schema Registry is, password included, in the words of its client.
+
+    None if the format does not need one.
+    """
     if settings.format not in REGISTERED_FORMATS:
         return None
-    try:
-        from .registry import RegistryClient
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"`format`: {settings.format} needs {error.name}: pip install '.[{settings.format}]'"
-        ) from None
     password = reveal(settings.schema_registry_password)
     options = {
         "url": settings.schema_registry_url,
         "basic.auth.user.info": password and f"{settings.schema_registry_username}:{password}",
         "ssl.ca.location": settings.schema_registry_cafile and str(settings.schema_registry_cafile),
     }
-    given = {name: value for name, value in options.items() if value}
+    return {name: value for name, value in options.items() if value}
+
+
+def connect_registry(format: Format, options: Mapping[str, str]) -> SchemaSource:
+    """Return the Schema Registry at these options, for one of the formats that need it."""
     try:
-        return RegistryClient(given, protobuf=settings.format == "protobuf")
+        from .registry import RegistryClient
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"`format`: {format} needs {error.name}: pip install '.[{format}]'"
+        ) from None
+    try:
+        return RegistryClient(options, protobuf=format == "protobuf")
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             "`schema_registry_url` or `schema_registry_cafile` cannot be used "

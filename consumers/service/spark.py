@@ -7,17 +7,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from stream_dppca.errors import ParameterError
 
 from ..errors import ConfigurationError
-from ..formats import REGISTERED_FORMATS
-from ..model.codecs import make_codec
 from ..settings import Settings
 from ..settings.connection import reveal
-from .spread import Spread
+from .spread import CodecRecipe, Spread
 
 __all__ = ["spark_engine"]
 
@@ -28,10 +25,6 @@ def _refuse_what_is_local(settings: Settings) -> None:
     if settings.unit == "subject":
         rule = "subject needs the records of a round in one process: engine=local"
         raise ConfigurationError(f"`unit`: {rule}")
-    if settings.format in REGISTERED_FORMATS:
-        raise ConfigurationError(
-            f"`format`: {settings.format} needs its schemas in this process: engine=local"
-        )
 
 
 @contextlib.contextmanager
@@ -57,6 +50,7 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
     )
     conf = {
         "spark.ui.enabled": "false",  # it would show how long each task took
+        "spark.ui.showConsoleProgress": "false",  # so would a bar, in the midst of the log
         "spark.executorEnv.OMP_NUM_THREADS": "1",
         "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     }
@@ -73,19 +67,11 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
             engine = SparkEngine(session, allow_insecure=settings.spark_allow_insecure)
         except ParameterError as error:
             raise ConfigurationError(f"`spark_conf`: {error}") from None
-        given = "rows_per_message" in settings.model_fields_set
         yield Spread(
             engine=engine,
             tasks=settings.spark_tasks or engine.parallelism,
             connection=connection,
-            codec=partial(
-                make_codec,
-                settings.format,
-                settings.features,
-                settings.max_message_bytes,
-                settings.nested,
-                settings.rows_per_message if given else None,
-            ),
+            codec=CodecRecipe.of(settings),
         )
     finally:
         session.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -18,17 +19,64 @@ from stream_dppca.engine import Engine, EngineBatches, EngineError, EngineRows, 
 
 from ..errors import ClusterError
 from ..events import log_event
+from ..formats import Format
+from ..kafka.configure import connect_registry, registry_options
 from ..kafka.executor import read_ranges
-from ..model.codecs import Codec
+from ..model.codecs import Codec, make_codec
 from ..protocols import TopicOffsets
+from ..settings import Settings
 from .metrics import Metrics
 from .plan import Range, places
 from .planner import refuse_truncated
 
-__all__ = ["EngineRanges", "Spread", "TopicSource"]
+__all__ = ["CodecRecipe", "EngineRanges", "Spread", "TopicSource"]
 
 G = TypeVar("G")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, repr=False)  # the registry may have a password
+class CodecRecipe:
+    """Makes the codec of a topic where it is needed, and once per process.
+
+    With a Schema Registry, tasks fetch schemas themselves, each process once per schema: which
+    ones there are is known when messages are read, and the driver reads none. An id that is unknown
+    makes its own message a null and is not remembered (`model.registered`), so how a message is
+    read depends on no other, in whatever process. A registry that is away fails the task.
+    """
+
+    format: Format
+    features: tuple[str, ...]
+    max_bytes: int
+    nested: bool
+    rows_per_message: int | None
+    registry: tuple[tuple[str, str], ...] | None = None  #: options of its client
+
+    @classmethod
+    def of(cls, settings: Settings) -> CodecRecipe:
+        """The recipe of the codec that a service with these settings has."""
+        given = "rows_per_message" in settings.model_fields_set
+        options = registry_options(settings)
+        return cls(
+            settings.format, tuple(settings.features), settings.max_message_bytes, settings.nested,
+            settings.rows_per_message if given else None,
+            None if options is None else tuple(sorted(options.items())),
+        )  # fmt: skip
+
+    def __call__(self) -> Codec:
+        return _made(self)
+
+
+@lru_cache(maxsize=8)
+def _made(recipe: CodecRecipe) -> Codec:
+    """The codec of a recipe, with the schemas that it has fetched."""
+    registry = None
+    if recipe.registry is not None:
+        registry = connect_registry(recipe.format, dict(recipe.registry))
+    return make_codec(
+        recipe.format, recipe.features, recipe.max_bytes, recipe.nested, recipe.rows_per_message,
+        registry,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords

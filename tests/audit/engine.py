@@ -6,6 +6,7 @@ production so that a batch of the audit has several.
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 from stream_dppca import DPPCA
 from stream_dppca.arrays import FloatArray
 from stream_dppca.engine import EngineBatches, Group, groups
-from tests.audit import attack
+from tests.audit import attack, learned
 from tests.audit.evidence import BATCH, Statistic, mu_lb, spied
 
 G = TypeVar("G")
@@ -51,14 +52,14 @@ class Watched:
 
 
 @contextmanager
-def small_groups() -> Iterator[None]:
-    """Groups of whole blocks of 256 units."""
-    with patch.object(groups, "block_size", lambda features, long: 256):
+def small_groups(block: int) -> Iterator[None]:
+    """Groups of whole blocks of so many units."""
+    with patch.object(groups, "block_size", lambda features, long: block):
         yield
 
 
 @contextmanager
-def on_an_engine() -> Iterator[list[Watched]]:
+def on_an_engine(block: int = 256) -> Iterator[list[Watched]]:
     """Batches that are given to `learn_array` go through an engine."""
     engines: list[Watched] = []
 
@@ -67,10 +68,11 @@ def on_an_engine() -> Iterator[list[Watched]]:
         engines.append(engine)
         made = EngineBatches(engine, self, TASKS)
         assert len(made.groups) == TASKS
-        Elsewhere.records["batch"] = X
-        self.learn_rows(made.rows(Elsewhere("batch")))
+        for batch in np.split(X, len(X) // self.batch_size):
+            Elsewhere.records["batch"] = batch
+            self.learn_rows(made.rows(Elsewhere("batch")))
 
-    with small_groups(), patch.object(DPPCA, "learn_array", learn):
+    with small_groups(block), patch.object(DPPCA, "learn_array", learn):
         yield engines
 
 
@@ -121,7 +123,24 @@ def pairs(n: int) -> list[Statistic]:
     return [Statistic("pairs", mu_lb(np.array(scores), np.array(coins)), attack.budgets()[0])]
 
 
-AUDITS: dict[str, Callable[[int], list[Statistic]]] = {"tasks": tasks, "pairs": pairs}
+def spent(n: int) -> list[Statistic]:
+    """The exact audit of learned centre and scales: what one record spends, over mu.
+
+    In the warm-up and after it, for the first n canaries.
+    """
+    with on_an_engine(block=64):
+        found = list(learned.attack(learned.CANARIES[:n], (0, 4)))
+    return [
+        Statistic(f"{f.canary}, batch {f.batch}", math.inf if f.leak else f.spent, 1 + 1e-6)
+        for f in found
+    ]
+
+
+AUDITS: dict[str, Callable[[int], list[Statistic]]] = {
+    "tasks": tasks,
+    "pairs": pairs,
+    "spent": spent,
+}
 
 
 def audit(name: str, n: int) -> list[Statistic]:

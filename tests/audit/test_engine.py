@@ -29,11 +29,24 @@ MUTANTS = (
         ("engine",),
         1,
     ),
+    Mutant(
+        "a group ends at a bad record",
+        "engine.rows:EngineBatches.rows",
+        "return self._engine.map(task, self.groups)",
+        "ends = [next((i for i, x in enumerate(source.read(g)) if not (abs(x) < 1e14).any()), "
+        "g.slots) for g in self.groups]; "
+        "groups = tuple(Group(g.start, g.start + max(i, 1)) for g, i in zip(self.groups, ends)); "
+        "return self._engine.map(task, groups)",
+        "spent",
+        ("engine",),
+        1,
+    ),
 )
 
 
-def test_a_batch_on_an_engine_passes() -> None:
-    measured = engine.canaries("gradient", 800)
+@pytest.mark.parametrize("form, n", [("moment", 1600), ("gradient", 800)])
+def test_a_batch_on_an_engine_passes(form: str, n: int) -> None:
+    measured = engine.canaries(form, n)
     assert not [s for found in measured.values() for s in found if s.caught]
     mean = measured["mean"][0]
     assert mean.value > 0.4 * mean.limit, mean  # the attack is a good one
@@ -41,7 +54,10 @@ def test_a_batch_on_an_engine_passes() -> None:
 
 @pytest.mark.parametrize("audit", engine.AUDITS)
 def test_no_record_changes_the_split(audit: str) -> None:
-    assert not [s for s in engine.audit(audit, 100) if s.caught]
+    found = engine.audit(audit, 100)
+    assert not [s for s in found if s.caught]
+    if audit == "spent":  # the canaries are good ones
+        assert max(s.value for s in found) > 0.7
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.name}-{m.audit}")

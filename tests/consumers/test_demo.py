@@ -118,6 +118,7 @@ class Still:
     """A deployment in which nothing runs."""
 
     broker = "Apache Kafka 4.3.1 on the local JVM at 127.0.0.1:12345"
+    engine = None
 
     def cluster(self) -> Any:
         raise NotImplementedError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,19 @@ from kafka import KafkaAdminClient, KafkaProducer
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, librdkafka_connection
 from consumers.kafka.executor import close_consumers
-from consumers.model.codecs import make_codec
 from consumers.service.loop import Service
 from consumers.service.plan import Range
-from consumers.service.spread import Spread, TopicSource
+from consumers.service.spread import CodecRecipe, Spread, TopicSource
 from consumers.settings import Settings
-from stream_dppca.engine import Group
+from stream_dppca.batch import Reading
+from stream_dppca.engine import EngineError, Group
+from stream_dppca.engine.questions import Present, Total, answer
 from tests.consumers.helpers import in_thread
 from tests.engine.helpers import PicklingEngine
 
 from ..harness import read_topic
 from ..processes import wait_for
+from ..registry import Registry, registry
 from .conftest import RunningBroker
 
 FEATURES = ("a", "b", "c")
@@ -39,7 +41,22 @@ def no_consumer_is_left() -> Iterator[None]:
 BATCH, BATCHES = 9000, 3
 
 
-def fill(servers: str, topic: str, format: str) -> None:
+#: Two schemas of the same records: their fields stand in another order.
+SCHEMAS = tuple(
+    {"type": "record", "name": "R",
+     "fields": [{"name": name, "type": "double"} for name in names]}
+    for names in (FEATURES, FEATURES[::-1])
+)  # fmt: skip
+
+
+def framed(served: Registry, row: list[float], i: int) -> bytes:
+    """An Avro message; half of them have another schema, and some an id that nobody knows."""
+    turned = i % 4 < 2
+    number = 7 if i % 100 == 9 else served.register("value", SCHEMAS[turned])
+    return b"\0" + number.to_bytes(4) + struct.pack("<3d", *(row[::-1] if turned else row))
+
+
+def fill(servers: str, topic: str, format: str, served: Registry | None = None) -> None:
     """Three partitions, one of them idle; nulls, garbage, and an aborted transaction."""
     with KafkaAdminClient(bootstrap_servers=servers) as admin:
         admin.create_topics({topic: {"num_partitions": 3, "replication_factor": 1}})
@@ -47,10 +64,12 @@ def fill(servers: str, topic: str, format: str) -> None:
     rng = np.random.default_rng(3)
     packed = format == "float32"
 
-    def value() -> bytes:
+    def value(i: int) -> bytes:
         rows = rng.standard_normal((3, 3)) * [30.0, 2.0, 0.5] + [100.0, -3.0, 0.0]
         if packed:
             return bytes(rows.astype("<f4").tobytes())
+        if served is not None:
+            return framed(served, rows[0].tolist(), i)
         return json.dumps(dict(zip(FEATURES, rows[0].tolist(), strict=True))).encode()
 
     producer = KafkaProducer(bootstrap_servers=servers, transactional_id=topic, linger_ms=20)
@@ -62,7 +81,7 @@ def fill(servers: str, topic: str, format: str) -> None:
                 producer.begin_transaction()
                 for i in range(first, first + 500):
                     bad = {7: None, 8: b"not a record"}.get(i % 100, b"")
-                    wanted = value() if bad == b"" else bad
+                    wanted = value(i) if bad == b"" else bad
                     producer.send(topic, wanted, key=b"k", partition=i % 2)
                 if committed:
                     producer.commit_transaction()
@@ -81,9 +100,7 @@ def settings(servers: str, topic: str, format: str, **more: Any) -> Settings:
 
 
 def spread(given: Settings, engine: Any) -> Spread:
-    rows = given.rows_per_message if given.format == "float32" else None
-    codec = partial(make_codec, given.format, given.features, given.max_message_bytes, True, rows)
-    return Spread(engine, 2, librdkafka_connection(given), codec)
+    return Spread(engine, 2, librdkafka_connection(given), CodecRecipe.of(given))
 
 
 def releases(given: Settings, on: Spread | None) -> list[dict[str, Any]]:
@@ -110,18 +127,23 @@ def agree(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "format, how", [("json", {}), ("float32", {"center": "pairs", "scales": "none"})], ids=repr
+    "format, how",
+    [("json", {}), ("float32", {"center": "pairs", "scales": "none"}), ("avro", {})],
+    ids=repr,
 )
 def test_an_engine_gives_the_releases_of_the_local_reader(
     broker: RunningBroker, fresh_name: Any, format: str, how: dict[str, Any]
 ) -> None:
     servers, topic = broker.bootstrap_servers, fresh_name("spread")
-    fill(servers, topic, format)
-    local = settings(servers, topic, format, model=f"{topic}-local", **how)
-    engine = settings(servers, topic, format, model=f"{topic}-engine", **how)
-    expected = releases(local, None)
-    asked = PicklingEngine()
-    agree(expected, releases(engine, spread(engine, asked)))
+    with registry() as served:
+        if format == "avro":
+            how = how | {"schema_registry_url": served.url}
+        fill(servers, topic, format, served if format == "avro" else None)
+        local = settings(servers, topic, format, model=f"{topic}-local", **how)
+        engine = settings(servers, topic, format, model=f"{topic}-engine", **how)
+        expected = releases(local, None)
+        asked = PicklingEngine()
+        agree(expected, releases(engine, spread(engine, asked)))
     assert asked.jobs >= BATCHES and {r["status"] for r in expected} >= {"learned"}
 
 
@@ -139,3 +161,30 @@ def test_a_slot_is_the_same_whatever_the_split(broker: RunningBroker, fresh_name
         valid = np.isfinite(whole).all(axis=1)
         assert 0.5 < valid.mean() < 0.97  # there were nulls, garbage and aborted records
     assert "password" not in repr(source) and servers not in repr(source)
+
+
+def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
+    broker: RunningBroker, fresh_name: Any
+) -> None:
+    servers, topic = broker.bootstrap_servers, fresh_name("away")
+    with registry() as served:
+        fill(servers, topic, "avro", served)
+        given = settings(servers, topic, "avro", schema_registry_url=served.url)
+        on = spread(given, PicklingEngine())
+        ranges = (Range(0, 0, 1000),)
+        source = TopicSource(on.connection, topic, ranges, on.codec, 3, False, 60.0)
+        question = Total(Present())
+        served.status = 503
+        with pytest.raises(EngineError) as failed:
+            answer(question, source, Reading(1e18), Group(0, 1000))
+        assert str(failed.value) == "slots 0 to 1000: ClusterError in a task"
+        assert failed.value.__cause__ is None and failed.value.__suppress_context__
+        served.status = None
+        found = answer(question, source, Reading(1e18), Group(0, 1000))
+        # 250 are of the aborted transaction, 3 in 100 are bad, and there are control records.
+        assert 700 < found.sums[0][0] < 750
+        served.asked.clear()
+        answer(question, source, Reading(1e18), Group(0, 1000))
+        known = [path for path in served.asked if path != "/schemas/ids/7"]
+        assert known == [], "schemas are fetched once per process"
+    assert "password" not in repr(on.codec) and served.url not in repr(on.codec)

@@ -6,6 +6,7 @@ Without pyspark or Java the tests are skipped, with the reason. `make test-spark
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -39,10 +40,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.spark.cluster import StandaloneCluster
+def cluster() -> Iterator[Any]:
+    from tests.spark.cluster import ClusterOfTests
 
-    with StandaloneCluster(tmp_path_factory.mktemp("spark")) as running:
+    with ClusterOfTests() as running:
         yield running
 
 
@@ -53,3 +54,31 @@ def session(cluster: Any) -> Iterator[Any]:
         session = cluster.session()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[str]:
+    """A Kafka for all tests of this folder."""
+    from consumers.demo.broker import BrokerUnavailable, LocalBroker
+
+    broker = LocalBroker()
+    try:
+        broker.start()
+    except BrokerUnavailable as error:
+        if os.environ.get("STREAM_DPPCA_REQUIRE_BROKERS"):
+            raise
+        pytest.skip(str(error))
+    try:
+        yield broker.bootstrap_servers
+    finally:
+        broker.close()
+
+
+@pytest.fixture(scope="session")
+def telemetry(servers: str) -> str:
+    """A topic with three batches of JSON: nulls, garbage, an aborted transaction, an idle
+    partition."""
+    from tests.integration.test_spread import fill
+
+    fill(servers, "telemetry", "json")
+    return "telemetry"

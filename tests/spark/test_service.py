@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,80 +12,98 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from consumers.cli.exits import EXIT_CONFIGURATION
-from consumers.demo.broker import BrokerUnavailable, LocalBroker
 from consumers.settings.engine import SPARK_CONF_PREFIX
 from tests.harness import read_topic
-from tests.integration.test_spread import BATCH, BATCHES, FEATURES, agree, fill
-from tests.processes import PATIENT_LEAVING, Instance, crash_at
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    broker = LocalBroker()
-    try:
-        broker.start()
-    except BrokerUnavailable as error:
-        pytest.skip(str(error))
-    try:
-        yield broker.bootstrap_servers
-    finally:
-        broker.close()
+from tests.integration.test_spread import BATCH, BATCHES, FEATURES, agree
+from tests.processes import PATIENT_LEAVING, SILENT, Instance, crash_at
 
 
 def environment(servers: str, topic: str, model: str) -> dict[str, str]:
     given = {
         "bootstrap_servers": servers, "input_topic": topic, "model": model, "epsilon": 1,
         "features": ",".join(FEATURES), "delta": 1e-6, "batch_size": BATCH, "seed": 4,
-        "http_port": 0, "session_timeout_s": 30,
+        "http_port": 0, "session_timeout_s": 10,
     }  # fmt: skip
     return {f"DPPCA_{name.upper()}": str(value) for name, value in given.items()} | PATIENT_LEAVING
 
 
 def on_spark(cluster: Any) -> dict[str, str]:
-    conf = {f"{SPARK_CONF_PREFIX}{name}": value for name, value in cluster.conf().items()}
-    one = {f"{SPARK_CONF_PREFIX}spark.cores.max": "2", "SPARK_LOCAL_IP": "127.0.0.1"}
-    return conf | one | {"DPPCA_ENGINE": "spark", "DPPCA_SPARK_MASTER": cluster.master}
+    return cluster.environment() | {"DPPCA_ENGINE": "spark", "DPPCA_SPARK_MASTER": cluster.master}
 
 
-def with_crashes(servers: str, topic: str, model: str, spark: dict[str, str]) -> Any:
-    """Releases of a model whose first two drivers die: after a commit, and before another one.
+#: Where drivers die, one after the other: each begins where the one before it left the model.
+#: `a task runs` is in the middle of a job. The points before the first job are those of the
+#: local engine, which `tests/crash` goes through.
+CRASHES = ("a task runs", "inside_transaction", "after_commit", "inside_publish", "after_publish")
 
-    The third one is local. A model that is loaded begins its noise anew, so releases can be
-    compared only with those of a model that was loaded as often.
-    """
-    base, text = environment(servers, topic, model), ""
-    for crash in (crash_at("after_commit"), crash_at("before_transaction", 2)):
-        instance = Instance({**base, **spark, **crash})
-        try:
-            assert instance.wait() == -9
-        finally:
-            instance.close()
-        text += instance.text
-    assert instance.saw("state_loaded", batch=1)  # the release of the second batch rode along
-    last = Instance(base)
+
+def python_workers() -> set[int]:
+    """The processes of Python that executors have started."""
+    return {int(p.parent.name) for p in Path("/proc").glob("[0-9]*/cmdline") if _is_worker(p)}
+
+
+def _is_worker(cmdline: Path) -> bool:
+    try:
+        return b"pyspark.daemon" in cmdline.read_bytes()
+    except OSError:
+        return False  # it has just ended
+
+
+def crash(environment: dict[str, str], point: str) -> Instance:
+    """A driver that has died at a point."""
+    if point != "a task runs":
+        instance = Instance({**environment, **crash_at(point)})
+    else:
+        before = python_workers()
+        instance = Instance(environment)
+        instance.wait_until("a task", lambda: python_workers() - before)
+        instance.signal(signal.SIGKILL)
+    try:
+        assert instance.wait() == -9, instance.text
+    finally:
+        instance.close()
+    return instance
+
+
+def finished(environment: dict[str, str]) -> None:
+    """Let an instance of the local engine learn what is left."""
+    last = Instance(environment)
     try:
         last.wait_for("released", batch=BATCHES)
         assert last.leave() == 0
     finally:
         last.close()
-    payloads: dict[int, set[bytes]] = {}
+
+
+def payloads(servers: str, model: str) -> dict[int, set[bytes]]:
+    """All that was ever published of each batch."""
+    found: dict[int, set[bytes]] = {}
     for message in read_topic(servers, f"{model}.components"):
-        payloads.setdefault(json.loads(message.value)["batch"], set()).add(message.value)
-    assert sorted(payloads) == list(range(1, BATCHES + 1))
-    assert all(len(same) == 1 for same in payloads.values())
-    return [json.loads(payloads[batch].pop()) for batch in sorted(payloads)], text
+        found.setdefault(json.loads(message.value)["batch"], set()).add(message.value)
+    return found
 
 
-def test_serve_on_spark_moves_from_engine_to_engine(servers: str, cluster: Any) -> None:
-    fill(servers, "telemetry", "json")
-    found, text = with_crashes(servers, "telemetry", "spread", on_spark(cluster))
+def test_drivers_that_are_killed_leave_one_payload_per_batch(
+    servers: str, telemetry: str, cluster: Any
+) -> None:
+    """Each slot is in its batch once: without noise, the releases are those of a local run."""
+    given = environment(servers, telemetry, "spread") | SILENT
+    text = "".join(crash(given | on_spark(cluster), point).text for point in CRASHES)
     assert "Traceback" not in text and cluster.secret not in text
-    agree(with_crashes(servers, "telemetry", "local", {})[0], found)
+    finished(given)  # the model moves to the local engine
+    local = environment(servers, telemetry, "local") | SILENT
+    finished(local)
+    found, expected = payloads(servers, "spread"), payloads(servers, "local")
+    assert sorted(found) == list(range(1, BATCHES + 1))
+    assert all(len(same) == 1 for same in found.values())
+    agree(*([json.loads(of[batch].pop()) for batch in sorted(of)] for of in (expected, found)))
 
 
-def test_a_cluster_without_encryption_is_refused(servers: str, cluster: Any) -> None:
+def test_a_cluster_without_encryption_is_refused(
+    servers: str, telemetry: str, cluster: Any
+) -> None:
     exposed = {f"{SPARK_CONF_PREFIX}spark.io.encryption.enabled": "false"}
-    instance = Instance({**environment(servers, "telemetry", "exposed"), **on_spark(cluster),
+    instance = Instance({**environment(servers, telemetry, "exposed"), **on_spark(cluster),
                          **exposed})  # fmt: skip
     try:
         assert instance.wait() == EXIT_CONFIGURATION

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +18,21 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from pyspark.sql import functions as F
 
+from consumers.kafka.configure import librdkafka_connection
+from consumers.kafka.executor import close_consumers
+from consumers.service.plan import Range
+from consumers.service.spread import CodecRecipe, TopicSource
 from stream_dppca import DPPCA, ParameterError
 from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine
 from stream_dppca.spark import SparkEngine, fit, refuse_exposed
 from tests.engine.helpers import DrawnSource
 from tests.engine.test_engine import FailingSource
-from tests.spark.cluster import wait_for
+from tests.integration.test_spread import BATCH, FEATURES, settings
+from tests.spark.cluster import DEADLINE_SECONDS, wait_for
 from tests.spark.waiting import WaitingSource
 
 SIZE = 16_384
+HOW: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "batch_size": 4096, "seed": 1}
 
 
 def model(d: int, **how: Any) -> DPPCA:
@@ -50,25 +58,50 @@ def test_seeded_releases_are_those_of_the_local_estimator(
     assert len(local.components)
 
 
-@pytest.mark.parametrize("what", ["python worker", "executor"])
-def test_a_process_that_is_killed_changes_nothing(session: Any, tmp_path: Path, what: str) -> None:
-    local, spread = model(6), model(6)
-    records = DrawnSource(5, 6, far=97)
+@pytest.mark.parametrize("what", ["python worker", "executor", "worker"])
+def test_a_process_that_is_killed_changes_nothing(
+    session: Any, cluster: Any, servers: str, telemetry: str, tmp_path: Path, what: str
+) -> None:
+    """It is killed while a task reads a topic; the state is that of a local run to the last bit."""
+    given = settings(servers, telemetry, "json")
+    records = TopicSource(
+        librdkafka_connection(given), telemetry, (Range(0, 0, 4000), Range(1, 10, 5010)),
+        CodecRecipe.of(given), len(FEATURES), False, 240.0,
+    )  # fmt: skip
+    local, spread = (DPPCA(features=FEATURES, **HOW | {"batch_size": BATCH}) for _ in range(2))
     source = WaitingSource(records, tmp_path)
     made = EngineBatches(SparkEngine(session), spread, 2)
     learning = threading.Thread(target=lambda: spread.learn_rows(made.rows(source)))
     learning.start()
     wait_for("a task", lambda: bool(source.processes()))
-    victim = source.processes()[0]
-    if what == "executor":
-        while "CoarseGrainedExecutorBackend" not in _command(victim):
-            victim = _parent(victim)
+    victim, name = source.processes()[0], VICTIMS[what]
+    while name not in _command(victim):
+        victim = _parent(victim)
     os.kill(victim, signal.SIGKILL)
+    if what == "worker":
+        cluster.add_worker()
     (tmp_path / "go").touch()
-    learning.join(240)
+    learning.join(DEADLINE_SECONDS)
     assert not learning.is_alive()
-    local.learn_rows(EngineBatches(LocalEngine(), local, 1).rows(records))
+    with closing_consumers():
+        local.learn_rows(EngineBatches(LocalEngine(), local, 1).rows(records))
     assert local.state() == spread.state()
+
+
+#: In the command line of a process.
+VICTIMS = {
+    "python worker": "pyspark.daemon",
+    "executor": "CoarseGrainedExecutorBackend",
+    "worker": "deploy.worker.Worker",
+}
+
+
+@contextmanager
+def closing_consumers() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        close_consumers()
 
 
 def _command(pid: int) -> str:
@@ -98,9 +131,6 @@ def frame_of(session: Any, X: Any, order: Any) -> Any:
     rows = [(int(i), *(None if np.isnan(x) else float(x) for x in X[i].tolist())) for i in order]
     schema = ", ".join(["slot bigint", *(f"`{name}` double" for name in names)])
     return session.createDataFrame(rows, schema).repartition(3), names
-
-
-HOW: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "batch_size": 4096, "seed": 1}
 
 
 def test_frames_with_slots_give_the_releases_of_the_local_estimator(session: Any) -> None:

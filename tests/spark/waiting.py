@@ -6,20 +6,22 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stream_dppca.arrays import FloatArray
-from stream_dppca.engine import Group
-from tests.engine.helpers import DrawnSource
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_dppca.engine import Group, Source
 
 
 @dataclass(frozen=True)
 class WaitingSource:
     """Leaves the id of its process in a directory, and reads when there is a file `go` in it."""
 
-    records: DrawnSource
+    records: Source
     place: Path
 
-    def read(self, group: Group) -> FloatArray:
+    def read(self, group: Group) -> NDArray[np.floating[Any]]:
         (self.place / f"{group.start}-{os.getpid()}").touch()
         end = time.monotonic() + 240
         while not (self.place / "go").exists():

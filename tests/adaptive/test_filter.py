@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream_dppca import DPPCA
 from stream_dppca.adaptive.correlated import (
     DECAYS,
     HORIZON,
@@ -265,6 +266,22 @@ def test_the_search_finds_the_smallest_radius() -> None:
 def test_the_ends_of_the_grid() -> None:
     assert search(np.zeros(9), beyond=3, mu=1.0, noise=FrozenNoise()) == FIRST
     assert search(np.full(9, 1e300), beyond=3, mu=1.0, noise=FrozenNoise()) == LAST
+
+
+def test_noise_alone_does_not_lead_to_a_radius_octaves_too_large() -> None:
+    """With 2 sds of noise beyond the radius it did so in 8 of 100 batches of this size."""
+    X = np.random.default_rng(8).standard_normal((1000, 3))
+    ranges = []
+    for seed in range(100):
+        pca = DPPCA(
+            features=tuple("abc"), epsilon=4.0, delta=1e-6, batch_size=1000, seed=seed,
+            center="none", scales=None,
+        )  # fmt: skip
+        pca.learn_array(X)
+        assert pca.last_release is not None
+        assert pca.last_release.range is not None
+        ranges.append(pca.last_release.range)
+    assert max(ranges) < 2 * float(np.median(ranges))
 
 
 # The estimate

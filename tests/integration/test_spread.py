@@ -24,7 +24,7 @@ from tests.consumers.helpers import in_thread
 from tests.engine.helpers import PicklingEngine
 
 from ..harness import read_topic
-from ..processes import wait_for
+from ..processes import PATIENT_TRANSACTION, wait_for
 from .conftest import RunningBroker
 
 FEATURES = ("a", "b", "c")
@@ -53,7 +53,8 @@ def fill(servers: str, topic: str, format: str) -> None:
             return bytes(rows.astype("<f4").tobytes())
         return json.dumps(dict(zip(FEATURES, rows[0].tolist(), strict=True))).encode()
 
-    producer = KafkaProducer(bootstrap_servers=servers, transactional_id=topic, linger_ms=20)
+    producer = KafkaProducer(bootstrap_servers=servers, transactional_id=topic, linger_ms=20,
+                             **PATIENT_TRANSACTION)  # fmt: skip
     try:
         producer.init_transactions()
         slots = BATCH * BATCHES // (3 if packed else 1)

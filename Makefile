@@ -19,8 +19,8 @@ test-spark: $(VENV)/.ready  ## one model on a real Spark cluster; needs Java 17
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[spark,test]"
 	@$(BIN)/python -m pytest tests/spark $(ARGS)
 
-test-fast: $(VENV)/.ready  ## what needs no broker
-	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not broker" $(ARGS)
+test-fast: $(VENV)/.ready  ## what needs no broker, without the privacy audits
+	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not broker and not spark and not audit" $(ARGS)
 
 check: $(VENV)/.ready  ## lint, types, import contracts
 	@$(BIN)/ruff check .

@@ -27,6 +27,8 @@ PATIENCE_SECONDS: Final = 240.0
 TIMED: Final = os.environ.get("STREAM_DPPCA_TIMED") == "1"
 #: The environment of an instance without noise.
 SILENT: Final = {NOISE: "off"}
+#: For producers of tests that leave a transaction open: brokers do not abort it on a busy machine.
+PATIENT_TRANSACTION: Final = {"transaction_timeout_ms": int(PATIENCE_SECONDS * 1000)}
 #: The environment of an instance whose watchdog lets it leave in order, however busy the machine.
 PATIENT_LEAVING: Final = {LEAVE_SECONDS: "120"}
 

@@ -26,7 +26,7 @@ from consumers.settings import load_settings
 from stream_dppca import DPPCA
 
 from ..harness import READERS
-from ..processes import PATIENCE_SECONDS, wait_for
+from ..processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .helpers import (
     BATCH,
     ESTIMATOR,
@@ -336,7 +336,8 @@ def test_transactions_on_a_broker(
     servers, name = broker.bootstrap_servers, fresh_name("transactions")
     X = rows(3 * BATCH)
     with topic(servers, name, 2) as plain_producer:
-        producer = KafkaProducer(bootstrap_servers=servers, transactional_id=fresh_name("txn"))
+        producer = KafkaProducer(bootstrap_servers=servers, transactional_id=fresh_name("txn"),
+                                 **PATIENT_TRANSACTION)  # fmt: skip
         producer.init_transactions()
         null = []
         offset = 0

@@ -23,7 +23,7 @@ from stream_dppca.learned.covariance import RunningMoments
 from stream_dppca.learned.method import MOST_FEATURES
 
 from ..harness import READERS
-from ..processes import PATIENCE_SECONDS, wait_for
+from ..processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .helpers import settled
 
 COMPACT = {"cleanup.policy": "compact"}
@@ -72,7 +72,7 @@ def kafka_case(
     connection = {"bootstrap_servers": broker.bootstrap_servers}
     fast = {"bootstrap.servers": broker.bootstrap_servers}
     config = KafkaConfig(
-        connection=connection, session_timeout_s=6.0, **named,
+        connection=connection, session_timeout_s=12.0, **named,  # a busy machine ends none
         librdkafka=fast if request.param == "confluent" else None,
     )  # fmt: skip
     producer = KafkaProducer(**connection)
@@ -417,8 +417,9 @@ class TestKafka(Contract):
 
         topic = case.names["input_topic"]
         producer = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("txn")
-        )
+            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("txn"),
+            **PATIENT_TRANSACTION,
+        )  # fmt: skip
         producer.init_transactions()
         for end in (producer.commit_transaction, producer.abort_transaction):
             producer.begin_transaction()
@@ -465,8 +466,9 @@ class TestKafka(Contract):
 
         topic = case.names["input_topic"]
         producer = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open")
-        )
+            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open"),
+            **PATIENT_TRANSACTION,
+        )  # fmt: skip
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"open", partition=0).get(PATIENCE_SECONDS)
@@ -518,8 +520,9 @@ class TestKafka(Contract):
         ledger = case.kept(case.log.ledger(0, claim))
         ledger.commit([batch(1, b"1", p0=5)])
         other = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open")
-        )
+            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open"),
+            **PATIENT_TRANSACTION,
+        )  # fmt: skip
         other.init_transactions()
         other.begin_transaction()
         other.send_offsets_to_transaction(

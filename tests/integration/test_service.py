@@ -55,8 +55,10 @@ def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: 
         code, published = instance.get("/component")
         assert code == 200 and json.loads(published)["batch"] == batches
         # What the page gets, from the output topic.
-        page = instance.first_history()
-        assert page["current"]["batch"] == batches and len(page["points"]) == batches
+        page = instance.wait_until(
+            "the page", lambda: (h := instance.first_history())["current"]["batch"] == batches and h
+        )
+        assert len(page["points"]) == batches
         assert page["current"]["components"][0]["noise"] is not None
         X = next(telemetry(seed=6, chunk=2000))
         scores = Projector.from_release(published).transform_array(X)[:, 0]

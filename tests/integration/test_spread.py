@@ -25,7 +25,7 @@ from tests.consumers.helpers import in_thread
 from tests.engine.helpers import PicklingEngine
 
 from ..harness import read_topic
-from ..processes import wait_for
+from ..processes import PATIENT_TRANSACTION, wait_for
 from ..registry import Registry, registry
 from .conftest import RunningBroker
 
@@ -72,7 +72,8 @@ def fill(servers: str, topic: str, format: str, served: Registry | None = None) 
             return framed(served, rows[0].tolist(), i)
         return json.dumps(dict(zip(FEATURES, rows[0].tolist(), strict=True))).encode()
 
-    producer = KafkaProducer(bootstrap_servers=servers, transactional_id=topic, linger_ms=20)
+    producer = KafkaProducer(bootstrap_servers=servers, transactional_id=topic, linger_ms=20,
+                             **PATIENT_TRANSACTION)  # fmt: skip
     try:
         producer.init_transactions()
         slots = BATCH * BATCHES // (3 if packed else 1)

@@ -12,6 +12,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from consumers.demo.telemetry import FEATURES
 from consumers.settings import load_settings
 from stream_dppca import __version__
 
@@ -69,6 +70,24 @@ def test_manifests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_settings()
     assert {variable.removeprefix("DPPCA_").lower() for variable in settings} <= set(loaded.shown())
     assert kinds["Deployment"]["spec"]["replicas"] == 2
+
+
+def test_the_composed_service_reads_what_the_generator_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name that nobody sends would make every record a null, and nothing would be learned."""
+    (compose,) = documents("docker/compose.yaml")
+    services = compose["services"]
+    for variable, value in services["service"]["environment"].items():
+        monkeypatch.setenv(variable, value)
+    loaded = load_settings()
+    assert loaded.features == FEATURES
+    for name in ("topic", "generator"):
+        command = services[name]["command"]
+        assert command[command.index("--topic") + 1] == loaded.input_topic
+        assert command[command.index("--bootstrap-servers") + 1] == loaded.bootstrap_servers
+    sent = services["generator"]["command"]
+    assert sent[sent.index("--format") + 1] == loaded.format
 
 
 def test_every_page_of_the_docs_is_on_the_site_and_in_the_index() -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Final
 
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(command: str, arguments: Sequence[str]) -> int:
     """Run a command; explain an error in one line."""
+    # Commands say it themselves, in one line. The category is not imported: that takes seconds.
+    warnings.filterwarnings("ignore", r"(epsilon|delta) = \d", UserWarning)
     try:
         code = commands.COMMANDS[command](options.parse(command, arguments))
         sys.stdout.flush()

@@ -35,7 +35,7 @@ A first model on an existing cluster:
   export DPPCA_FEATURES=cpu,memory,disk.read DPPCA_EPSILON=1 DPPCA_DELTA=1e-6
   export DPPCA_BATCH_SIZE=10000
   stream-dppca plan              # what to expect, before any data is touched
-  stream-dppca check-config      # are the settings right, and do the topics exist?
+  stream-dppca check-config --sample 20   # do settings, topics and messages fit together?
   stream-dppca serve             # learn; a second process is a hot standby
   stream-dppca inspect           # the current component, labelled and sorted
   stream-dppca watch             # the same as it changes; --web for a page in a browser

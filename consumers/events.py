@@ -129,8 +129,13 @@ class _ClientNoise:
     def __init__(self) -> None:
         self._said: dict[str, tuple[float, int]] = {}  # when it was last said, and how often since
 
+    #: How long the client was busy, to the millisecond, which may depend on what it has read.
+    _TIMING: Final = re.compile(r"ran for [\d.]+s")
+
     def summarised(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]] | None:
         message = record.getMessage()[:500]
+        if self._TIMING.search(message):
+            return None
         failed = ConnectionFailures.FAILED.search(message)
         kind = "connection" if failed else _NUMBER.sub("#", message)
         if not failed and self._ALSO.search(message) and self._recent("connection", record):

@@ -10,6 +10,7 @@ from .anomaly import SubspaceDistance
 from .errors import (
     BatchSizeError,
     DPPCAError,
+    LooseBudgetWarning,
     NothingLearnedWarning,
     ParameterError,
     StateError,
@@ -26,6 +27,7 @@ __all__ = [
     "BatchSizeError",
     "DPPCAError",
     "InverseTime",
+    "LooseBudgetWarning",
     "NothingLearnedWarning",
     "ParameterError",
     "Plan",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from .errors import ParameterError
 
-__all__ = ["between", "one_of", "positive", "real", "whole"]
+__all__ = ["between", "loose_budget", "one_of", "positive", "real", "whole"]
+
+#: An epsilon above this allows odds to change by a factor of more than 22,000.
+LOOSE_EPSILON: Final = 10.0
 
 
 def real(value: Any) -> bool:
@@ -51,3 +54,27 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
     words = tuple(allowed)
     if value not in words:
         raise ParameterError(name, f"must be one of {', '.join(words)}", value)
+
+
+def loose_budget(epsilon: float, delta: float, batch_size: int) -> list[str]:
+    """Say what is allowed but seldom meant.
+
+    Examples
+    --------
+    >>> loose_budget(1.0, 1e-6, 2000)
+    []
+    >>> loose_budget(50.0, 1e-6, 2000)
+    ['epsilon = 50 promises next to nothing; at most 1 is usual, above 10 is not protection']
+    """
+    found = []
+    if epsilon > LOOSE_EPSILON:
+        found.append(
+            f"epsilon = {epsilon:g} promises next to nothing; at most 1 is usual, above "
+            f"{LOOSE_EPSILON:g} is not protection"
+        )
+    if delta > 1 / batch_size:
+        found.append(
+            f"delta = {delta:g} is above 1/batch_size = {1 / batch_size:.2g}: "
+            "a mechanism that publishes one record of every batch would be allowed; 1e-6 is usual"
+        )
+    return found

@@ -13,6 +13,7 @@ from __future__ import annotations
 __all__ = [
     "BatchSizeError",
     "DPPCAError",
+    "LooseBudgetWarning",
     "NothingLearnedWarning",
     "ParameterError",
     "StateError",
@@ -53,6 +54,10 @@ class StateError(DPPCAError, ValueError):
     def __init__(self, field: str, problem: str) -> None:
         self.field = field
         super().__init__(f"state field `{field}` {problem}")
+
+
+class LooseBudgetWarning(UserWarning):
+    """An epsilon or a delta is allowed, but promises next to nothing."""
 
 
 class NothingLearnedWarning(UserWarning):

@@ -18,8 +18,14 @@ from .adaptive import adaptive_method
 from .arrays import FloatArray
 from .batch import Reading
 from .calibration import check_budget
-from .checks import between, one_of, whole
-from .errors import DPPCAError, NothingLearnedWarning, ParameterError, StateError
+from .checks import between, loose_budget, one_of, whole
+from .errors import (
+    DPPCAError,
+    LooseBudgetWarning,
+    NothingLearnedWarning,
+    ParameterError,
+    StateError,
+)
 from .frames import frame_like, require_frame
 from .learned import WARMING_UP, WARMING_UP_ANEW, LearnedMethod
 from .method import Method, Outcome
@@ -208,6 +214,8 @@ class DPPCA(base.MiniBatchTransformer):
         self.records = records
 
         self._check_parameters()
+        for problem in loose_budget(epsilon, delta, batch_size):
+            warnings.warn(problem, LooseBudgetWarning, stacklevel=2)
         self._noise: Noise = make_noise(seed, sampler)
         self._slots: SlotBuffer | SubjectTable = self._make_slots()
         self._method = self._make_method()

@@ -14,7 +14,13 @@ import pandas as pd
 import pytest
 from river import checks, compose
 
-from stream_dppca import DPPCA, InverseTime, NothingLearnedWarning, PublicScaler
+from stream_dppca import (
+    DPPCA,
+    InverseTime,
+    LooseBudgetWarning,
+    NothingLearnedWarning,
+    PublicScaler,
+)
 from stream_dppca.errors import BatchSizeError, DPPCAError, ParameterError, StateError
 from stream_dppca.noise import OpenDPNoise, SecureNoise
 from tests.conftest import sine, spiked
@@ -466,3 +472,16 @@ def test_one_cell_does_not_decide_where_the_rows_of_a_frame_lie() -> None:
     found = [pca._slots.frame_to_rows(frame) for frame in (plain, mixed)]
     assert {X.ctypes.data % 64 for X in found} == {0}
     assert {X.strides for X in found} == {(24, 8)}
+
+
+@pytest.mark.parametrize(("loose", "said"), [
+    ({"epsilon": 50.0}, "epsilon = 50 promises next to nothing"),
+    ({"delta": 0.1}, "delta = 0.1 is above 1/batch_size"),
+])  # fmt: skip
+def test_a_budget_that_protects_nobody_is_warned_of(loose: dict[str, float], said: str) -> None:
+    budget = {"epsilon": 1.0, "delta": 1e-6}
+    with pytest.warns(LooseBudgetWarning, match=said):
+        DPPCA(features=("a", "b"), batch_size=2000, **{**budget, **loose})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DPPCA(features=("a", "b"), batch_size=2000, **budget)

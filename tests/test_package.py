@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from consumers.demo.telemetry import FEATURES
 from consumers.settings import load_settings
 from stream_dppca import __version__
 
@@ -19,6 +22,7 @@ from .processes import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MANIFESTS = ("docker/kubernetes.yaml", "docker/kubernetes-check.yaml")
+OLDEST_KUBERNETES = "1.25"
 #: Extras of the image, as `make lock` has them.
 EXTRAS = ("service", "confluent", "avro", "protobuf")
 
@@ -69,6 +73,34 @@ def test_manifests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_settings()
     assert {variable.removeprefix("DPPCA_").lower() for variable in settings} <= set(loaded.shown())
     assert kinds["Deployment"]["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifests_have_the_schemas_of_kubernetes(name: str) -> None:
+    """An old version and the newest that is known; a field that no schema has is refused, too."""
+    versions = (OLDEST_KUBERNETES, kubernetes_validate.latest_version())
+    for document, version in itertools.product(documents(name), versions):
+        assert kubernetes_validate.validate(document, version, strict=True)
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate({**document, "speck": {}}, version, strict=True)
+
+
+def test_the_composed_service_reads_what_the_generator_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name that nobody sends would make every record a null, and nothing would be learned."""
+    (compose,) = documents("docker/compose.yaml")
+    services = compose["services"]
+    for variable, value in services["service"]["environment"].items():
+        monkeypatch.setenv(variable, value)
+    loaded = load_settings()
+    assert loaded.features == FEATURES
+    for name in ("topic", "generator"):
+        command = services[name]["command"]
+        assert command[command.index("--topic") + 1] == loaded.input_topic
+        assert command[command.index("--bootstrap-servers") + 1] == loaded.bootstrap_servers
+    sent = services["generator"]["command"]
+    assert sent[sent.index("--format") + 1] == loaded.format
 
 
 def test_every_page_of_the_docs_is_on_the_site_and_in_the_index() -> None:

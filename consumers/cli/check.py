@@ -17,27 +17,9 @@ from ..settings import Settings
 if TYPE_CHECKING:
     from ..service.task import TaskConfig
 
-__all__ = ["check_cluster", "settings_warnings", "show_sample"]
+__all__ = ["check_cluster", "show_sample"]
 
-#: An epsilon above this allows odds to change by a factor of more than 22,000.
-LOOSE_EPSILON: Final = 10.0
 SAMPLE_SECONDS: Final = 10.0
-
-
-def settings_warnings(settings: Settings) -> list[str]:
-    """Return what is allowed but seldom meant."""
-    found = []
-    if settings.epsilon > LOOSE_EPSILON:
-        found.append(
-            f"epsilon = {settings.epsilon:g} promises next to nothing; at most 1 is usual, above "
-            f"{LOOSE_EPSILON:g} is not protection"
-        )
-    if settings.delta > 1 / settings.batch_size:
-        found.append(
-            f"delta = {settings.delta:g} is above 1/batch_size = {1 / settings.batch_size:.2g}: "
-            "a mechanism that publishes one record of every batch would be allowed; 1e-6 is usual"
-        )
-    return found
 
 
 def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> None:

@@ -31,9 +31,19 @@ def _private(settings: ModelSettings) -> bool:
     return settings.seed is None
 
 
-def _warn_if_not_private(settings: ModelSettings) -> None:
+def _warnings(settings: ModelSettings) -> list[str]:
+    """Return what is allowed but seldom meant."""
+    from stream_dppca.checks import loose_budget
+
+    return loose_budget(settings.epsilon, settings.delta, settings.batch_size)
+
+
+def _warn(settings: ModelSettings) -> None:
+    """Warn of settings that promise little or nothing."""
     if not _private(settings):
         sys.stderr.write("warning: seed is set: nothing is private\n")
+    for warning in _warnings(settings):
+        sys.stderr.write(f"warning: {warning}\n")
 
 
 def _stop_on_signals() -> threading.Event:
@@ -77,6 +87,8 @@ def _serve(options: argparse.Namespace) -> int:
               private=_private(settings))  # fmt: skip
     if not _private(settings):
         log_event("not_private", level="warning", reason="seed is set: nothing is private")
+    for warning in _warnings(settings):
+        log_event("loose_budget", level="warning", reason=warning)
     code = 0
     try:
         with _engine(settings) as spread:
@@ -159,15 +171,13 @@ def _check_config(options: argparse.Namespace) -> int:
     from ..model.states import make_estimator
     from ..service.loop import task_config
     from ..settings import Settings
-    from .check import check_cluster, settings_warnings, show_sample
+    from .check import check_cluster, show_sample
 
     settings = load(options, Settings)
     config = task_config(settings)
     make_estimator(config.estimator)
-    _warn_if_not_private(settings)
+    _warn(settings)
     fits = True
-    for warning in settings_warnings(settings):
-        sys.stderr.write(f"warning: {warning}\n")
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
             check_cluster(cluster, settings, config)
@@ -264,7 +274,7 @@ def _run(options: argparse.Namespace) -> int:
     name = "stdin" if options.input == "-" else Path(plain).stem
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name) or "file"
     settings = load(options, FileSettings, input_topic=safe)
-    _warn_if_not_private(settings)
+    _warn(settings)
     suffix = Path(plain).suffix.lstrip(".")
     format: Any = options.format or {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
     if format not in ("csv", "jsonl", "parquet", "npy"):
@@ -310,6 +320,8 @@ def _run_batches(
         return f"{rows.waiting} rows wait for a full batch of {settings.batch_size}\n"
     if rows.waiting:
         return f"{rows.waiting} rows were left over: fewer than a batch of {settings.batch_size}\n"
+    if not rows.used:
+        return f"all {rows.read} rows were used before: this is the last release again\n"
     return ""
 
 

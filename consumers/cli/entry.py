@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,7 +35,7 @@ A first model on an existing cluster:
   export DPPCA_FEATURES=cpu,memory,disk.read DPPCA_EPSILON=1 DPPCA_DELTA=1e-6
   export DPPCA_BATCH_SIZE=10000
   stream-dppca plan              # what to expect, before any data is touched
-  stream-dppca check-config      # are the settings right, and do the topics exist?
+  stream-dppca check-config --sample 20   # do settings, topics and messages fit together?
   stream-dppca serve             # learn; a second process is a hot standby
   stream-dppca inspect           # the current component, labelled and sorted
   stream-dppca watch             # the same as it changes; --web for a page in a browser
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(command: str, arguments: Sequence[str]) -> int:
     """Run a command; explain an error in one line."""
+    # Commands say it themselves, in one line. The category is not imported: that takes seconds.
+    warnings.filterwarnings("ignore", r"(epsilon|delta) = \d", UserWarning)
     try:
         code = commands.COMMANDS[command](options.parse(command, arguments))
         sys.stdout.flush()

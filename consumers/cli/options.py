@@ -18,10 +18,10 @@ __all__ = ["COMMANDS", "load", "parse"]
 
 COMMANDS: Final = {
     "serve": "learn from a topic and publish the components",
-    "plan": "say what to expect of settings, before any data is touched",
-    "check-config": "check the settings, and the topics unless --offline",
+    "plan": "predict accuracy and delay from the settings, before any data is touched",
+    "check-config": "check the settings, the topics and, with --sample, a few messages",
     "show-config": "print the settings, secrets masked",
-    "topics": "create the output and state topics, or say what is missing",
+    "topics": "create the output topic and the state topic if they do not exist",
     "merge": "publish the combined component of all shards, once",
     "inspect": "print the current component of a model, labelled and sorted",
     "watch": "show a model as it learns, on the terminal or (--web) in a browser",
@@ -97,20 +97,25 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument(
             "--count", type=int, metavar="N", help="number of features, instead of their names"
         )
-        parser.add_argument("--rate", type=float, help="records per second that will come")
+        parser.add_argument("--rate", type=float, help="expected records per second")
         parser.add_argument(
             "--subjects", type=float, metavar="N",
-            help="with unit=subject: how many subjects there are; default: the places of a round",
+            help="with unit=subject: number of subjects; default: the places of a round",
         )  # fmt: skip
         parser.add_argument(
             "--presence", type=float, default=1.0, metavar="SHARE",
             help="with unit=subject: share of the subjects that send something in a round [1]",
         )  # fmt: skip
     if command == "check-config":
-        parser.add_argument("--offline", action="store_true", help="do not ask the brokers")
+        parser.add_argument(
+            "--offline",
+            action="store_true",
+            help="check the settings only; do not connect to the brokers",
+        )
         parser.add_argument(
             "--sample", type=int, default=0, metavar="N",
-            help="read N messages and say, on a terminal only, whether they have the features",
+            help="read N messages and say, on a terminal only, whether they have the features "
+            "(and name their subjects)",
         )  # fmt: skip
     if command in ("inspect", "watch"):
         parser.add_argument(
@@ -128,7 +133,7 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
     if command == "inspect":
         parser.add_argument(
             "--state", type=Path, metavar="FILE",
-            help="print the last release of a state file of `run`, and ask no broker",
+            help="print the last release of a state file that `run` wrote; needs no broker",
         )  # fmt: skip
         parser.add_argument(
             "--history", action="store_true", help="print all releases that the topic still holds"
@@ -147,13 +152,15 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         )
         parser.add_argument(
             "--scores-group", metavar="GROUP",
-            help="consumer group that remembers how far it is; default: <group>.scores",
+            help="consumer group that remembers what has been scored; default: <group>.scores",
         )  # fmt: skip
         parser.add_argument(
             "--task", help="number of a shard, or merged; default: merged if there are several"
         )
         parser.add_argument(
-            "--once", action="store_true", help="end when the records of now have been scored"
+            "--once",
+            action="store_true",
+            help="end when all records that are in the topic at the start have been scored",
         )
     if command == "run":
         parser.add_argument(
@@ -175,11 +182,11 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         )  # fmt: skip
         parser.add_argument(
             "--new-records", action="store_true",
-            help="the input holds new records only: skip none of its rows",
+            help="the input holds only records that were not used before, so skip none of them",
         )  # fmt: skip
         parser.add_argument("--quiet", action="store_true", help="do not show a progress bar")
         parser.add_argument(
-            "--json", action="store_true", help="print releases as JSON lines on a terminal, too"
+            "--json", action="store_true", help="print releases as JSON lines even on a terminal"
         )
 
 

@@ -49,7 +49,11 @@ def summary(release: ReleaseDocument, most: int = 3) -> str:
     """Return one line about a release, with its largest loadings."""
     from ..model.describe import status_in_words
 
-    line = f"batch {release.batch:>5}  {release.n_seen:>12,} slots"
+    if release.round is None:
+        line = f"batch {release.batch:>5}  {release.n_seen:>12,} records"
+    else:
+        number = "" if release.subjects is None else f"  about {release.subjects:,.0f} subjects"
+        line = f"round {release.batch:>5}  until {release.round.end}{number}"
     if not release.components:
         return f"{line}  {status_in_words(release)}"
     first = release.components[0]

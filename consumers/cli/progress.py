@@ -48,13 +48,13 @@ def shown_progress(name: str, *, quiet: bool) -> Iterator[Shown]:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TaskProgressColumn(),
-        TextColumn("{task.fields[slots]:,} slots, {task.fields[batches]:,} releases"),
+        TextColumn("{task.fields[releases]:,} releases"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=None, slots=0, batches=0)
+        task = bar.add_task(name, total=None, releases=0)
         yield Shown(
-            lambda slots, batches: bar.update(task, slots=slots, batches=batches),
+            lambda slots, batches: bar.update(task, releases=batches),
             lambda share: bar.update(task, total=1.0, completed=share),
             lambda line: bar.console.print(line, markup=False, highlight=False, soft_wrap=True),
         )

@@ -31,6 +31,7 @@ class Counted(NamedTuple):
 
     read: int
     waiting: int  #: of these, for a full batch
+    used: int  #: of these, in batches of this run
 
 
 def run_file(
@@ -68,6 +69,7 @@ def run_file(
             store.publish([learner.current], learner.positions)
         finisher = Finisher(store)
         size, total = learner.batch_size, learner.positions.get(0, 0)
+        before = total
         batch = np.empty((size, len(settings.features)))
         read = filled = 0
         for block in read_blocks(source, format, settings.features, share):
@@ -85,7 +87,7 @@ def run_file(
                 progress(total + filled, learner.n_batches)
         record.check_end(read)
         crashpoints.reach("closing")
-        return Counted(read, filled)
+        return Counted(read, filled, total - before)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_far(store, settings, new_records)) from None
     finally:

@@ -102,9 +102,9 @@ def promise_in_words(promise: Promise) -> list[str]:
 
 
 def _extent(release: ReleaseDocument) -> str:
-    """What a release is about: so many slots, or a stretch of time and a noisy number."""
+    """What a release is about: so many records, or a stretch of time and a noisy number."""
     if release.round is None:
-        return f"batch {release.batch}, {release.n_seen} slots"
+        return f"batch {release.batch}, {release.n_seen:,} records"
     text = f"round {release.batch}, from {release.round.start} to {release.round.end}"
     return text if release.subjects is None else f"{text}, about {release.subjects:.0f} subjects"
 

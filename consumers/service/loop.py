@@ -190,7 +190,9 @@ class Service:
             self.settings.http_host, self.settings.http_port, self, self.metrics, self._page(),
             reveal(self.settings.http_token),
         )  # fmt: skip
-        log_event("listening", host=self.settings.http_host, port=http.port)
+        host = self.settings.http_host
+        shown = f"[{host}]" if ":" in host else host
+        log_event("listening", host=host, port=http.port, page=f"http://{shown}:{http.port}/")
         try:
             self._prepare()
             while not self.stop.is_set():

@@ -95,8 +95,8 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
         keyed = rounds.subject == MESSAGE_KEY
         if self.format != "json" and not keyed:
             raise ValueError(
-                f"`subject` must be {MESSAGE_KEY} with format {self.format}, whose messages have "
-                "no other fields"
+                f"`subject` must be {MESSAGE_KEY}, the key of the message, with format "
+                f"{self.format}: fields that hold an id are read from JSON objects only"
             )
         if self.shards > 1 and not keyed:
             raise ValueError(

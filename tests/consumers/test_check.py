@@ -385,6 +385,7 @@ def test_what_the_client_repeats_is_summarised(capsys: pytest.CaptureFixture[str
     for i in range(100):
         say(f"Connection failed: KafkaConnectionError: {i} ECONNREFUSED", 1000.0 + i / 10)
         say(f"something else {i}", 1000.0 + i / 10)
+        say(f"Task <x at {i}> ran for 0.{i}s (>0.100s threshold).", 1000.0 + i / 10)
         say(f"Bootstrap bootstrap-0 not ready; waiting 0.{i} secs", 1000.0 + i / 10)
     say("Connection failed: KafkaConnectionError: 111 ECONNREFUSED", 1040.0)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

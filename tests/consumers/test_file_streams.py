@@ -154,5 +154,5 @@ def test_the_cli_extra_suffices_for_csv(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert [parse_release(line).batch for line in lines] == [1, 2]
     assert re.search(
-        r"^batch     2  .* slots .*a [+](1[.]00|0[.]9)", summary(parse_release(lines[1]))
+        r"^batch     2  .* records .*a [+](1[.]00|0[.]9)", summary(parse_release(lines[1]))
     )

@@ -262,6 +262,7 @@ def seen_from_outside(
     for event in events:
         del event["time"]
         event.pop("port", None)
+        event.pop("page", None)
     states = [json.loads(record.value) for record in log.scan(s.state_topic)]
     for state in states:
         del state["writer"]

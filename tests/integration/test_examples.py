@@ -45,6 +45,19 @@ def test_anomalies() -> None:
     assert "private: True, epsilon 1 per record" in shown
 
 
+def test_subjects() -> None:
+    """The correlations of the simulated features make every loading about 1/sqrt 3; the device that
+    floods the last round does not change that."""
+    shown = run("subjects.py")
+    assert "hour 0: warming_up" in shown and "hour 11: learned" in shown
+    devices = [float(found) for found in re.findall(r"about (\d+) devices", shown)]
+    assert len(devices) == 12 and np.median(devices) == pytest.approx(2700, rel=0.1)
+    (component,) = re.findall(r"component: (.*)", shown)
+    loadings = np.abs([float(found) for found in re.findall(r"[+-][\d.]+", component)])
+    assert loadings == pytest.approx(3**-0.5, abs=0.1)
+    assert "private: True, epsilon 2 per subject, over any 24 consecutive rounds" in shown
+
+
 @pytest.fixture(scope="module")
 def release() -> bytes:
     """A release as the service publishes it."""

@@ -6,7 +6,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
@@ -27,5 +26,4 @@ def test_spark_frames(session: Any, tmp_path: Path) -> None:
     example.write_telemetry(tmp_path)
     model = example.learn(session, tmp_path)
     assert model.n_batches == example.BATCHES and model.privacy.private
-    truth = example.WEIGHTS / np.linalg.norm(example.WEIGHTS)
-    assert abs(model.components[0] @ truth) > 0.99
+    assert abs(model.components[0] @ example.true_direction()) > 0.99

@@ -147,16 +147,18 @@ def serve(
     times: list[float] = []
     used: list[float] = []
     lines: list[str] = []
-    for line in process.stdout or ():
-        lines.append(line)
-        event = json.loads(line) if line.startswith("{") else {}
-        if event.get("event") == "released" and event["status"] != "warming_up":
-            times.append(time.monotonic())
-            used.append(processor_seconds(process.pid, spark))
-            if event["batch"] == batches:
-                break
-    process.terminate()
-    process.communicate()
+    try:
+        for line in process.stdout or ():
+            lines.append(line)
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("event") == "released" and event["status"] != "warming_up":
+                times.append(time.monotonic())
+                used.append(processor_seconds(process.pid, spark))
+                if event["batch"] == batches:
+                    break
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)  # it leads a session, with the JVM of the driver
+        process.communicate()
     if len(times) < 2:
         raise RuntimeError(f"the service ended early: {''.join(lines)[-3000:]}")
     n = len(times) - 1
@@ -428,6 +430,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for spark.json, spark.md")
     options = parser.parse_args()
+    # So that everything is closed then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     about = {
         "date": time.strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),

@@ -1,6 +1,6 @@
 """One model on Apache Spark, against `stream-dppca serve` on the same cores and the same topics.
 
-    python -m benchmarks.spark [--quick] [--only packed json jobs recovery] [--out DIR]
+    python -m benchmarks.spark [--quick] [--only packed json jobs tasks recovery] [--out DIR]
 
 Starts a broker, a master and two workers of one core each. Services run one after the other, the
 local one (with the confluent reader) and the one on Spark in turn, so that ratios are of one run;
@@ -147,16 +147,18 @@ def serve(
     times: list[float] = []
     used: list[float] = []
     lines: list[str] = []
-    for line in process.stdout or ():
-        lines.append(line)
-        event = json.loads(line) if line.startswith("{") else {}
-        if event.get("event") == "released" and event["status"] != "warming_up":
-            times.append(time.monotonic())
-            used.append(processor_seconds(process.pid, spark))
-            if event["batch"] == batches:
-                break
-    process.terminate()
-    process.communicate()
+    try:
+        for line in process.stdout or ():
+            lines.append(line)
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("event") == "released" and event["status"] != "warming_up":
+                times.append(time.monotonic())
+                used.append(processor_seconds(process.pid, spark))
+                if event["batch"] == batches:
+                    break
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)  # it leads a session, with the JVM of the driver
+        process.communicate()
     if len(times) < 2:
         raise RuntimeError(f"the service ended early: {''.join(lines)[-3000:]}")
     n = len(times) - 1
@@ -230,21 +232,29 @@ def throughput(
         else:
             yield Row(f"{format}, B = {size:,}: seconds per batch more than `serve`",
                       spread.seconds - local.seconds, 0.25, True, "s", detail)  # fmt: skip
-    yield from _modelled(format, {size: spread.seconds for size, (_, spread) in found.items()})
+    for clock in ("cpu", "seconds"):
+        yield from _modelled(
+            format, clock, {size: getattr(spread, clock) for size, (_, spread) in found.items()}
+        )
 
 
-def _modelled(format: str, seconds: dict[int, float]) -> Iterator[Row]:
+def _modelled(format: str, clock: str, took: dict[int, float]) -> Iterator[Row]:
     """The cost model a + c B from the two smallest batches, checked on the largest."""
-    if len(seconds) < 3:
+    if len(took) < 3:
         return
-    small, middle, *_, large = sorted(seconds)
-    c = (seconds[middle] - seconds[small]) / (middle - small)
-    a = seconds[small] - c * small
-    error = abs((a + c * large) / seconds[large] - 1)
-    detail = {"a, s per batch": a, "c, us per record on two cores": c * 1e6,
-              "predicted s": a + c * large, "measured s": seconds[large]}  # fmt: skip
-    yield Row(f"{format}: a + c B from B = {small:,} and {middle:,}, at B = {large:,}: error",
-              error, 0.25, True, "", detail)  # fmt: skip
+    small, middle, *_, large = sorted(took)
+    c = (took[middle] - took[small]) / (middle - small)
+    a = took[small] - c * small
+    predicted = a + c * large
+    detail = {
+        "a, s per batch": a,
+        "c, us per record": c * 1e6,
+        "predicted s": predicted,
+        "measured s": took[large],
+    }
+    name = "processor time" if clock == "cpu" else "time"
+    what = f"{format}: {name} a + c B from B = {small:,} and {middle:,}, error at B = {large:,}"
+    yield Row(what, abs(predicted / took[large] - 1), 0.25, True, "", detail)
 
 
 # The engine alone
@@ -308,6 +318,24 @@ def jobs(engine: Any, quick: bool) -> Iterator[Row]:
         yield Row(f"batches with one job, {name}", share, 0.95, unit="", detail=detail)
 
 
+def nothing(group: int) -> int:
+    return group
+
+
+def tasks(engine: Any) -> Iterator[Row]:
+    """What one more task costs: the slope of the time of a job that does nothing."""
+    numbers = (2, 32, 128)
+    seconds = {n: float("inf") for n in numbers}
+    for _ in range(6):
+        for n in numbers:
+            start = time.monotonic()
+            engine.map(nothing, range(n))
+            seconds[n] = min(seconds[n], time.monotonic() - start)
+    slope = (seconds[128] - seconds[2]) / 126
+    detail = {f"s with {n} tasks": took for n, took in seconds.items()}
+    yield Row("ms per task, on two cores", slope * 1e3, 10.0, True, "ms", detail)
+
+
 def recovery(engine: Any) -> Iterator[Row]:
     """From SIGKILL to the end of the batch."""
     for what, name, target in (("Python worker", "pyspark.daemon", 10.0),
@@ -349,6 +377,8 @@ def on_session(cluster: StandaloneCluster, quick: bool, parts: Sequence[str]) ->
         engine = SparkEngine(session)
         if "jobs" in parts:
             yield from jobs(engine, quick)
+        if "tasks" in parts:
+            yield from tasks(engine)
         if "recovery" in parts:
             yield from recovery(engine)
     finally:
@@ -357,7 +387,7 @@ def on_session(cluster: StandaloneCluster, quick: bool, parts: Sequence[str]) ->
 
 # The report
 
-PARTS = ("packed", "json", "jobs", "recovery")
+PARTS = ("packed", "json", "jobs", "tasks", "recovery")
 
 
 def rows(quick: bool, parts: Sequence[str]) -> Iterator[Row]:
@@ -371,7 +401,7 @@ def rows(quick: bool, parts: Sequence[str]) -> Iterator[Row]:
         if "json" in parts:
             sizes = [(100_000, 4 if quick else 6, 0.6)]
             yield from throughput(cluster, servers, "json", sizes, turns)
-        if {"jobs", "recovery"} & set(parts):
+        if {"jobs", "tasks", "recovery"} & set(parts):
             # The module is loaded by name on the executors, too.
             from benchmarks.spark import on_session as run
 
@@ -400,6 +430,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for spark.json, spark.md")
     options = parser.parse_args()
+    # So that everything is closed then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     about = {
         "date": time.strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),

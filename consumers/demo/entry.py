@@ -29,7 +29,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -193,7 +193,7 @@ def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, D
         spark_home()  # before a broker is started in vain
     if not options.no_broker:
         try:
-            broker = _find_broker(console)
+            broker = _find_broker(console, local=options.engine == "spark")
         except brokers.BrokerUnavailable as error:
             if os.environ.get(brokers.ADDRESS_VARIABLE) or options.engine == "spark":
                 raise  # that was an order, or executors need to reach it
@@ -253,16 +253,25 @@ def _largest_divisor(number: int, most: int) -> int:
     return max(divisor for divisor in range(1, most + 1) if number % divisor == 0)
 
 
-def _find_broker(console: Console) -> brokers.Broker:
+def _find_broker(console: Console, local: bool) -> brokers.Broker:
+    """Find a broker or start one; on the local JVM if `local`, because there is a Java anyway."""
+
+    def provide(tell: Callable[[str], None]) -> brokers.Broker:
+        if not local or os.environ.get(brokers.ADDRESS_VARIABLE):
+            return brokers.provide_broker(tell)
+        broker = brokers.LocalBroker(progress=tell)
+        broker.start()
+        return broker
+
     if not console.is_terminal:
-        return brokers.provide_broker(lambda line: console.print(line, soft_wrap=True))
+        return provide(lambda line: console.print(line, soft_wrap=True))
     with console.status("looking for a Kafka broker, or starting one") as status:
 
         def tell(line: str) -> None:
             console.print(Text(line, style=LABEL))
             status.update(Text(line))
 
-        return brokers.provide_broker(tell)
+        return provide(tell)
 
 
 def _start_spark(console: Console) -> StandaloneCluster:

@@ -22,6 +22,8 @@ __all__ = ["close_consumers", "read_ranges"]
 #: Messages that are taken at once.
 MOST: Final = 10_000
 POLL_SECONDS: Final = 0.2
+#: Fetched ahead, at most.
+QUEUED_BYTES: Final = 4 << 20
 
 _consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
@@ -58,7 +60,9 @@ def read_ranges(
         while reached:
             found: dict[int, tuple[list[int], list[bytes | None]]] = {}
             before = dict(reached)
-            for message in consumer.consume(MOST, POLL_SECONDS):
+            # To ask for many with a time would wait for all of them, or for the whole time.
+            messages = consumer.consume(1, POLL_SECONDS)
+            for message in messages + consumer.consume(MOST, 0):
                 _take(consumer, topic, message, ends, reached, found)
             for p in [p for p, at in reached.items() if at >= ends[p]]:
                 del reached[p]
@@ -122,7 +126,11 @@ def _consumer(connection: Mapping[str, str]) -> Consumer:
                 **connection,
                 **LIBRDKAFKA_READER,
                 "group.id": "stream-dppca.executor",  # must be there; nothing joins it
-                "queued.max.messages.kbytes": 64 << 10,
+                # What is fetched beyond the ranges of a task is fetched in vain.
+                "queued.max.messages.kbytes": QUEUED_BYTES >> 10,
+                "fetch.max.bytes": QUEUED_BYTES,
+                # A fetch that waits for news at the end of a log holds up the next task.
+                "fetch.wait.max.ms": 10,
             },
             logger=logging.getLogger("kafka.librdkafka"),
         )

@@ -305,6 +305,15 @@ def test_privacy_per_device_without_a_broker(
         demo.main(["--unit", "subject", "--change", "5"])
 
 
+@pytest.mark.parametrize("other", (["--unit", "subject"], ["--shards", "2"], ["--no-broker"]))
+def test_what_a_cluster_cannot_do_is_refused(
+    capsys: pytest.CaptureFixture[str], other: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        demo.main(["--engine", "spark", *other])
+    assert f"--engine spark cannot be had with {other[0]}" in capsys.readouterr().err
+
+
 def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["--no-broker", "--seconds", "1", "--batch-size", "1000000"]) == 1
     assert demo.NO_RELEASE in capsys.readouterr().out

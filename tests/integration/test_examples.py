@@ -34,7 +34,8 @@ def run(name: str, *arguments: str, **environment: str) -> str:
 def test_every_example_is_listed_and_tested() -> None:
     listed = re.findall(r"\]\((\w+\.py)\)", (EXAMPLES / "README.md").read_text())
     assert sorted(listed) == sorted(path.name for path in EXAMPLES.glob("*.py"))
-    tested = re.findall(r'run\(\s*"(\w+\.py)"', Path(__file__).read_text())
+    texts = (Path(__file__).read_text(), (ROOT / "tests/spark/test_examples.py").read_text())
+    tested = re.findall(r'(?:run|load)\(\s*"(\w+\.py)"', "".join(texts))
     assert sorted(set(tested)) == sorted(listed)
 
 

@@ -37,26 +37,33 @@ def on_spark(cluster: Any) -> dict[str, str]:
 CRASHES = ("a task runs", "inside_transaction", "after_commit", "inside_publish", "after_publish")
 
 
-def python_workers() -> set[int]:
-    """The processes of Python that executors have started."""
-    return {int(p.parent.name) for p in Path("/proc").glob("[0-9]*/cmdline") if _is_worker(p)}
+def python_workers(cluster: Any) -> set[int]:
+    """The processes of Python that executors of this cluster have started."""
+    parents, found = {}, []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+            if b"pyspark.daemon" in path.with_name("cmdline").read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # it has just ended
+
+    def ours(pid: int) -> bool:
+        while pid not in cluster.pids and pid > 1:
+            pid = parents.get(pid, 0)
+        return pid in cluster.pids
+
+    return {pid for pid in found if ours(pid)}
 
 
-def _is_worker(cmdline: Path) -> bool:
-    try:
-        return b"pyspark.daemon" in cmdline.read_bytes()
-    except OSError:
-        return False  # it has just ended
-
-
-def crash(environment: dict[str, str], point: str) -> Instance:
+def crash(cluster: Any, environment: dict[str, str], point: str) -> Instance:
     """A driver that has died at a point."""
     if point != "a task runs":
         instance = Instance({**environment, **crash_at(point)})
     else:
-        before = python_workers()
+        before = python_workers(cluster)
         instance = Instance(environment)
-        instance.wait_until("a task", lambda: python_workers() - before)
+        instance.wait_until("a task", lambda: python_workers(cluster) - before)
         instance.signal(signal.SIGKILL)
     try:
         assert instance.wait() == -9, instance.text
@@ -88,7 +95,8 @@ def test_drivers_that_are_killed_leave_one_payload_per_batch(
 ) -> None:
     """Each slot is in its batch once: without noise, the releases are those of a local run."""
     given = environment(servers, telemetry, "spread") | SILENT
-    text = "".join(crash(given | on_spark(cluster), point).text for point in CRASHES)
+    spread = given | on_spark(cluster)
+    text = "".join(crash(cluster, spread, point).text for point in CRASHES)
     assert "Traceback" not in text and cluster.secret not in text
     finished(given)  # the model moves to the local engine
     local = environment(servers, telemetry, "local") | SILENT

@@ -27,7 +27,8 @@ from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine
 from stream_dppca.spark import SparkEngine, fit, refuse_exposed
 from tests.engine.helpers import DrawnSource
 from tests.engine.test_engine import FailingSource
-from tests.integration.test_spread import BATCH, FEATURES, settings
+from tests.integration.test_spread import BATCH, FEATURES, fill, settings
+from tests.registry import registry
 from tests.spark.cluster import DEADLINE_SECONDS, wait_for
 from tests.spark.waiting import WaitingSource
 
@@ -56,6 +57,32 @@ def test_seeded_releases_are_those_of_the_local_estimator(
         local.learn_rows(same.rows(source))
         assert spread.components == pytest.approx(local.components, abs=1e-9)
     assert len(local.components)
+
+
+@pytest.mark.parametrize("format", ["float32", "avro"])
+def test_a_topic_gives_the_statistics_of_a_local_run(
+    session: Any, servers: str, format: str
+) -> None:
+    """Pairs and packed rows, and Avro whose schemas the executors fetch; JSON is below."""
+    topic, packed = f"of-{format}", format == "float32"
+    with registry() as served, closing_consumers():
+        how = {} if packed else {"schema_registry_url": served.url}
+        fill(servers, topic, format, None if packed else served)
+        given = settings(servers, topic, format, **how)
+        each = given.rows_per_message
+        ranges = (Range(0, 0, 4500 // each), Range(1, 0, 4500 // each))
+        source = TopicSource(librdkafka_connection(given), topic, ranges, CodecRecipe.of(given),
+                             len(FEATURES), packed, 240.0)  # fmt: skip
+        center = {"center": "pairs", "scales": None} if packed else {}
+        local, spread = (
+            DPPCA(features=FEATURES, **HOW | center | {"batch_size": BATCH}) for _ in range(2)
+        )
+        spread.learn_rows(EngineBatches(SparkEngine(session), spread, 2).rows(source))
+        local.learn_rows(EngineBatches(LocalEngine(), local, 1).rows(source))
+    one, other = local.last_release, spread.last_release
+    assert one is not None and other is not None
+    assert (one.status, one.range) == (other.status, other.range)
+    assert local.components == pytest.approx(spread.components, abs=1e-9)
 
 
 @pytest.mark.parametrize("what", ["python worker", "executor", "worker"])

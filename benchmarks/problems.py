@@ -164,12 +164,12 @@ def _many_features() -> list[Cell]:
         slow = Spectrum(_power_law(d, 1.0), "1/i^1")
         rows += [(slow, 1, one), (slow, 5, five), (Spiked(d), 1, spiked)]
     cells = [
-        Cell("many features", problem, 100_000, 6250, k=k, most=most, seeds=5, slow_seeds=1)
+        Cell("many features", problem, 100_000, 6250, k=k, most=most, seeds=10, slow_seeds=1)
         for problem, k, most in rows
     ]
     if FashionMNIST.FILE.exists():
         cells += [
-            Cell("many features", FashionMNIST(), 60_000, 3750, k=k, most=most, seeds=5,
+            Cell("many features", FashionMNIST(), 60_000, 3750, k=k, most=most, seeds=10,
                  slow_seeds=1)
             for k, most in ((1, 0.045), (5, 0.16))
         ]  # fmt: skip

@@ -27,7 +27,7 @@ from .errors import (
     StateError,
 )
 from .frames import frame_like, require_frame
-from .learned import WARMING_UP, WARMING_UP_ANEW, LearnedMethod
+from .learned import MOST_FEATURES, WARMING_UP, WARMING_UP_ANEW, LearnedMethod, WideMethod
 from .method import Method, Outcome
 from .noise import Noise, OpenDPNoise, Sampler, make_noise
 from .oja import InverseTime, Schedule, column_signs, orthonormal
@@ -411,7 +411,7 @@ class DPPCA(base.MiniBatchTransformer):
     def warm_up_left(self) -> int:
         """Batches that the warm-up still takes, as far as is known; 0 without one or after it."""
         method = self._method
-        if not isinstance(method, LearnedMethod) or not method.warming_up:
+        if not isinstance(method, LearnedMethod | WideMethod) or not method.warming_up:
             return 0
         return method.warm_up.batches_left
 
@@ -508,7 +508,7 @@ class DPPCA(base.MiniBatchTransformer):
         """What scores raw records, None before anything has been learned."""
         if not self._learned:
             return None
-        if isinstance(self._method, LearnedMethod):
+        if isinstance(self._method, LearnedMethod | WideMethod):
             return self._method.projector(self._slots.features)
         return Projector.plain(self._slots.features, self._method.W, self._known_scales())
 
@@ -673,16 +673,18 @@ class DPPCA(base.MiniBatchTransformer):
             )
         units = self.batch_size // self._slots.reading.records_per_unit
         if self._learns:
-            return LearnedMethod(
-                W=W,
-                epsilon=self.epsilon,
-                delta=self.delta,
-                units=units,
-                known_center=self.center != "mean",
-                scales=None if self._learns_scales else self._known_scales(),
-                memory=self.memory,
-                subjects=self._subjects(),
-            )
+            how: dict[str, Any] = {
+                "W": W,
+                "epsilon": self.epsilon,
+                "delta": self.delta,
+                "units": units,
+                "known_center": self.center != "mean",
+                "scales": None if self._learns_scales else self._known_scales(),
+                "memory": self.memory,
+            }
+            if len(W) > MOST_FEATURES and self.unit == "record":
+                return WideMethod(**how)
+            return LearnedMethod(**how, subjects=self._subjects())
         return adaptive_method(
             W=W,
             epsilon=self.epsilon,

@@ -21,7 +21,8 @@ from .checks import between, one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
 from .learned.covariance import noise_of_sums
 from .learned.method import MOST_FEATURES, POWER, smallest_learned_batch
-from .learned.warmup import RECORDS, warm_up_batches
+from .learned.warmup import BALL, RECORDS, warm_up_batches
+from .learned.wide import ALONG, BESIDE
 from .participation import Subjects
 from .subjects.planning import ROWS, Fleet, SubjectPlan, plan_subjects
 
@@ -203,8 +204,8 @@ def plan(
     if subjects is not None and center == "pairs":
         raise ParameterError("center", 'must not be "pairs" with subjects', center)
     learns = center == "mean" or isinstance(scales, str)
-    if learns and d > MOST_FEATURES:
-        rule = f'must be at most {MOST_FEATURES} with center="mean" or scales="learn"'
+    if learns and d > MOST_FEATURES and subjects is not None:
+        rule = f'must be at most {MOST_FEATURES} with subjects and center="mean" or scales="learn"'
         raise ParameterError("d", rule, d)
     if rate is not None:
         positive("rate", rate)
@@ -236,7 +237,8 @@ def plan(
     minimum = smallest_batch(mu)
     if learns:
         known = center != "mean"
-        guess = _LearnedGuess(d, n_components, epsilon, delta, ratio, gap, reach, known)
+        kind = _WideGuess if d > MOST_FEATURES else _LearnedGuess
+        guess = kind(d, n_components, epsilon, delta, ratio, gap, reach, known)
         minimum = smallest_learned_batch(d=d, mu=mu, known_center=known)
     recommended = next((n for n in _round_numbers(minimum) if guess.sine(n, SOON) <= GOOD), 10**9)
     units = recommended if batch_size is None else batch_size // rows_of
@@ -367,6 +369,31 @@ class _LearnedGuess(_Guess):
         real = (0.0045 * math.sqrt(self.d) + 0.06 * x**3) / self.gap
         sampling = 1.15 * self.k * max(self.ratio - self.k, 0.0) / (n * self.gap**2)
         square = sampling + noise**2 + real**2
+        return math.sqrt(square / (1 + square))
+
+
+@dataclass(frozen=True)
+class _WideGuess(_LearnedGuess):
+    """The same with more features than second moments are released for."""
+
+    def form(self, rows: int) -> str:
+        return "gradient"
+
+    def sine(self, rows: int, batches: int) -> float:
+        """Expected sine after so many batches, those of the warm-up included.
+
+        That of gradients with known centre and scales, with the part of mu^2 that they have, and
+        the error of the deviations that features are divided by.
+        """
+        learned = batches - self.warm_up(rows)
+        if learned < 1:
+            return 1.0
+        known = _Guess.sine(self, rows, learned)
+        if known >= 1:
+            return 1.0
+        mu = gaussian_mu(self.epsilon, self.delta)
+        apart = 1.75 * 2 * math.sqrt(BALL * self.d) / (learned * rows * mu * math.sqrt(BESIDE))
+        square = known**2 / (1 - known**2) / (1 - BESIDE - ALONG) + apart**2
         return math.sqrt(square / (1 + square))
 
 

@@ -39,7 +39,7 @@ from ..errors import DPPCAError
 from ..noise import Noise
 from ..secrecy import Forgetful
 
-__all__ = ["DECAYS", "HORIZON", "CorrelatedRelease", "Released", "Weights", "weights"]
+__all__ = ["DECAYS", "HORIZON", "CorrelatedRelease", "Released", "Weights", "claimed", "weights"]
 
 #: How slowly the running sums forget. Two of them follow a power law over about 60 releases; fitted
 #: for the least noise in the mean of 2 to 256 batches, against columns that end after 32 releases.
@@ -51,6 +51,8 @@ HORIZON = 4096
 #: of more rows spend so much less than mu (`calibration.batch_mu`) that it covers the difference.
 _LONGEST = 2.0**22
 _AGES = np.arange(2.0, 33.0)  # 1 + age
+#: Above `_rounding` over `HORIZON` releases.
+_MOST_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,23 @@ class CorrelatedRelease(Forgetful):
             part *= decay
             total += part
         return added
+
+
+def claimed(sensitivity: float, part: float) -> float:
+    """The sensitivity to claim of a query that is to spend only a part of mu^2.
+
+    A query that is taken for 1/f times as sensitive as it is moves by f mu in units of noise. What
+    rounding adds, r mu, is paid for by noise of 1 + r times the sd, so a record spends at most
+    (f + r)/(1 + r) mu: for that to be sqrt(part) mu, f = sqrt(part) - r is enough.
+
+    Examples
+    --------
+    >>> claimed(3.0, 1.0)
+    3.0
+    >>> round(claimed(3.0, 0.25), 2)
+    6.0
+    """
+    return sensitivity if part == 1 else sensitivity / (math.sqrt(part) - _MOST_ROUNDING)
 
 
 @lru_cache(maxsize=64)

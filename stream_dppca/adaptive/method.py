@@ -92,6 +92,8 @@ class AdaptiveMethod(ABC):
         As for `RunningEstimate`.
     subjects
         If the rows of a batch are subjects.
+    part
+        Part of mu^2 that range and mean have; who gives less asks other questions with the rest.
     """
 
     def __init__(
@@ -105,12 +107,13 @@ class AdaptiveMethod(ABC):
         sampling: float,
         size: float,
         subjects: Subjects | None = None,
+        part: float = 1.0,
     ) -> None:
         self.W = W
         self.rows = rows
         self.quantile = quantile
         self.subjects = subjects
-        self.mu = mu_of(epsilon, delta, subjects, rows)
+        self.mu = mu_of(epsilon, delta, subjects, rows) * math.sqrt(part)
         share = range_share(rows, self.mu, subjects is not None)
         self.mu_range = self.mu * math.sqrt(share)
         self.mu_mean = self.mu * math.sqrt(1 - share)
@@ -155,7 +158,7 @@ class AdaptiveMethod(ABC):
         if j == FIRST:
             why = "no spread: almost all records seem to be zero, or nulls"
             return Outcome.skip(why, units=found)
-        rho = radius(j)
+        rho = self._radius(j)
         # 2. Mean.
         mean = form.mean(answers.clipped_sum(rho), rho, self.rows)
         sensitivity = form.sensitivity(rho, self.rows)
@@ -195,6 +198,10 @@ class AdaptiveMethod(ABC):
         mu_count = self.mu_range / math.sqrt(counts)
         found = noise.gaussian(np.array([float(rows.present())]), sensitivity=1.0, mu=mu_count)
         return mu_count * math.sqrt(counts - 1), float(found[0])
+
+    def _radius(self, j: int) -> float:
+        """The radius to clip at, from the index that the search has found."""
+        return radius(j)
 
     @abstractmethod
     def _form(self) -> Form: ...
@@ -296,9 +303,10 @@ class GradientMethod(AdaptiveMethod):
         delta: float,
         rows: int,
         subjects: Subjects | None = None,
+        part: float = 1.0,
     ) -> None:
         d, k = W.shape
-        mu = mu_of(epsilon, delta, subjects, rows)
+        mu = mu_of(epsilon, delta, subjects, rows) * math.sqrt(part)
         quantile = min(0.7, 0.15 + 0.35 * rows * mu**2 / d)
         super().__init__(
             W=W,
@@ -309,6 +317,7 @@ class GradientMethod(AdaptiveMethod):
             sampling=rows * mu**2 * (1 - 0.7 * quantile) / (4 * d * k),
             size=d * k,
             subjects=subjects,
+            part=part,
         )
         self.V = W  # the iterate; W is V turned so that its columns are components
         self.L = np.zeros((k, k))  # noisy V^T A V: the centre is V L

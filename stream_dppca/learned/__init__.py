@@ -4,12 +4,23 @@
 |---|---|
 | `learned.statistics` | **private**: what is summed, and how far one unit moves it |
 | `learned.warmup` | **private**: centre, scales and radius from the first batches |
+| `learned.looks` | **private**: counts for features whose spread is not known |
 | `learned.method` | **private**: one batch in order: moments of (z, b), a look at scales |
+| `learned.gradients` | **private**: gradients of standardised records with a learned centre |
+| `learned.wide` | **private**: one batch of many features: means and variances, a gradient |
 | `learned.standard` | centre, scales and clamps: what a record is to the method |
 | `learned.covariance` | post-processing: running moments, mean, correlation, memory, drift |
 """
 
-from .method import WARMING_UP, WARMING_UP_ANEW, LearnedMethod
+from .method import MOST_FEATURES, WARMING_UP, WARMING_UP_ANEW, LearnedMethod
 from .standard import Standard
+from .wide import WideMethod
 
-__all__ = ["WARMING_UP", "WARMING_UP_ANEW", "LearnedMethod", "Standard"]
+__all__ = [
+    "MOST_FEATURES",
+    "WARMING_UP",
+    "WARMING_UP_ANEW",
+    "LearnedMethod",
+    "Standard",
+    "WideMethod",
+]

@@ -13,17 +13,18 @@ squares would do as well, turns the component of a stream whose batches differ.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ..adaptive.queries import unpack
 from ..arrays import BoolArray, FloatArray
 
-__all__ = ["HELD", "Components", "RunningMoments", "components", "noise_of_sums"]
+__all__ = ["HELD", "Components", "RunningMean", "RunningMoments", "components", "noise_of_sums"]
 
 #: Share of the newest batches that is held back: so much of the newest, half of it of the one
 #: before, and so on.
@@ -35,42 +36,36 @@ _FLOOR_SDS = 3.0
 _SEEN_SDS = 4.0
 
 
-class RunningMoments:
-    """The mean of the released moments of all batches so far, with or without forgetting.
+class RunningMean:
+    """The mean of what was released about all batches so far, with or without forgetting.
 
     Parameters
     ----------
-    size
-        Of y: features and one.
+    numbers
+        How many of them a batch releases.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.total = np.zeros(size * (size + 1) // 2)  # packed, weighed
+    def __init__(self, numbers: int) -> None:
+        self.total = np.zeros(numbers)  # weighed
         self.weight = 0.0  # batches
         self.noise = 0.0  # variance of the noise in one coordinate of the total
 
     @property
-    def matrix(self) -> FloatArray:
-        return unpack(self.total / max(self.weight, 1e-300))
+    def mean(self) -> FloatArray:
+        return np.asarray(self.total / max(self.weight, 1e-300))
 
     @property
     def sd(self) -> float:
         """Noise sd in one coordinate of the mean."""
         return math.sqrt(self.noise) / max(self.weight, 1e-300)
 
-    def add(self, moment: FloatArray, noise: float, keep: float, weight: float = 1.0) -> None:
-        """Add a batch's packed moment; `noise` is what it adds to the variance of the sum."""
-        self.total = keep * self.total + weight * moment
+    def add(self, released: FloatArray, noise: float, keep: float, weight: float = 1.0) -> None:
+        """Add what a batch released; `noise` is what it adds to the variance of the sum."""
+        self.total = keep * self.total + weight * released
         self.weight = keep * self.weight + weight
         self.noise = keep**2 * self.noise + weight**2 * noise
 
-    def rescale(self, factor: FloatArray) -> None:
-        """Turn z_j into factor_j z_j, as if it had been measured like that."""
-        full = np.append(factor, 1.0)
-        self.total = self.total * _packed_product(full)
-
-    def less(self, newest: RunningMoments, share: float) -> RunningMoments:
+    def less(self, newest: Self, share: float) -> Self:
         """The same with a share of the newest batches held back.
 
         The noise of the mean is taken to be what it was; it is less, as `HELD` says.
@@ -81,9 +76,9 @@ class RunningMoments:
         held.noise *= (held.weight / max(self.weight, 1e-300)) ** 2
         return held
 
-    def copy(self) -> RunningMoments:
-        other = RunningMoments(self.size)
-        other.total, other.weight, other.noise = self.total.copy(), self.weight, self.noise
+    def copy(self) -> Self:
+        other = copy.copy(self)
+        other.total = self.total.copy()
         return other
 
     def state(self) -> dict[str, Any]:
@@ -93,10 +88,33 @@ class RunningMoments:
         total = np.array(state["total"], dtype=np.float64)
         weight, noise = float(state["weight"]), float(state["noise"])
         if total.shape != self.total.shape or not np.isfinite(total).all():
-            raise ValueError("not moments of this method")
+            raise ValueError("not a mean of this method")
         if not (0 <= weight < math.inf and 0 <= noise < math.inf):
-            raise ValueError("not moments of this method")
+            raise ValueError("not a mean of this method")
         self.total, self.weight, self.noise = total, weight, noise
+
+
+class RunningMoments(RunningMean):
+    """The mean of the released moments, packed.
+
+    Parameters
+    ----------
+    size
+        Of y: features and one.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size * (size + 1) // 2)
+        self.size = size
+
+    @property
+    def matrix(self) -> FloatArray:
+        return unpack(self.mean)
+
+    def rescale(self, factor: FloatArray) -> None:
+        """Turn z_j into factor_j z_j, as if it had been measured like that."""
+        full = np.append(factor, 1.0)
+        self.total = self.total * _packed_product(full)
 
 
 def _packed_product(factor: FloatArray) -> FloatArray:

@@ -62,9 +62,21 @@ class DriftAlarm:
         gained = float(np.trace(recent.T @ C @ recent)) - kept
         noise = sd * math.sqrt(2 * all_of_it.shape[1])
         whole = max(kept, kept + gained, noise, 1e-300)
-        share = min(max(gained / whole, -1.0), 1.0)
+        return self.judge(gained / whole, noise / whole)
+
+    def judge(self, advantage: float, noise: float) -> bool:
+        """True if the past should be dropped.
+
+        Parameters
+        ----------
+        advantage
+            Of the last few batches over all of them, as a share of what they are to explain.
+        noise
+            The sd of its noise.
+        """
+        share = min(max(advantage, -1.0), 1.0)
         square, n = self.normal
-        unit = max(MARGIN, noise / whole, math.sqrt(square))
+        unit = max(MARGIN, noise, math.sqrt(square))
         if n >= _FIRST:
             self.cusum = max(0.0, self.cusum + min((share - MARGIN) / unit, MOST))
         n = min(n + 1, _NORMAL)

@@ -38,10 +38,10 @@ from typing import Any
 
 import numpy as np
 
-from ..adaptive.correlated import CorrelatedRelease, Released
+from ..adaptive.correlated import CorrelatedRelease, Released, claimed
 from ..adaptive.independent import IndependentRelease
 from ..adaptive.queries import unpack
-from ..arrays import BoolArray, FloatArray, IntArray
+from ..arrays import BoolArray, FloatArray
 from ..errors import BatchSizeError, ParameterError
 from ..method import FEW_SUBJECTS, Outcome, checked_basis
 from ..noise import Noise
@@ -51,9 +51,9 @@ from ..projector import Projector
 from ..statistics import Rows
 from .covariance import HELD, Components, RunningMoments, components, noise_of_sums
 from .drift import RECENT, DriftAlarm
-from .histograms import spread
+from .looks import LOOK, Look, Looks
 from .standard import CLAMP, Standard
-from .statistics import AugmentedMoments, OctaveCounts, count_slack
+from .statistics import AugmentedMoments
 from .warmup import ENOUGH, WarmUp, warm_up_batches
 
 __all__ = [
@@ -78,18 +78,14 @@ Memory = str | float
 POWER = 0.8
 #: Second moments of more features than this take too long.
 MOST_FEATURES = 1023
-#: Share of mu^2 with which scales that are not known are looked for in every batch.
-LOOK = 0.06
 #: Share of mu^2 for the noisy number of subjects.
 COUNT = 0.01
 #: The number must be this many sds of its noise above zero.
 _SURE_OF_SUBJECTS = 3.0
-#: More than `histograms.SURE`: looks are repeated.
-_LOOK_SURE = 5.5
 #: A scale is widened if the second moment of z in one batch is above this ...
 WIDEN_ABOVE = 2.25
 #: ... by more than so many sds of its noise.
-_WIDEN_SDS = 3.0
+WIDEN_SDS = 3.0
 #: A warm-up of more batches than this is refused.
 MOST_WARM_UP = 64
 #: Batches after the warm-up after which scales are refined, ...
@@ -188,8 +184,7 @@ class LearnedMethod:
         self.moments = RunningMoments(d + 1)
         self.recent = RunningMoments(d + 1)
         self.alarm = DriftAlarm()
-        self.looks = np.zeros((d, 129))
-        self.looked = np.zeros(d)  # batches
+        self.looks = Looks(d)
         self._presence = 1.0 if subjects is None else 0.0  # mean of the rounds, as they count
         # Batches after the warm-up while scales are refined. Subjects are few: theirs are not.
         self.refined = 0 if subjects is None else REFINED_AFTER[-1]
@@ -198,7 +193,10 @@ class LearnedMethod:
     def check_batch(self, rows: int, slots_per_row: int) -> None:
         d = self.W.shape[0]
         if d > MOST_FEATURES:
-            rule = f'must be at most {MOST_FEATURES} with center="mean" or scales="learn"'
+            rule = (
+                f'must be at most {MOST_FEATURES} with unit="subject" and center="mean" or '
+                'scales="learn"'
+            )
             raise ParameterError("features", rule, d)
         smallest = smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center)
         if rows < smallest:
@@ -225,8 +223,8 @@ class LearnedMethod:
         query = self._query()
         # A query that is taken for more sensitive than it is spends less: mu_mean instead of mu.
         looking = not self.standard.known.all()
-        sensitivity = query.sensitivity(self.units)
-        sensitivity /= math.sqrt(1 - (self.mu_look / self.mu) ** 2) if looking else 1.0
+        part = 1 - (self.mu_look / self.mu) ** 2 if looking else 1.0
+        sensitivity = claimed(query.sensitivity(self.units), part)
         released = self.correlated.release(
             query.mean(rows.total(query), self.units),
             sensitivity=sensitivity,
@@ -239,7 +237,7 @@ class LearnedMethod:
         presence = 1.0 if present is None else min(present / self.units, 1.0)
         dropped = self._learn(released, unit, presence)
         if look is not None:
-            self._find_scales(*look)
+            self._find_scales(look)
         found = self._read()
         return Outcome(
             spread=found.values,
@@ -273,16 +271,10 @@ class LearnedMethod:
 
     # Private: a look at features whose spread is not known.
 
-    def _look(self, rows: Rows, noise: Noise) -> tuple[FloatArray, float, IntArray] | None:
-        """Noisy counts of their distances from the centre, the sd of the noise, and which."""
-        which = np.flatnonzero(~self.standard.known)
-        if not which.size:
-            return None
-        center = tuple(self.standard.center[which].tolist())
-        octaves = OctaveCounts(tuple(which.tolist()), center, signs=False)
-        sensitivity = octaves.sensitivity * count_slack(self.units, self.each)
-        counts = noise.gaussian(rows.total(octaves), sensitivity=sensitivity, mu=self.mu_look)
-        return counts, sensitivity / self.mu_look, which.astype(np.int64)
+    def _look(self, rows: Rows, noise: Noise) -> Look | None:
+        return Looks.ask(
+            rows, self.standard, units=self.units, each=self.each, mu=self.mu_look, noise=noise
+        )
 
     # Post-processing.
 
@@ -345,7 +337,7 @@ class LearnedMethod:
         M, b = unpack(alone), constant(self.W.shape[0])
         share = float(np.clip(self.moments.matrix[-1, -1] / b**2, 0.05, 1.0))
         square = np.diag(M)[:-1] / share
-        too_small = self.standard.known & (square > WIDEN_ABOVE + _WIDEN_SDS * sd / share)
+        too_small = self.standard.known & (square > WIDEN_ABOVE + WIDEN_SDS * sd / share)
         factor = np.where(too_small, np.sqrt(np.clip(square, 1.0, CLAMP**2)), 1.0)
         self._rescale(factor, self.standard.known)
 
@@ -370,29 +362,17 @@ class LearnedMethod:
         factor = np.clip(np.sqrt(np.maximum(square, 0.0)), *_REFINED_MOST)
         self._rescale(np.where(known, factor, 1.0), known)
 
-    def _find_scales(self, counts: FloatArray, sd: float, which: IntArray) -> None:
+    def _find_scales(self, look: Look) -> None:
         """Add up the looks, and take the scales that show."""
-        self.looks[which] += counts
-        self.looked[which] += 1
-        b, M = constant(self.W.shape[0]), self.moments.matrix
+        b, M, d = constant(self.W.shape[0]), self.moments.matrix, self.W.shape[0]
         share = float(np.clip(M[-1, -1] / b**2, 0.05, 1.0))
-        factor, known = np.ones(len(self.looked)), self.standard.known.copy()
-        for j in which.tolist():
-            times = self.looked[j]
-            found = spread(
-                self.looks[j],
-                sd * math.sqrt(times),
-                times * self.units * share,
-                float(self.standard.resolution[j]),
-                sure=_LOOK_SURE,
-            )
-            if found is None or found < self.standard.scale[j]:
-                continue
+        factor, known = np.ones(d), self.standard.known.copy()
+        for j, scale in self.looks.add(look, self.standard, self.units * share):
             known[j] = True
-            factor[j] = found / self.standard.scale[j]
+            factor[j] = scale / self.standard.scale[j]
             # Up to now z was 0 or at its clamp. Its second moment becomes 1, as the scale says.
             before = max(M[j, j] / share, 4 * self.moments.sd / share, 0.05)
-            only = np.ones(len(self.looked))
+            only = np.ones(d)
             only[j] = factor[j] / math.sqrt(before)  # undone by `_rescale`
             for moments in (self.moments, self.recent):
                 moments.rescale(only)
@@ -446,10 +426,7 @@ class LearnedMethod:
             "recent": self.recent.state(),
             "alarm": self.alarm.state(),
             "refined": self.refined,
-            "looks": {
-                str(j): [float(self.looked[j]), self.looks[j].tolist()]
-                for j in np.flatnonzero(~self.standard.known & (self.looked > 0)).tolist()
-            },
+            "looks": self.looks.state(self.standard),
             **({} if self.subjects is None else {"presence": self._presence}),
         }
 
@@ -463,11 +440,7 @@ class LearnedMethod:
         self.alarm.load(state["alarm"])
         # States of before had their scales from the warm-up, and keep them.
         self.refined = int(state.get("refined", REFINED_AFTER[-1]))
-        for name, (times, counts) in state["looks"].items():
-            look = np.array(counts, dtype=np.float64)
-            if look.shape != (129,) or not np.isfinite(look).all() or not times >= 0:
-                raise ValueError("not a state of this method")
-            self.looks[int(name)], self.looked[int(name)] = look, float(times)
+        self.looks.load(state["looks"])
         if self.subjects is not None:
             self._presence = float(state["presence"])
             if not 0 <= self._presence <= 1:

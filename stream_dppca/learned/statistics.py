@@ -146,7 +146,9 @@ class LengthCounts:
 
 @dataclass(frozen=True, eq=False)
 class MomentsInBall:
-    """Sum of (z, (z^2 - 1)/2, 1) over units, each vector clipped to a ball: means and variances.
+    """Sum of (z, (z^2 - 1)/2, a) over units, each vector clipped to a ball: means and variances.
+
+    a is a public constant, by which the share of valid units, and what clipping takes, is known.
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: every term lies in a ball of radius R around 0, so the sum moves by at most 2 R,
@@ -158,10 +160,12 @@ class MomentsInBall:
     scale: tuple[float, ...]
     clamp: tuple[float, ...]
     radius: float
+    constant: float = 1.0  #: a
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
-        terms = np.concatenate([Z, (Z * Z - 1) / 2, np.ones((len(Z), 1))], axis=1)
+        last = np.full((len(Z), 1), self.constant)
+        terms = np.concatenate([Z, (Z * Z - 1) / 2, last], axis=1)
         terms = block.means(terms)
         slack = 1 + (terms.shape[1] + 8) * ROUNDOFF
         length = np.sqrt(block.sq_lengths(terms)) * slack

@@ -55,7 +55,7 @@ RECORDS = 70.0
 #: is found to 2^-12 of its size.
 CELLS = {"grid": 64, "fine grid": 256}
 #: The ball of `MomentsInBall` has R^2 = this times d: Gaussian data has 1.5 d on average.
-_BALL = 3.0
+BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
 _COARSEST = 2.0**-14
 #: With a smaller share of valid records than this, nothing that was found is trusted.
@@ -144,6 +144,8 @@ class WarmUp:
         Rows per unit, at most.
     enough
         With a smaller share of valid units than this, the warm-up begins anew.
+    constant
+        a of `MomentsInBall`.
     """
 
     def __init__(
@@ -156,8 +158,10 @@ class WarmUp:
         known_center: bool,
         each: int = 1,
         enough: float = ENOUGH,
+        constant: float = 1.0,
     ) -> None:
         self.enough = enough
+        self.constant = constant
         self.d, self.mu, self.units, self.longer = d, mu, units, longer
         self.count_slack = count_slack(units, each)
         self.batches = warm_up_batches(d=d, mu=mu, units=units, known_center=known_center)
@@ -240,8 +244,10 @@ class WarmUp:
             )
             return cells, cells.sensitivity * self.count_slack
         if name == "moments":
-            radius = math.sqrt(_BALL * self.d + 1)
-            moments = MomentsInBall(**self.standard.parameters(), radius=radius)
+            radius = math.sqrt(BALL * self.d + self.constant**2)
+            moments = MomentsInBall(
+                **self.standard.parameters(), radius=radius, constant=self.constant
+            )
             return moments, moments.sensitivity(self.units)
         lengths = LengthCounts(
             **self.standard.parameters(), edges=tuple(length_grid(self.d).tolist())
@@ -306,7 +312,7 @@ class WarmUp:
     def _learn_moments(self, total: FloatArray, sd: float) -> None:
         d, standard = self.d, self.standard
         mean, sd = total / self.units, sd / self.units
-        self.valid = float(np.clip(mean[-1], 0.05, 1.0))
+        self.valid = float(np.clip(mean[-1] / self.constant, 0.05, 1.0))
         first = np.clip(mean[:d] / self.valid, -2.0, 2.0)
         square = 1 + 2 * mean[d : 2 * d] / self.valid
         # Within three sds of the noise a variance is not known; it is at least a quarter then.

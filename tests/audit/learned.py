@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,11 +23,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, estimator
 from stream_dppca.adaptive.correlated import CorrelatedRelease
 from stream_dppca.arrays import FloatArray
-from stream_dppca.learned import statistics
+from stream_dppca.learned import statistics, wide
+from stream_dppca.learned.gradients import CenteredGradients
 from stream_dppca.learned.method import LearnedMethod
+from stream_dppca.learned.standard import CLAMP
 from stream_dppca.learned.statistics import (
     AugmentedMoments,
     GridCounts,
@@ -36,6 +38,7 @@ from stream_dppca.learned.statistics import (
     OctaveCounts,
 )
 from stream_dppca.learned.warmup import WarmUp
+from stream_dppca.learned.wide import WideMethod, _Gradients
 from stream_dppca.noise import SeededNoise
 from tests.audit.evidence import gaussian_mu
 
@@ -69,6 +72,10 @@ class Source:
 
     def direction(self, dimension: int, columns: int) -> FloatArray:
         return self._source.direction(dimension, columns)
+
+    def gaussian_each(self, count: int, *, sensitivity: float, mu: float) -> Callable[[int], float]:
+        how = {"sensitivity": sensitivity, "mu": mu}
+        return lambda number: float(self.gaussian(np.array([float(number)]), **how)[0])
 
     def gaussian(
         self, query: FloatArray, *, sensitivity: float, mu: float, size: int | None = None
@@ -153,18 +160,73 @@ def run(X: FloatArray, given: Tape | None, settings: dict[str, Any]) -> tuple[Ta
         answers.append([name, None if self._answer is None else self._answer.state()])
         learn(self, name)
 
-    with patch.object(WarmUp, "_learn", listening):
+    form = _Gradients._form
+
+    def form_heard(self: _Gradients) -> CenteredGradients:
+        asked = form(self)
+        answers.append([a.tolist() for a in (asked.W, asked.L, asked.along, asked.offset)])
+        return asked
+
+    with (
+        patch.object(WarmUp, "_learn", listening),
+        patch.object(_Gradients, "_form", form_heard),
+    ):
         pca.learn_array(X)
     return tape, json.dumps([answers, pca.state()])
 
 
+@contextmanager
+def many_features() -> Iterator[None]:
+    """The method of more than 1023 features, for a few."""
+    with patch.object(estimator, "MOST_FEATURES", 0):
+        yield
+
+
+def crafted(batch: int, settings: dict[str, Any]) -> tuple[Canary, ...]:
+    """Canaries of somebody who knows all releases before the batch, for its gradients.
+
+    z = a h + b u and a h - b u, with h along W and u across: their gradients are about opposite.
+    """
+    asked: list[CenteredGradients] = []
+    form = _Gradients._form
+
+    def heard(self: _Gradients) -> CenteredGradients:
+        asked.append(form(self))
+        return asked[-1]
+
+    with patch.object(_Gradients, "_form", heard):
+        model(**settings).learn_array(stream()[: (batch + 1) * BATCH])
+    found = asked[-1]
+    center, scale, clamp = map(np.array, (found.center, found.scale, found.clamp))
+    h = found.W[:, 0] * (clamp > 0)
+    u = np.random.default_rng(3).standard_normal(D) * (clamp > 0)
+    W = np.linalg.qr(found.W * (clamp > 0)[:, np.newaxis])[0]
+    u -= W @ (W.T @ u)
+    h, u = h / np.linalg.norm(h), u / np.linalg.norm(u)
+    units = np.max(clamp) / CLAMP
+    pairs = [(h + b * u, h - b * u) for b in (1.0, 2.0)] + [(h, -h)]
+    pairs = [
+        (length * one, length * other)
+        for one, other in pairs
+        for length in (2.0, 0.99 * CLAMP / float(np.abs([one, other]).max()))
+    ]
+    return tuple(
+        Canary(f"crafted {i}", tuple(center + scale * units * one),
+               tuple(center + scale * units * other))
+        for i, (one, other) in enumerate(pairs)
+    )  # fmt: skip
+
+
 def attack(
-    canaries: tuple[Canary, ...] = CANARIES, batches: tuple[int, ...] = (0, 1, 4), **settings: Any
+    canaries: tuple[Canary, ...] = CANARIES,
+    batches: tuple[int, ...] = (0, 1, 4),
+    craft: bool = False,
+    **settings: Any,
 ) -> Iterator[Finding]:
     """Each canary in each of these batches."""
     X = stream()
     for batch in batches:
-        for canary in canaries:
+        for canary in canaries + (crafted(batch, settings) if craft and batch > 1 else ()):
             one, other = X.copy(), X.copy()
             slot = batch * BATCH + 17
             one[slot], other[slot] = canary.one, canary.other
@@ -335,4 +397,157 @@ MUTANTS: dict[str, Any] = {
     "missing values from other records": missing_values_from_other_records,
 }
 
-__all__ = ["CANARIES", "MUTANTS", "D", "attack"]
+
+def ledger(**settings: Any) -> list[float]:
+    """What the questions of each batch may spend together, over mu, by what was asked.
+
+    A correlated release is asked for with a claimed sensitivity; what it spends is mu times the
+    honest one over that.
+    """
+    spent: list[float] = []
+    honest: list[float] = []
+    release, along = CorrelatedRelease.release, Source.gaussian
+    ball, gradient = MomentsInBall.sensitivity, CenteredGradients.sensitivity
+
+    def of_ball(self: MomentsInBall, units: int) -> float:
+        honest.append(ball(self, units) / units)
+        return honest[-1] * units
+
+    def of_gradient(self: CenteredGradients, radius: float, units: int) -> float:
+        honest.append(gradient(self, radius, units))
+        return honest[-1]
+
+    def released(self: CorrelatedRelease, query: Any, *, sensitivity: float, **how: Any) -> Any:
+        spent[-1] += (self.mu * honest[-1] / sensitivity) ** 2
+        return release(self, query, sensitivity=sensitivity, **how)
+
+    def asked(self: Source, query: Any, *, sensitivity: float, mu: float, **how: Any) -> Any:
+        if "size" not in how:  # not one of the correlated ones
+            spent[-1] += mu**2
+        return along(self, query, sensitivity=sensitivity, mu=mu, **how)
+
+    pca, X = model(**settings), stream()
+    pca._noise = Source(5, Tape(), None)  # type: ignore[assignment]
+    with (
+        patch.object(CorrelatedRelease, "release", released),
+        patch.object(Source, "gaussian", asked),
+        patch.object(MomentsInBall, "sensitivity", of_ball),
+        patch.object(CenteredGradients, "sensitivity", of_gradient),
+    ):
+        for t in range(BATCHES):
+            spent.append(0.0)
+            pca.learn_array(X[t * BATCH : (t + 1) * BATCH])
+    return [math.sqrt(square) / MU for square in spent]
+
+
+# Mutants of the method of many features
+
+
+@contextmanager
+def gradients_without_a_clip() -> Iterator[None]:
+    honest = CenteredGradients.clipped_sum
+
+    def mutant(self: Any, block: Any, measured: Any, factors: Any) -> Any:
+        return honest(self, block, measured, np.where(block.null, 0.0, 1.0))
+
+    with patch.object(CenteredGradients, "clipped_sum", mutant):
+        yield
+
+
+@contextmanager
+def gradients_of_half_the_size() -> Iterator[None]:
+    honest = CenteredGradients.sensitivity
+
+    def mutant(self: Any, radius: float, units: int) -> float:
+        return honest(self, radius, units) / 2
+
+    with patch.object(CenteredGradients, "sensitivity", mutant):
+        yield
+
+
+@contextmanager
+def centred_at_the_exact_mean() -> Iterator[None]:
+    honest = WideMethod._ask_along
+
+    def mutant(self: Any, rows: Any, before: Any, noise: Any) -> Any:
+        answers: list[Any] = []
+
+        class Listening:
+            def total(self, query: Any) -> Any:
+                answers.append(rows.total(query))
+                return answers[-1]
+
+        p, _, sd = honest(self, Listening(), before, noise)  # type: ignore[arg-type]
+        return p, answers[-1] / self.units, sd
+
+    with patch.object(WideMethod, "_ask_along", mutant):
+        yield
+
+
+@contextmanager
+def scales_refined_by_exact_moments() -> Iterator[None]:
+    honest = WideMethod._add
+
+    def mutant(self: Any, released: Any, unit: float) -> Any:
+        return honest(self, replace(released, alone=self.beside._sums[0] / unit), unit)
+
+    with patch.object(WideMethod, "_add", mutant):
+        yield
+
+
+@contextmanager
+def warm_up_used_for_gradients() -> Iterator[None]:
+    step = WideMethod.step
+
+    def mutant(self: WideMethod, rows: Any, t: int, noise: Any) -> Any:
+        warming_up = self.warming_up
+        outcome = step(self, rows, t, noise)
+        return step(self, rows, t, noise) if warming_up and not self.warming_up else outcome
+
+    with patch.object(WideMethod, "step", mutant):
+        yield
+
+
+MUTANTS_OF_MANY_FEATURES: dict[str, Any] = {
+    "gradients without a clip": gradients_without_a_clip,
+    "gradients of half the size": gradients_of_half_the_size,
+    "centred at the exact mean": centred_at_the_exact_mean,
+    "means and variances without a ball": lambda: unclipped(MomentsInBall),
+    "scales refined by exact moments": scales_refined_by_exact_moments,
+    "warm-up records used again": warm_up_used_for_gradients,
+}
+
+
+@contextmanager
+def set_after(kind: Any, **values: Any) -> Iterator[None]:
+    """Attributes that are set when an object is made; `mu` stands for its own."""
+    init = kind.__init__
+
+    def mutant(self: Any, **how: Any) -> None:
+        init(self, **how)
+        for name, value in values.items():
+            setattr(self, name, self.mu * value)
+
+    with patch.object(kind, "__init__", mutant):
+        yield
+
+
+OVERSPENDING: dict[str, Any] = {
+    "means and variances for free": lambda: patch.object(wide, "claimed", lambda s, part: s),
+    "looks for free": lambda: patch.object(
+        wide, "claimed", lambda s, part: s / math.sqrt(wide.BESIDE)
+    ),
+    "mean along with the whole budget": lambda: set_after(WideMethod, mu_along=1.0),
+    "the range for free": lambda: set_after(_Gradients, mu_range=1.0),
+}
+
+__all__ = [
+    "CANARIES",
+    "MUTANTS",
+    "MUTANTS_OF_MANY_FEATURES",
+    "OVERSPENDING",
+    "D",
+    "attack",
+    "ledger",
+    "many_features",
+]

@@ -30,6 +30,34 @@ def test_pairs_spend_no_more() -> None:
     assert not [finding for finding in learned.attack(center="pairs") if finding.caught]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_record_spends_more_with_many_features(kind: str) -> None:
+    with learned.many_features():
+        found = list(learned.attack(craft=True, **KINDS[kind]))
+    assert not [finding for finding in found if finding.caught]
+    assert max(f.spent for f in found if f.batch == 4) > 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_questions_of_a_batch_spend_mu_together(kind: str) -> None:
+    with learned.many_features():
+        spent = learned.ledger(**KINDS[kind])
+    # A little is left for rounding, see `claimed`.
+    assert all(0.999 <= part <= 1 + 1e-9 for part in spent), spent
+
+
+@pytest.mark.parametrize("mutant", learned.OVERSPENDING)
+def test_overspending_is_caught(mutant: str) -> None:
+    with learned.many_features(), learned.OVERSPENDING[mutant]():
+        assert max(learned.ledger()) > 1 + 1e-3
+
+
+@pytest.mark.parametrize("mutant", learned.MUTANTS_OF_MANY_FEATURES)
+def test_a_mutant_with_many_features_is_caught(mutant: str) -> None:
+    with learned.many_features(), learned.MUTANTS_OF_MANY_FEATURES[mutant]():
+        assert any(finding.caught for finding in learned.attack(craft=True))
+
+
 @pytest.mark.parametrize("mutant", learned.MUTANTS)
 def test_a_mutant_is_caught(mutant: str) -> None:
     with learned.MUTANTS[mutant]():

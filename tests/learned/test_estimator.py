@@ -216,9 +216,12 @@ class TestMemory:
             assert m.last_release is not None and not m.last_release.drift
 
 
-def test_too_many_features_are_refused() -> None:
+def test_too_many_features_of_subjects_are_refused() -> None:
     with pytest.raises(ParameterError, match="`features` must be at most 1023"):
-        DPPCA(features=range(1024), epsilon=1.0, delta=1e-6, batch_size=10**6)
+        DPPCA(
+            features=range(1024), epsilon=1.0, delta=1e-6, batch_size=10**6, unit="subject",
+            subject="id",
+        )  # fmt: skip
 
 
 def test_a_release_of_version_1_projects() -> None:

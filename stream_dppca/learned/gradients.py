@@ -1,0 +1,119 @@
+"""Gradients of standardised records with a learned centre: what is summed with many features.
+
+The covariance of z times W is the mean of z (W^T z - p)^T with p = W^T m: only k numbers of the
+mean m enter, and they can be asked for by themselves (`MeanAlong`), with little noise. Subtracting
+a noisy mean from the records would be much worse. If m^ = m + e, the second moment of z - m^ is the
+covariance plus e e^T, a false component of variance |e|^2, which is the noise of *all* d numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..adaptive.queries import Gradients, length_slack, times
+from ..arrays import ROUNDOFF, FloatArray
+from ..statistics import Block
+from ..sums import roundings
+from .statistics import standardised
+
+__all__ = ["CenteredGradients", "MeanAlong"]
+
+
+@dataclass(frozen=True, eq=False)
+class MeanAlong:
+    """Sum of W^T z - p over units, each of these k numbers clipped to a ball: a mean along W.
+
+    Adjacency: one unit is replaced, or turns null.
+    Sensitivity: every term lies in a ball of radius R around 0, and that of a null is 0, so the sum
+        moves by at most 2 R, plus the rounding of the sum (see `sums`) on both neighbours. The
+        clip factor comes from an over-estimate of the length of the numbers as computed. W, p, R,
+        the centre, scales and clamps are public numbers or earlier releases.
+    """
+
+    W: FloatArray  #: d x k
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    clamp: tuple[float, ...]
+    along: FloatArray  #: p
+    radius: float
+
+    def __call__(self, block: Block) -> FloatArray:
+        Z = standardised(block, self.center, self.scale, self.clamp)
+        # Row by row, so that the digits of a unit depend on no other, wherever it stands.
+        terms = np.vecdot(Z[:, np.newaxis], np.ascontiguousarray(self.W.T)) - self.along
+        slack = 1 + (terms.shape[1] + 8) * ROUNDOFF
+        length = np.sqrt(np.einsum("ij,ij->i", terms, terms)) * slack
+        factor = np.where(block.null, 0.0, np.minimum(1.0, self.radius / length))
+        return np.asarray(np.einsum("i,ij->j", factor, terms))
+
+    def sensitivity(self, units: int) -> float:
+        rounding = 2 * units * roundings(units) * ROUNDOFF * self.radius
+        return 2 * self.radius + 2 * rounding
+
+
+@dataclass(frozen=True, eq=False)
+class CenteredGradients(Gradients):
+    """Clipped gradients s_i (z_i q_i^T - W L), q_i = W^T z_i - p, and the s_i.
+
+    z = clamp((x - c)/s) - m is computed from one record and released numbers, value by value; a
+    null has s = 0. The clip factors s_i ride along as in `Gradients`.
+
+    Adjacency: one unit is replaced, or turns null.
+    Sensitivity: that of `Gradients`. Its proof uses that a term before clipping is some d x k
+        matrix T(x) - W L, that it is shrunk to a length of at most rho by a factor in [0, 1], and
+        that a null adds nothing; here T(x) = z q^T. So the sum of the terms moves by at most 2 rho,
+        that of the factors, times `SIDE` rho, by at most `SIDE` rho, and the mean by
+        sqrt(2^2 + `SIDE`^2) rho over the units, plus rounding. W, L, c, s, m, the clamps and p
+        are public numbers or functions of earlier releases, rho comes from a noisy search.
+    Rounding: with P = W^T z as computed and q = P - p as computed, the term is z q^T with exactly
+        this q. Its squared length |z|^2 |q|^2 - 2 q^T L W^T z + |L|^2 is computed with P in place
+        of W^T z, which differs by at most d sqrt(k) u |z|: 2 d sqrt(k) u |z| |q| |L| is at most
+        d sqrt(k) u / 2 of (|z| |q| + |L|)^2, as in `length_slack`. |z|^2 is a sum of d squares, off
+        by (d + 1) u of itself. All else is as there. The sums are those of `Gradients`: a term,
+        its centre added back, has a norm of at most rho + |L|.
+    Delta: none beyond that of the noise that is added.
+    """
+
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    clamp: tuple[float, ...]
+    along: FloatArray  #: p
+    offset: FloatArray  #: m
+
+    def measure(self, block: Block) -> FloatArray:
+        """W^T z_i and |z_i|^2."""
+        Z = self._standardised(block)
+        if block.placed:
+            P = Z @ self.W
+        else:
+            P = np.vecdot(Z[:, np.newaxis], np.ascontiguousarray(self.W.T))
+        return np.concatenate([P, np.vecdot(Z, Z)[:, np.newaxis]], axis=1)
+
+    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
+        """r_i^2 from above."""
+        P, Q = measured[:, :-1], self._centred(measured)
+        norm_l = float(np.linalg.norm(self.L))
+        sq = measured[:, -1] * np.einsum("ij,ij->i", Q, Q)
+        slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
+        if norm_l > 0:
+            sq = sq - 2 * np.einsum("ij,ij->i", times(Q, self.L), P) + norm_l**2
+        return np.asarray(np.maximum(sq, 0.0) + slack)
+
+    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
+        """(d+1) x k: the sum of s_i z_i q_i^T, and that of the s_i at the start of the last row."""
+        d, k = self.W.shape
+        total = np.zeros((d + 1, k))
+        Q = self._centred(measured) * factors[:, np.newaxis]
+        np.matmul(self._standardised(block).T, Q, out=total[:d])
+        total[d, 0] = factors.sum()
+        return total
+
+    def _centred(self, measured: FloatArray) -> FloatArray:
+        return np.asarray(measured[:, :-1] - self.along)
+
+    def _standardised(self, block: Block) -> FloatArray:
+        """Rows of z in the scratch memory, whose alignment is public; all finite."""
+        Z = standardised(block, self.center, self.scale, self.clamp)
+        return np.subtract(Z, self.offset, out=block.scratch)

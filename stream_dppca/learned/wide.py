@@ -1,0 +1,522 @@
+"""Learned centre and scales with many features: gradients in place of second moments.
+
+Above `MOST_FEATURES` a second moment has too many numbers. The warm-up is that of `method`. Every
+batch after it asks up to five questions about the same records, in this order:
+
+| question | statistic | what one record changes | share of mu^2 |
+|---|---|---|---|
+| means and variances of all features | `MomentsInBall`, correlated noise | 2 R/B | `BESIDE` |
+| a look, if a spread is not known | `OctaveCounts`, d' features | sqrt(2 d') | `LOOK`, out of it |
+| the mean along the components, if it is learned | `MeanAlong` | 2 R' | `ALONG` |
+| the range of gradients | counts, see `adaptive.radius` | sqrt 11 | the rest, divided |
+| the mean gradient | `CenteredGradients`, correlated noise | 2.006 rho/B | by `range_share` |
+
+Adjacency: one record is replaced, or turns null.
+Noise: the shares of a batch add up to 1, so its questions spend mu together. Whether there is a
+    look follows from earlier releases. The two sequences of correlated releases are two Gaussian
+    mechanisms with adaptively chosen queries: a record of batch s is in one column of either, of
+    length 1 at most, and spends in each of them the share of its batch.
+What may depend on what: a question may use the answers to those before it in the same batch, which
+    are releases like any other: adaptive composition. Means, scales, clamps, the basis W and L come
+    from releases; the radius is the largest that searches have found so far.
+Delta: none beyond that of mu.
+
+**Why the radius never falls** while the past is kept: a radius of its own would weigh each batch by
+1/radius^2, and quiet batches would win.
+
+**Means that move.** Batch t has mean m_t, and all batches up to it m^_t. What the total covariance
+of all batches needs of it (Chan, Golub, LeVeque 1983) is C_t W + (t - 1)/t v (W^T v)^T, with C_t
+the covariance within the batch and v = m_t - m^_{t-1}. That is the mean of u (W^T u - p)^T with
+u = z - m^_{t-1} and p = W^T v/t. Where W^T v does not stand out of its noise, it counts as zero,
+and gradients are z (W^T z - p)^T with p = W^T m_t: the noise of m^ in d numbers stays out.
+
+**Scales.** Components of standardised records need each feature's deviation, which gradients do not
+tell. Variances come from the first question, moved towards their mean as far as they are uncertain.
+The theory is that of a few components over a level rest: if A = r r^T * C has the gradient G at W,
+then G/r points along the component of C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from ..adaptive.correlated import CorrelatedRelease, Released, claimed
+from ..adaptive.estimate import RunningEstimate, View
+from ..adaptive.method import GradientMethod, smallest_batch
+from ..adaptive.radius import FIRST, LAST, radius
+from ..adaptive.whitening import White, Whitener
+from ..arrays import BoolArray, FloatArray
+from ..errors import BatchSizeError
+from ..method import Outcome, checked_basis
+from ..noise import Noise
+from ..oja import orthonormal
+from ..participation import mu_of
+from ..projector import Projector
+from ..statistics import Rows
+from .covariance import RunningMean, noise_of_sums
+from .drift import RECENT, DriftAlarm
+from .gradients import CenteredGradients, MeanAlong
+from .looks import LOOK, Look, Looks
+from .method import (
+    MOST_WARM_UP,
+    POWER,
+    WARMING_UP,
+    WARMING_UP_ANEW,
+    WIDEN_ABOVE,
+    WIDEN_SDS,
+    Memory,
+    longer_share,
+    smallest_learned_batch,
+)
+from .standard import CLAMP, Standard
+from .statistics import MomentsInBall
+from .warmup import BALL, WarmUp
+
+__all__ = ["ALONG", "BESIDE", "GuidedEstimate", "WideMethod"]
+
+#: Shares of mu^2 for means and variances of all features, and for the mean along the components.
+BESIDE, ALONG = 0.12, 0.03
+#: The mean along the components is taken within so many sds of what is expected along them.
+_WITHIN = 8.0
+#: Batches after the warm-up after which scales are refined.
+REFINED_AFTER = (1, 2, 4, 8, 16, 32)
+#: A scale is multiplied by no less and no more than this at a time.
+_REFINED_MOST = (0.75, 1.5)
+#: A mean that has moved along a component counts if it is this many sds of its noise away.
+_MOVED_SDS = 3.0
+
+
+class GuidedEstimate(RunningEstimate):
+    """A running estimate that forgets if the last few batches are a better guide than all of them.
+
+    As `learned.drift` does for covariances. Two estimates are kept, and each is tried on the next
+    release u = f theta + noise before that is added: by how much is the one of the last few nearer
+    to it, as a share of f^2 |theta|^2? All of it is post-processing.
+    """
+
+    def __init__(self, size: float, memory: float | str = "auto") -> None:
+        super().__init__(size, memory)
+        self.recent = RunningEstimate(size, memory=1 / (1 - RECENT))
+        self.alarm = DriftAlarm()
+
+    def begin(self, theta: FloatArray, weight: float) -> None:
+        super().begin(theta, weight)
+        self.recent.begin(theta.copy(), weight)
+
+    def add(self, white: White, whitener: Whitener, view: View = np.asarray) -> bool:
+        """Take a release in. Returns True if the past was dropped before."""
+        self.dropped = self.memory == "auto" and self.weight > 0 and self._is_worse(white)
+        if self.dropped:
+            theta = self.recent.theta
+            self.total, self.weight = self.recent.total.copy(), self.recent.weight
+            white = whitener.rebase(theta, white)
+        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
+        self.total = self.total * keep + white.f * white.u
+        self.weight = self.weight * keep + white.f**2
+        self.recent.add(white, whitener)
+        return self.dropped
+
+    def _is_worse(self, white: White) -> bool:
+        past, recent = white.f * self.theta, white.f * self.recent.theta
+        differ = float(np.linalg.norm(past - recent))
+        nearer = float(np.sum((white.u - past) ** 2) - np.sum((white.u - recent) ** 2))
+        whole = max(float(np.sum(past**2)), 1e-300)
+        return self.alarm.judge(nearer / whole, 2 * differ / whole)
+
+    def rescale(self, factor: FloatArray) -> None:
+        """Multiply the rows of theta."""
+        for estimate in (self, self.recent):
+            if estimate.weight > 0:
+                estimate.total = estimate.total * factor[:, np.newaxis]
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"recent": self.recent.state(), "alarm": self.alarm.state()}
+
+    def load(self, state: dict[str, Any], *, shape: tuple[int, ...]) -> None:
+        super().load(state, shape=shape)
+        self.recent.load(state["recent"], shape=shape)
+        self.alarm.load(state["alarm"])
+
+
+class _Gradients(GradientMethod):
+    """Range and mean gradient of standardised records, and what follows from them."""
+
+    def __init__(
+        self, *, W: FloatArray, epsilon: float, delta: float, rows: int, part: float
+    ) -> None:
+        super().__init__(W=W, epsilon=epsilon, delta=delta, rows=rows, part=part)
+        d, k = W.shape
+        self.estimate: GuidedEstimate = GuidedEstimate(self.estimate.size)
+        self.place = FIRST  # of the radius on its grid
+        #: What records are to the gradients, what is subtracted from that, and then along V.
+        self.standard: dict[str, tuple[float, ...]] = {}
+        self.mean, self.along = np.zeros(d), np.zeros(k)
+
+    def _form(self) -> CenteredGradients:
+        return CenteredGradients(
+            self.V, self.L, **self.standard, along=self.along, offset=self.mean
+        )
+
+    def _radius(self, j: int) -> float:
+        self.place = max(self.place, j)
+        return radius(self.place)
+
+    def rescale(self, factor: FloatArray) -> None:
+        """Turn z_j into factor_j z_j."""
+        self.estimate.rescale(factor)
+        U, _, Vt = np.linalg.svd(self.V * factor[:, np.newaxis], full_matrices=False)
+        self.V = orthonormal(U, like=self.V) if self.V.shape[1] == 1 else U @ Vt
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"place": self.place}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.place = int(state["place"])
+        if not FIRST <= self.place <= LAST:
+            raise ValueError("not a state of this method")
+
+
+class WideMethod:
+    """Learns centre, scales and components of many features.
+
+    Parameters
+    ----------
+    W, epsilon, delta, units, known_center, scales, memory
+        As for `LearnedMethod`.
+    """
+
+    def __init__(
+        self,
+        *,
+        W: FloatArray,
+        epsilon: float,
+        delta: float,
+        units: int,
+        known_center: bool,
+        scales: FloatArray | None,
+        memory: Memory,
+    ) -> None:
+        d = W.shape[0]
+        self.W = W
+        self.units = units
+        self.known_center = known_center
+        self.scales = scales
+        self.memory = memory
+        self.mu = mu_of(epsilon, delta, None, units)
+        self.mu_look = self.mu * math.sqrt(LOOK)
+        self.mu_along = self.mu * math.sqrt(ALONG)
+        self.warm_up = WarmUp(
+            d=d,
+            mu=self.mu,
+            units=units,
+            longer=longer_share(d=d, mu=self.mu, units=units),
+            known_center=known_center,
+            constant=self._constant,
+        )
+        self.standard: Standard = self.warm_up.standard
+        self.beside = CorrelatedRelease(mu=self.mu)
+        self._released = 0  # batches before this one in the present C
+        self.moments = RunningMean(2 * d + 1)  # of (z, (z^2 - 1)/2, 1)
+        self.recent = RunningMean(2 * d + 1)
+        self.looks = Looks(d)
+        self.refined = 0  # batches after the warm-up, while scales are refined
+        part = 1 - BESIDE - (0.0 if known_center else ALONG)
+        self.gradients = _Gradients(W=W, epsilon=epsilon, delta=delta, rows=units, part=part)
+        self.gradients.remember(memory)
+        self.learned = False
+
+    def check_batch(self, rows: int, slots_per_row: int) -> None:
+        d = self.W.shape[0]
+        smallest = max(
+            smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center),
+            smallest_batch(self.gradients.mu),
+        )
+        if rows < smallest:
+            why = f"with fewer records the warm-up takes more than {MOST_WARM_UP} batches"
+            raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
+
+    @property
+    def warming_up(self) -> bool:
+        return not self.warm_up.done
+
+    def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
+        """Learn from one batch."""
+        if self.warming_up:
+            self.warm_up.step(rows, noise)
+            self.standard = self.warm_up.standard
+            anew = self.warm_up.batches_left == self.warm_up.batches
+            return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP)
+        # Private: each release may use what the ones before it have said.
+        before, sd_before = self._mean(), self.moments.sd
+        released, sensitivity = self._ask_beside(rows, noise)
+        alone, sd = self._add(released, self.mu / sensitivity)
+        look = self._look(rows, noise)
+        if not self.known_center:
+            self._center_gradients(*self._ask_along(rows, before, noise), before, sd_before)
+        outcome = self.gradients.step(rows, t, noise)
+        # From here on, post-processing.
+        if outcome.drift:
+            self.moments = self.recent.copy()
+            self.gradients.place = FIRST
+        self._widen(alone, sd)
+        self._refine()
+        if look is not None:
+            self._find_scales(look)
+        if outcome.skipped is None:
+            self.learned = True
+            self._read()
+        return outcome
+
+    # Private.
+
+    def _ask_beside(self, rows: Rows, noise: Noise) -> tuple[Released, float]:
+        """Release the moments of all features, and the sensitivity that was allowed for.
+
+        Adjacency: one record is replaced, or turns null.
+        Sensitivity: `MomentsInBall` over the units: 2 R/B, plus rounding.
+        Noise: that of `CorrelatedRelease` with mu, where the query is `claimed` to be more
+            sensitive than it is, so that it spends `BESIDE` of mu^2, less `LOOK` if there is a
+            look in the same batch.
+        Delta: none beyond that of mu.
+        """
+        known = int(np.count_nonzero(self.standard.known))
+        # Of a feature whose spread is not known, z is 0 and (z^2 - 1)/2 is -1/2.
+        a = self._constant
+        longest = math.sqrt(BALL * known + 0.25 * (len(self.W) - known) + a * a)
+        query = MomentsInBall(**self._parameters(), radius=longest, constant=a)
+        part = BESIDE - (LOOK if known < len(self.W) else 0.0)
+        sensitivity = claimed(query.sensitivity(self.units) / self.units, part)
+        released = self.beside.release(
+            rows.total(query) / self.units, sensitivity=sensitivity, power=POWER, noise=noise
+        )
+        return released, sensitivity
+
+    def _look(self, rows: Rows, noise: Noise) -> Look | None:
+        return Looks.ask(
+            rows, self.standard, units=self.units, each=1, mu=self.mu_look, noise=noise
+        )
+
+    def _ask_along(
+        self, rows: Rows, before: FloatArray, noise: Noise
+    ) -> tuple[FloatArray, FloatArray, float]:
+        """Where this batch's mean is along V: p of the mean before, the distance from it, its sd.
+
+        Adjacency: one record is replaced, or turns null.
+        Sensitivity: `MeanAlong`, 2 R' and rounding.
+        Noise: N(0, (that/mu_along)^2), mu_along^2 = `ALONG` of mu^2, fresh in every batch.
+        Delta: none beyond that of mu.
+        """
+        gradients, g = self.gradients, self._units()
+        p, k = gradients.V.T @ (g * before), len(gradients.L)
+        # Along a random direction the variance is that of a feature, along others about L.
+        typical = float(np.mean(g[self.standard.known] ** 2)) if self.standard.known.any() else 1.0
+        variance = max(typical, float(np.linalg.eigvalsh(gradients.L)[-1]))
+        query = MeanAlong(
+            gradients.V, **gradients.standard, along=p, radius=_WITHIN * math.sqrt(k * variance)
+        )
+        sensitivity = query.sensitivity(self.units)
+        total = noise.gaussian(rows.total(query), sensitivity=sensitivity, mu=self.mu_along)
+        valid = self.units * self._valid()
+        sd = math.hypot(sensitivity / self.mu_along / valid, math.sqrt(variance / valid))
+        return p, total / valid, sd
+
+    # Post-processing.
+
+    def _center_gradients(
+        self, p: FloatArray, shift: FloatArray, sd: float, before: FloatArray, sd_before: float
+    ) -> None:
+        """Take gradients around the mean of all batches, if it has moved, or else of this one."""
+        g, V, weight = self._units(), self.gradients.V, self.moments.weight
+        sds = np.hypot(sd, sd_before / self._valid() * np.linalg.norm(V * g[:, None], axis=0))
+        moved = (np.abs(shift) > _MOVED_SDS * sds) & (weight > 1)
+        if moved.any():
+            self.gradients.mean = g * before
+            self.gradients.along = np.where(moved, shift / weight, shift)
+        else:
+            self.gradients.mean = np.zeros(len(g))
+            self.gradients.along = p + shift
+
+    def _parameters(self) -> dict[str, tuple[float, ...]]:
+        """For the statistics: a feature whose spread is not known is 0."""
+        clamp = np.where(self.standard.known, CLAMP, 0.0)
+        return self.standard.parameters() | {"clamp": tuple(clamp.tolist())}
+
+    def _units(self) -> FloatArray:
+        """z in the units that components are wanted in: 1, or with given scales s over these."""
+        if self.scales is None:
+            return np.ones(len(self.W))
+        return np.asarray(self.standard.scale / self.scales)
+
+    def _add(self, released: Released, unit: float) -> tuple[FloatArray, float]:
+        """Add a batch's own moments, and tell the gradients. Returns them and their noise sd."""
+        column = released.weights
+        adds = noise_of_sums(column.own, column.later, self.beside.decays)
+        self._released = 0 if released.first else self._released + 1
+        noise = adds[min(self._released, len(adds) - 1)] / unit**2
+        alone, own = released.alone / unit, 1 / (column.own * unit)
+        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
+        self.moments.add(alone, noise, keep)
+        self.recent.add(alone, own**2, RECENT)
+        self._tell_gradients()
+        return alone, own
+
+    def _tell_gradients(self) -> None:
+        """What records are to the gradients of the next question."""
+        g, parameters = self._units(), self._parameters()
+        if self.scales is not None:
+            parameters["scale"] = tuple(self.scales.tolist())
+            parameters["clamp"] = tuple((np.array(parameters["clamp"]) * g).tolist())
+        self.gradients.standard = parameters
+
+    def _valid(self) -> float:
+        """Noisy share of valid records."""
+        return min(max(float(self.moments.mean[-1]) / self._constant, 0.05), 1.0)
+
+    @property
+    def _constant(self) -> float:
+        """a of `MomentsInBall`: a^2 = d/4 makes the ball 4 % larger.
+
+        An error in the share of valid records is an error of the mean *along* the mean, which a
+        false component feeds on; with a = 1 that was found instead of the true one.
+        """
+        return math.sqrt(len(self.W)) / 2
+
+    def _mean(self) -> FloatArray:
+        d = len(self.W)
+        if self.known_center:
+            return np.zeros(d)
+        return np.clip(self.moments.mean[:d] / self._valid(), -CLAMP, CLAMP)
+
+    def _variances(self) -> FloatArray:
+        """Of z, moved towards their mean as far as noise makes them uncertain; 1 if not known."""
+        d, known, valid = len(self.W), self.standard.known, self._valid()
+        if not known.any() or self.moments.weight == 0:
+            return np.ones(d)
+        sd = 2 * self.moments.sd / valid
+        mean = self._mean()
+        # The noise of the mean lifts its square.
+        square = 1 + 2 * self.moments.mean[d : 2 * d] / valid
+        variance = square - mean**2 + (0.0 if self.known_center else (sd / 2) ** 2)
+        typical = max(float(np.mean(variance[known])), sd, 1e-3)
+        apart = max(float(np.mean((variance[known] - typical) ** 2)) - sd**2, 0.0)
+        trust = apart / (apart + sd**2) if apart > 0 else 0.0
+        shrunk = typical + trust * (variance - typical)
+        return np.where(known, np.maximum(shrunk, 0.05 * typical), 1.0)
+
+    def _widen(self, alone: FloatArray, sd: float) -> None:
+        """Widen scales where this batch's second moment is too large for the clamp."""
+        d, valid = len(self.W), self._valid()
+        square = 1 + 2 * alone[d : 2 * d] / valid
+        too_small = square > WIDEN_ABOVE + WIDEN_SDS * 2 * sd / valid
+        too_small &= self.standard.known
+        factor = np.where(too_small, np.sqrt(np.clip(square, 1.0, CLAMP**2)), 1.0)
+        self._rescale(factor, self.standard.known)
+
+    def _refine(self) -> None:
+        """Make scales more equal by what the first batches say about them."""
+        if self.refined >= REFINED_AFTER[-1]:
+            return
+        self.refined += 1
+        if self.refined not in REFINED_AFTER:
+            return
+        variance = self._variances()
+        factor = np.clip(np.sqrt(variance / np.mean(variance)), *_REFINED_MOST)
+        known = self.standard.known
+        self._rescale(np.where(known, factor, 1.0), known)
+
+    def _find_scales(self, look: Look) -> None:
+        """Add up the looks, and take the scales that show."""
+        factor, known = np.ones(len(self.W)), self.standard.known.copy()
+        for j, scale in self.looks.add(look, self.standard, self.units * self._valid()):
+            known[j] = True
+            factor[j] = scale / self.standard.scale[j]
+        self._rescale(factor, known, found=known & ~self.standard.known)
+
+    def _rescale(
+        self, factor: FloatArray, known: BoolArray, found: BoolArray | None = None
+    ) -> None:
+        """Multiply scales by factors; what was learned in the old ones is converted.
+
+        Parameters
+        ----------
+        found
+            Features whose spread is known only now: their z was 0, and is taken to have had mean 0
+            and variance 1.
+        """
+        if (factor == 1.0).all() and found is None:
+            return
+        self.standard = self.standard.with_scale(self.standard.scale * factor, known)
+        d = len(self.W)
+        for moments in (self.moments, self.recent):
+            first, second, last = moments.total[:d], moments.total[d:-1], moments.total[-1]
+            valid = last / self._constant
+            first, second = first / factor, ((2 * second + valid) / factor**2 - valid) / 2
+            if found is not None:
+                first, second = np.where(found, 0.0, first), np.where(found, 0.0, second)
+            moments.total = np.concatenate([first, second, [last]])
+        if self.scales is None:
+            again = 1 / factor if found is None else np.where(found, 1.0, 1 / factor)
+            if not (again == 1.0).all():
+                self.gradients.rescale(again)
+
+    def _deviation(self) -> FloatArray:
+        """r: what z is divided by, 0 for features without spread."""
+        learned = np.sqrt(self._variances())
+        r = learned if self.scales is None else 1 / self._units()
+        return np.where(self.standard.known, r, 0.0)
+
+    def _read(self) -> None:
+        """The components of what is standardised."""
+        known = self.standard.known[:, np.newaxis]
+        found = np.where(known, self.gradients.W, 0.0)
+        if self.scales is None:
+            found = found / np.sqrt(self._variances())[:, np.newaxis]
+        self.W = orthonormal(found, like=self.W)
+
+    def projector(self, features: tuple[Hashable, ...]) -> Projector | None:
+        """What scores raw records, None before anything has been learned."""
+        if not self.learned:
+            return None
+        return Projector(
+            features,
+            self.W,
+            self.standard.center,
+            self.standard.scale,
+            self.standard.clamp,
+            self._mean(),
+            self._deviation(),
+        )
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "form": "gradient",
+            "W": self.W.tolist(),
+            "warm_up": self.warm_up.state(),
+            "standard": self.standard.state(),
+            "moments": self.moments.state(),
+            "recent": self.recent.state(),
+            "gradients": self.gradients.state(),
+            "refined": self.refined,
+            "looks": self.looks.state(self.standard),
+            "learned": self.learned,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.W = checked_basis(state["W"], like=self.W)
+        self.warm_up.load(state["warm_up"])
+        self.standard = Standard.load(state["standard"], len(self.W))
+        self.moments.load(state["moments"])
+        self.recent.load(state["recent"])
+        self.gradients.load(state["gradients"])
+        self.refined = int(state["refined"])
+        self.looks.load(state["looks"])
+        self.learned = bool(state["learned"])
+        self.beside.forget()
+        self._released = 0

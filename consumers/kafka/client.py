@@ -15,6 +15,7 @@ from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unavailable
 from ..protocols import Message
 from .config import KafkaConfig
+from .lean import receive_more_at_a_time
 
 __all__ = [
     "FENCED",
@@ -65,6 +66,7 @@ def _read_any_msg(batch: Any) -> Any:
 
 
 DefaultRecordBatch._read_msg = _read_any_msg
+receive_more_at_a_time()
 
 
 def missing_codec() -> ConfigurationError:

@@ -23,6 +23,7 @@ __all__ = [
     "read_tail",
     "read_to_end",
     "send_messages",
+    "start_messages",
     "translated_errors",
 ]
 
@@ -109,21 +110,25 @@ def close_client(client: Any) -> None:
             client.close(autocommit=False, timeout_ms=int(CLOSE_SECONDS * 1000))
 
 
-def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> None:
-    """Send to the output topic, and wait until the brokers have it.
+def start_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> list[Any]:
+    """Begin to send to the output topic; returns what to wait for.
 
     The timestamp is the current time rounded down to the second: how long a batch took, to the
     millisecond, may depend on its records.
     """
     timestamp_ms = int(time.time()) * 1000
-    sent = [
+    return [
         producer.send(
             config.output_topic, m.value, key=m.key, headers=list(m.headers),
             timestamp_ms=timestamp_ms,
         )
         for m in messages
     ]  # fmt: skip
-    for future in sent:
+
+
+def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> None:
+    """Send to the output topic, and wait until the brokers have it."""
+    for future in start_messages(producer, config, messages):
         future.get(timeout=config.request_timeout_s)
 
 

@@ -1,4 +1,11 @@
-"""The service against the bare poll loop of the same client, on the same topic of a real broker."""
+"""The service against the bare poll loop of the same client, on the same topic of a real broker.
+
+The service and the loop run in processes of their own, in turn, each on one core, and the broker on
+all of them. Compared is time on the processor per row, the best of several runs each: on a machine
+that others use too, it is what is left to compare. The detail has the ratio by the wall clock.
+
+Of the service the time is taken between two releases, after the warm-up.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,9 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from kafka import KafkaProducer
@@ -28,38 +37,119 @@ D = 128
 FEATURES = tuple(f"f{i}" for i in range(D))
 BATCH = 10_000
 ROWS_PER_MESSAGE = 50
+#: Releases that are not measured: the warm-up, and the first batches after it.
+SKIPPED = 4
+#: Targets are for records that are taken as they are; the defaults learn centre and scales.
+AS_THEY_ARE = {"center": "none", "scales": "none"}
+DEFAULTS: dict[str, str] = {}
+#: By default the ends of partitions are looked at every 50 ms.
+PROMPT = {"plan_interval_ms": "10"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison."""
+
+    format: str
+    batch: int
+    batches: int
+    target: float | None
+    changes: dict[str, str]
+    reader: str = "kafka-python"
+
+    @property
+    def what(self) -> str:
+        kind = "packed float32" if self.format == "float32" else "JSON"
+        return f"service, {kind}, B = {self.batch}, d = {D}{_how(self.changes)}"
+
+    @property
+    def against(self) -> str:
+        plus = " plus msgspec" if self.format == "json" else ""
+        return f"bare {self.reader} poll loop{plus}"
+
+
+CASES = (
+    Case("float32", BATCH, 100, 0.85, AS_THEY_ARE),
+    Case("float32", BATCH // 10, 200, 0.5, AS_THEY_ARE),
+    Case("json", BATCH, 20, 0.9, AS_THEY_ARE),
+    Case("float32", BATCH, 100, 0.7, AS_THEY_ARE, "confluent"),
+    Case("float32", BATCH, 100, None, DEFAULTS),
+    Case("float32", BATCH, 100, None, DEFAULTS, "confluent"),
+    Case("float32", 10 * BATCH, 10, None, DEFAULTS),
+)
+
+
+def _how(changes: dict[str, str]) -> str:
+    if not changes:
+        return "; learned centre and scales (the default)"
+    return "".join(f"; {k}={v}" for k, v in changes.items() if k not in AS_THEY_ARE)
+
+
+class Seconds(NamedTuple):
+    """Per row; the best of several runs is the least of each."""
+
+    wall: float
+    processor: float
+
+    def best(self, other: Seconds) -> Seconds:
+        return Seconds(min(self.wall, other.wall), min(self.processor, other.processor))
+
+
+NEVER = Seconds(float("inf"), float("inf"))
 
 
 def service(quick: bool) -> Iterator[Row]:
     """Throughput of packed and JSON messages, and the latency of one batch."""
     with LocalBroker() as broker:
         servers = broker.bootstrap_servers
-        for format, batch, batches in (
-            ("float32", BATCH, 100),
-            ("float32", 10 * BATCH, 20),
-            ("json", BATCH, 20),
+        topics: dict[str, tuple[str, int, int]] = {}
+        for case in CASES:
+            if case.format not in topics:
+                most = max(c.batch * c.batches for c in CASES if c.format == case.format)
+                topics[case.format] = filled(servers, case.format, most // (4 if quick else 1))
+            if (
+                topics[case.format][-1] // case.batch > 2 * SKIPPED
+            ):  # else the quick run is too short
+                yield compared(servers, case, *topics[case.format], repeats=2 if quick else 4)
+        for changes, target in (
+            (AS_THEY_ARE | PROMPT, 25.0),
+            (AS_THEY_ARE, None),
+            (DEFAULTS, None),
         ):
-            rows = batch * (batches // 4 if quick else batches)
-            topic = f"speed-{format}-{uuid.uuid4().hex[:8]}"
-            settings = make_settings(servers, topic, format, batch_size=batch)
-            messages = produce(settings, rows, format)
-            ours = theirs = faster = 0.0
-            for _ in range(2 if quick else 4):
-                theirs = max(theirs, poll_loop(servers, topic, messages, format) * rows / messages)
-                ours = max(ours, serve(settings, rows))
-                faster = max(faster, serve(settings, rows, reader="confluent"))
-            packed = format == "float32"
-            yield Row(
-                f"service, {'packed float32' if packed else 'JSON'}, B = {batch}, d = {D}",
-                "bare kafka-python poll loop" + ("" if packed else " plus msgspec"),
-                ours / theirs,
-                0.85,
-                detail={"rows/s": ours, "peer rows/s": theirs, "with `reader=confluent`": faster},
-                limit="two transactions, a confirmation, the noise and the state of every batch, "
-                f"in one Python process on a core: {(1 / ours - 1 / theirs) * batch * 1e3:.0f} ms "
-                f"more than reading a batch, which takes {batch / theirs * 1e3:.0f} ms.",
-            )
-        yield from latency(servers, 20 if quick else 100)
+            yield latency(servers, 20 if quick else 100, changes, target)
+
+
+def filled(servers: str, format: str, rows: int) -> tuple[str, int, int]:
+    """A topic with so many rows, and how many messages and rows it has."""
+    topic = f"speed-{format}-{uuid.uuid4().hex[:8]}"
+    return topic, produce(make_settings(servers, topic, format), rows, format), rows
+
+
+def compared(servers: str, case: Case, topic: str, messages: int, rows: int, repeats: int) -> Row:
+    settings = make_settings(servers, topic, case.format, batch_size=case.batch, **case.changes)
+    batches = min(rows // case.batch, case.batches)
+    theirs = ours = nothing = NEVER
+    for repeat in range(repeats):
+        loop = poll_loop(case.reader, servers, topic, messages, case.format)
+        theirs = theirs.best(Seconds(*(s * messages / rows for s in loop)))
+        ours = ours.best(serve(settings, batches, reader=case.reader))
+        if case.target is not None and repeat % 2 == 0:
+            idle = serve(settings, batches, "benchmarks.serve_nothing", reader=case.reader)
+            nothing = nothing.best(idle)
+    ms = case.batch * 1e3
+    limit = (
+        f"reading takes {theirs.processor * ms:.3g} ms of processor time per batch in the bare "
+        f"loop, the service without learning {nothing.processor * ms:.3g} ms (which would be "
+        f"{theirs.processor / nothing.processor:.2g} x), and with it {ours.processor * ms:.3g} ms."
+    )
+    return Row(
+        case.what, case.against, theirs.processor / ours.processor, case.target,
+        detail={
+            "rows per second of processor time": 1 / ours.processor,
+            "of the peer": 1 / theirs.processor, "ratio by the wall clock": theirs.wall / ours.wall,
+        },
+        limit=limit if case.target is not None else "",
+    )  # fmt: skip
 
 
 def make_settings(servers: str, topic: str, format: str, **changes: Any) -> Settings:
@@ -98,13 +188,15 @@ def produce(settings: Settings, rows: int, format: str) -> int:
     return count
 
 
-def poll_loop(servers: str, topic: str, messages: int, format: str) -> float:
-    """Messages a second of the bare loop, in a process of its own."""
+def poll_loop(client: str, servers: str, topic: str, messages: int, format: str) -> Seconds:
+    """Seconds per message of the bare loop, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.poll_loop", servers, topic, str(messages), format],
+        [sys.executable, "-m", "benchmarks.poll_loop", client, servers, topic, str(messages),
+         format],
         stdout=subprocess.PIPE, text=True, check=True, preexec_fn=one_core,
     )  # fmt: skip
-    return float(done.stdout)
+    wall, processor = (float(number) for number in done.stdout.split())
+    return Seconds(wall, processor)
 
 
 def one_core() -> None:
@@ -112,8 +204,16 @@ def one_core() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def serve(settings: Settings, rows: int, **changes: str) -> float:
-    """Rows a second of `stream-dppca serve`, between the first release and the last."""
+def processor_seconds(pid: int) -> float:
+    """Time that all threads of a process have had on the processor (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def serve(
+    settings: Settings, batches: int, module: str = "consumers.cli", **changes: str
+) -> Seconds:
+    """Seconds per row of `stream-dppca serve`, from the release after `SKIPPED` to the last."""
     model = f"{settings.input_topic}-{uuid.uuid4().hex[:8]}"
     own = {
         "model": model,
@@ -127,20 +227,23 @@ def serve(settings: Settings, rows: int, **changes: str) -> float:
         for name, value in (settings.model_dump(mode="json", exclude_unset=True) | own).items()
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "consumers.cli", "serve"], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", module, "serve"], stdout=subprocess.PIPE, text=True,
         env={**os.environ, **environment}, preexec_fn=one_core,
     )  # fmt: skip
-    released: list[float] = []
+    released = 0
+    marks: list[tuple[float, float]] = []
     for line in process.stdout or ():
-        event = json.loads(line)
-        if event["event"] == "released":
-            released.append(time.monotonic())
-            if len(released) == rows // settings.batch_size:
+        if json.loads(line)["event"] == "released":
+            released += 1
+            if released in (SKIPPED, batches):
+                marks.append((time.monotonic(), processor_seconds(process.pid)))
+            if released == batches:
                 break
     process.terminate()
     process.communicate()
-    seconds = released[-1] - released[0]
-    return (len(released) - 1) * settings.batch_size / seconds
+    rows = (batches - SKIPPED) * settings.batch_size
+    (began, before), (ended, after) = marks
+    return Seconds((ended - began) / rows, (after - before) / rows)
 
 
 class Running:
@@ -176,16 +279,19 @@ class Running:
         crashpoints.on_reach.clear()
 
 
-def latency(servers: str, batches: int) -> Iterator[Row]:
-    """From the last record of a batch, acknowledged, to the release on the topic."""
+def latency(servers: str, batches: int, changes: dict[str, str], target: float | None) -> Row:
+    """From the last record of a batch, acknowledged, to the release on the topic.
+
+    The next batch is sent only when the release is out, so that nothing ever waits.
+    """
     topic = f"latency-{uuid.uuid4().hex[:8]}"
-    settings = make_settings(servers, topic, "float32", fetch_max_wait_ms=50)
+    settings = make_settings(servers, topic, "float32", fetch_max_wait_ms=50, **changes)
     produce(settings, 0, "float32")
     running = Running(settings)
     producer = KafkaProducer(bootstrap_servers=servers, linger_ms=0)
     block = list(payloads(BATCH, "float32"))
     sent = []
-    for _ in range(batches):
+    for _ in range(SKIPPED + batches):
         for value in block:
             last = producer.send(topic, value, partition=0)
         last.get(30)
@@ -193,18 +299,23 @@ def latency(servers: str, batches: int) -> Iterator[Row]:
         running.wait()
     producer.close()
     running.close()
-    published = np.array(running.times("after_publish")[:batches])
-    full = np.array(running.times("batch_full")[:batches])
-    committed = np.array(running.times("after_commit")[:batches])
-    whole = (published - np.array(sent)) * 1e3
+    at = slice(SKIPPED, SKIPPED + batches)
+    asked = np.array(sent)[at]
+    full, committed, published = (
+        np.array(running.times(point)[at])
+        for point in ("batch_full", "after_commit", "after_publish")
+    )
     parts = {
-        "median": np.median(whole),
-        "read and learn": np.median(full - np.array(sent)) * 1e3,
-        "commit and confirm": np.median(committed - full) * 1e3,
-        "publish": np.median(published - committed) * 1e3,
+        "p99": np.quantile(published - asked, 0.99),
+        "read and learn": np.median(full - asked),
+        "commit and confirm": np.median(committed - full),
+        "publish": np.median(published - committed),
     }
-    yield Row(
-        f"latency of one batch, p99 of {batches}, B = {BATCH}, d = {D}", "in the report",
-        float(np.quantile(whole, 0.99)), 1000.0, True, unit="ms",
-        detail={name: float(value) for name, value in parts.items()},
+    return Row(
+        f"release out after the last record, median of {batches}, B = {BATCH}, d = {D}"
+        f"{_how(changes)}",
+        "25 ms" if target else "nothing", float(np.median(published - asked)) * 1e3, target, True,
+        unit="ms", detail={name: float(value) * 1e3 for name, value in parts.items()},
+        limit="two transactions and a confirmation are about ten round trips to the broker, one "
+        "after the other; the ends of partitions are looked at on a fixed clock.",
     )  # fmt: skip

@@ -1,8 +1,9 @@
 """Speed and memory, as ratios against a peer measured in the same run, on one core.
 
-    python -m benchmarks.speed [--quick] [--no-kafka] [--docs] [--out DIR]
+    python -m benchmarks.speed [--quick] [--only PART ...] [--docs] [--out DIR]
 
-Writes speed.json and speed.md; with --docs also the table in docs/speed.md and its figure. Every
+Writes speed.json and speed.md; with --docs also the table in docs/speed.md and its figure. With
+--only, the rows of all other parts stay as they are in speed.json. Every
 figure is the best of several runs, ours and the peer's in turn, in time on the processor, because
 other work on the machine only ever makes a run slower. A target that is missed says what the limit
 is, measured as well.
@@ -21,8 +22,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -53,14 +54,17 @@ class Row:
     what: str
     against: str
     value: float
-    target: float
+    target: float | None  # None: in the report only
     at_most: bool = False  # whether the target is an upper bound
     unit: str = "x"
     detail: dict[str, float] = field(default_factory=dict)
     limit: str = ""  # what keeps it from the target, if it is missed
+    part: str = ""  # of the benchmark
 
     @property
-    def met(self) -> bool:
+    def met(self) -> bool | None:
+        if self.target is None:
+            return None
         return self.value <= self.target if self.at_most else self.value >= self.target
 
 
@@ -386,7 +390,7 @@ def markdown(rows: list[Row], about: dict[str, str]) -> str:
     lines = ["Measured on " + ", ".join(f"{k} {v}" for k, v in about.items()) + ".", ""]
     header = ["what", "against", "measured", "target", "met", "detail"]
     lines.append(table(header, (_cells(r) for r in rows)))
-    missed = [f"- {r.what}, against {r.against}: {r.limit}" for r in rows if not r.met]
+    missed = [f"- {r.what}, against {r.against}: {r.limit}" for r in rows if r.met is False]
     if missed:
         lines += ["", "What keeps the missed ones from their targets:", "", *missed]
     return "\n".join(lines) + "\n"
@@ -396,10 +400,9 @@ def _cells(r: Row) -> list[str]:
     bound = "at most" if r.at_most else "at least"
     # The slopes are made of many figures; the plot has them.
     detail = "" if r.unit == "" else ", ".join(f"{k} {v:.3g}" for k, v in r.detail.items())
-    return [
-        r.what, r.against, f"{r.value:.3g} {r.unit}", f"{bound} {r.target:g} {r.unit}",
-        "yes" if r.met else "**no**", detail,
-    ]  # fmt: skip
+    target = "" if r.target is None else f"{bound} {r.target:g} {r.unit}"
+    met = {True: "yes", False: "**no**", None: ""}[r.met]
+    return [r.what, r.against, f"{r.value:.3g} {r.unit}", target, met, detail]
 
 
 def plot(rows: list[Row], path: Path) -> None:
@@ -432,37 +435,57 @@ def about() -> dict[str, str]:
         ),
         platform.processor(),
     )
-    packages = ("numpy", "river", "scikit-learn", "pandas", "opendp", "kafka-python")
+    packages = (
+        "numpy", "river", "scikit-learn", "pandas", "opendp", "kafka-python", "confluent-kafka",
+    )  # fmt: skip
     return {"cpu": model_name, "python": platform.python_version()} | {
         name: version(name) for name in packages
     }
 
 
+def service(quick: bool) -> Iterator[Row]:
+    from benchmarks.service import service  # needs a broker
+
+    return service(quick)
+
+
+def parts(quick: bool) -> dict[str, Callable[[], Iterator[Row]]]:
+    """The parts of the benchmark, by name."""
+    repeats = 5 if quick else 30
+    return {
+        "noise": lambda: noise_against_opendp(repeats),
+        "passes": lambda: arrays_against_two_passes(repeats),
+        "incremental": lambda: arrays_against_incremental_pca(repeats),
+        "moments": lambda: second_moments(max(repeats // 5, 2)),
+        "dicts": lambda: dicts(repeats),
+        "frames": lambda: frames(repeats),
+        "memory": lambda: memory(1000 if quick else 10_000),
+        "scaling": lambda: scaling(repeats, quick),
+        "starting": lambda: starting(repeats),
+        "service": lambda: service(quick),
+    }
+
+
+def other_rows(path: Path, measured: Collection[str]) -> list[Row]:
+    """The rows of parts that are not measured now, as they were."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())["rows"]
+    names = {field.name for field in fields(Row)}
+    rows = [Row(**{k: v for k, v in row.items() if k in names}) for row in found]
+    return [row for row in rows if row.part not in measured]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.speed")
+    names = list(parts(True))
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--no-kafka", action="store_true", help="leave the service out")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="parts to measure")
     parser.add_argument("--docs", action="store_true", help="rewrite docs/speed.md, too")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    repeats = 5 if args.quick else 30
-    parts: list[Callable[[], Iterator[Row]]] = [
-        lambda: noise_against_opendp(repeats),
-        lambda: arrays_against_two_passes(repeats),
-        lambda: arrays_against_incremental_pca(repeats),
-        lambda: second_moments(max(repeats // 5, 2)),
-        lambda: dicts(repeats),
-        lambda: frames(repeats),
-        lambda: memory(1000 if args.quick else 10_000),
-        lambda: scaling(repeats, args.quick),
-        lambda: starting(repeats),
-    ]
-    if not args.no_kafka:
-        from benchmarks.service import service
-
-        parts.append(lambda: service(args.quick))
     console = Console()
-    rows: list[Row] = []
+    rows = other_rows(args.out / "speed.json", args.only)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -470,14 +493,14 @@ def main() -> None:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("speed", total=len(parts))
-        for part in parts:
-            for row in part():
-                rows.append(row)
-                progress.console.print(
-                    f"{'met ' if row.met else 'MISS'} {row.what} | {row.against}: {row.value:.3g}"
-                )
+        task = progress.add_task("speed", total=len(args.only))
+        for name in args.only:
+            for row in parts(args.quick)[name]():
+                rows.append(replace(row, part=name))
+                said = "MISS" if row.met is False else "met " if row.met else "    "
+                progress.console.print(f"{said} {row.what} | {row.against}: {row.value:.3g}")
             progress.advance(task)
+    rows.sort(key=lambda row: names.index(row.part))
     args.out.mkdir(parents=True, exist_ok=True)
     text = markdown(rows, about())
     (args.out / "speed.md").write_text(text)
@@ -488,7 +511,8 @@ def main() -> None:
         write_docs(text, DOCS / "speed.md", "speed")
         plot(rows, DOCS / "figures" / "speed.svg")
     console.print(text, markup=False)
-    console.print(f"{sum(r.met for r in rows)} of {len(rows)} targets met; see {args.out}/speed.md")
+    met = [row.met for row in rows if row.met is not None]
+    console.print(f"{sum(met)} of {len(met)} targets met; see {args.out}/speed.md")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unavailable
 from ..protocols import Message
 from .config import KafkaConfig
+from .lean import receive_more_at_a_time
 
 __all__ = [
     "FENCED",
@@ -22,6 +23,7 @@ __all__ = [
     "read_tail",
     "read_to_end",
     "send_messages",
+    "start_messages",
     "translated_errors",
 ]
 
@@ -65,6 +67,7 @@ def _read_any_msg(batch: Any) -> Any:
 
 
 DefaultRecordBatch._read_msg = _read_any_msg
+receive_more_at_a_time()
 
 
 def missing_codec() -> ConfigurationError:
@@ -107,21 +110,25 @@ def close_client(client: Any) -> None:
             client.close(autocommit=False, timeout_ms=int(CLOSE_SECONDS * 1000))
 
 
-def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> None:
-    """Send to the output topic, and wait until the brokers have it.
+def start_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> list[Any]:
+    """Begin to send to the output topic; returns what to wait for.
 
     The timestamp is the current time rounded down to the second: how long a batch took, to the
     millisecond, may depend on its records.
     """
     timestamp_ms = int(time.time()) * 1000
-    sent = [
+    return [
         producer.send(
             config.output_topic, m.value, key=m.key, headers=list(m.headers),
             timestamp_ms=timestamp_ms,
         )
         for m in messages
     ]  # fmt: skip
-    for future in sent:
+
+
+def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> None:
+    """Send to the output topic, and wait until the brokers have it."""
+    for future in start_messages(producer, config, messages):
         future.get(timeout=config.request_timeout_s)
 
 

@@ -25,7 +25,14 @@ from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[impo
 from .. import crashpoints
 from ..errors import Fenced, OutcomeUnknown
 from ..protocols import Claim, FinishedBatch, Message, Positions
-from .client import FENCED, close_client, read_tail, send_messages, translated_errors
+from .client import (
+    FENCED,
+    close_client,
+    read_tail,
+    send_messages,
+    start_messages,
+    translated_errors,
+)
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
 __all__ = ["KafkaLedger"]
@@ -36,7 +43,6 @@ class KafkaLedger:
         self._config, self._claim = config, claim
         self._partition = TopicPartition(config.state_topic, task)
         self._key = f"{config.group}.{task}".encode()
-        self._next = 0  # the offset after the last state that we know of
         self._reader: Any = None
         self._producer = KafkaProducer(
             **config.producer,
@@ -50,15 +56,14 @@ class KafkaLedger:
                 max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
             )
             self._reader.assign([self._partition])
+            self._reader.seek(self._partition, 0)  # `load` goes to the end
         except BaseException:
             self.close()
             raise
 
     def load(self) -> list[bytes]:
         with translated_errors():
-            found = read_tail(self._reader, self._partition, self._config)
-            self._next = self._reader.position(self._partition)
-            return found
+            return read_tail(self._reader, self._partition, self._config)
 
     def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
         config = self._config
@@ -70,17 +75,21 @@ class KafkaLedger:
                 )
                 for batch in batches
             ]  # fmt: skip
+            # All together: each wait is a round trip, and they share a request to the coordinator.
+            sent += start_messages(self._producer, config, messages)
             # Nothing may be in flight while we commit: see the top of this module.
             for future in sent:
                 future.get(timeout=config.request_timeout_s)
-            send_messages(self._producer, config, messages)
             crashpoints.reach("inside_transaction")
         with translated_errors():
             self._confirm([batch.state for batch in batches])
 
     def _confirm(self, states: Sequence[bytes]) -> None:
-        """Read the states back: all that was committed since the last one that we knew."""
-        self._reader.seek(self._partition, self._next)
+        """Read the states back: all that was committed since the last one that we knew.
+
+        The reader continues where it is, after all that it has brought. Its next fetch has been
+        waiting at the broker since the last commit; to seek would throw that fetch away.
+        """
         deadline = time.monotonic() + self._config.request_timeout_s
         found: list[bytes] = []
         while time.monotonic() < deadline:
@@ -89,7 +98,6 @@ class KafkaLedger:
                 if found != list(states[: len(found)]):
                     raise Fenced("somebody else has written to the state of this task")
                 if len(found) == len(states):
-                    self._next = entries[-1].offset + 1
                     return
         raise OutcomeUnknown("a commit could not be confirmed in time")
 

@@ -14,6 +14,7 @@ from ..errors import ClusterError
 from ..protocols import Bounds, Chunk
 from .client import close_client, translated_errors
 from .config import KafkaConfig
+from .lean import Entry, make_lean
 
 __all__ = ["KafkaOffsets", "KafkaReader"]
 
@@ -95,7 +96,8 @@ class KafkaReader(KafkaOffsets):
     def __init__(self, config: KafkaConfig, topic: str, *, stamped: bool = False) -> None:
         super().__init__(config, topic, **config.fetch)
         self._stamped = stamped
-        self._consumer  # noqa: B018  # connect now, so that an error comes here
+        # Connects now, so that an error comes here.
+        self._lean = make_lean(self._consumer)
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         with translated_errors():
@@ -116,17 +118,14 @@ class KafkaReader(KafkaOffsets):
     def read(self, timeout_s: float) -> list[Chunk]:
         with translated_errors():
             polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
-        if self._stamped:
-            return [_stamped(tp.partition, messages) for tp, messages in polled.items() if messages]
-        return [
-            Chunk(
-                partition.partition,
-                [message.offset for message in messages],
-                [message.value for message in messages],
-            )
-            for partition, messages in polled.items()
-            if messages
-        ]
+        found = {tp.partition: messages for tp, messages in polled.items() if messages}
+        if not self._lean:
+            found = {p: [_entry(message) for message in messages] for p, messages in found.items()}
+        return [self._chunk(partition, entries) for partition, entries in found.items()]
+
+    def _chunk(self, partition: int, entries: Sequence[Entry]) -> Chunk:
+        offsets, values, keys, times = zip(*entries, strict=True)
+        return Chunk(partition, offsets, values, *((times, keys) if self._stamped else ()))
 
     def positions(self) -> dict[int, int]:
         with translated_errors():
@@ -134,11 +133,7 @@ class KafkaReader(KafkaOffsets):
         return {p: offset or 0 for p, offset in at.items()}
 
 
-def _stamped(partition: int, messages: Sequence[Any]) -> Chunk:
-    return Chunk(
-        partition,
-        [message.offset for message in messages],
-        [message.value for message in messages],
-        [m.timestamp if m.timestamp_type == LOG_APPEND_TIME else None for m in messages],
-        [message.key for message in messages],
-    )
+def _entry(message: Any) -> Entry:
+    appended = message.timestamp_type == LOG_APPEND_TIME
+    time_ms = message.timestamp if appended else None
+    return Entry(message.offset, message.value, message.key, time_ms)

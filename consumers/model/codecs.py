@@ -67,6 +67,10 @@ class Codec(Protocol):
         """Rows of the messages, in order: `rows_per_message` for each."""
         ...
 
+    def read(self, values: Values) -> NDArray[np.floating[Any]]:
+        """The same rows in the precision of the messages, for who converts them on the way."""
+        ...
+
 
 class SubjectCodec(Protocol):
     """Decodes messages of one format into rows, and says whose they are."""
@@ -254,6 +258,9 @@ class RowPerMessage:
             rows[bad] = np.nan
         return rows
 
+    def read(self, values: Values) -> Rows:
+        return self.decode(values)
+
     def _pack_partly(self, memory: memoryview, at: int, value: bytes | None) -> bool:
         """Write a row in which some features are null. False if the message is bad otherwise."""
         try:
@@ -415,20 +422,23 @@ class _Packed:
         return _Packed(self._width, self._dtype.str, self._max_bytes, most, self._full)
 
     def decode(self, values: Values) -> Rows:
+        return _as_float64(self.read(values))
+
+    def read(self, values: Values) -> NDArray[np.floating[Any]]:
         per_message, width = self.rows_per_message, self._width
         full = self._full * self._row_bytes
         if full <= self._max_bytes and all(v is not None and len(v) == full for v in values):
             joined = b"".join(values)  # type: ignore[arg-type]  # as it should be: one copy of all
             packed = np.frombuffer(joined, self._dtype).reshape(len(values), self._full, width)
             kept = packed if per_message == self._full else packed[:, :per_message]
-            return _as_float64(kept.reshape(len(values) * per_message, width))
-        rows = np.full((len(values) * per_message, width), np.nan)
+            return kept.reshape(len(values) * per_message, width)
+        rows = np.full((len(values) * per_message, width), np.nan, self._dtype)
         for i, value in enumerate(values):
             count = min(self._count(value), per_message)
             if count and value is not None:
-                flat = np.frombuffer(value, self._dtype, count * width)
                 start = i * per_message
-                rows[start : start + count] = _as_float64(flat.reshape(count, width))
+                flat = np.frombuffer(value, self._dtype, count * width)
+                rows[start : start + count] = flat.reshape(count, width)
         return rows
 
     def _count(self, value: bytes | None) -> int:

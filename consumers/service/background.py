@@ -24,15 +24,24 @@ class Background:
         self._thread: threading.Thread | None = None
         self._due = 0.0
         self._error: BaseException | None = None
-        self.waited_for = False  #: by more work, which is to start as soon as this is over
+        self._more = threading.Event()  # more work is to start as soon as this is over
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether more work waits, which is to start as soon as this is over."""
+        return self._more.is_set()
+
+    def is_waited_for(self, within_s: float) -> bool:
+        """Whether more work waits, or comes within this time. For the work itself to ask."""
+        return self._more.wait(within_s)
 
     def start(self, work: Callable[[], None]) -> None:
         """Wait for what was started before, then start this."""
-        self.waited_for = True
+        self._more.set()
         try:
             self.wait()
         finally:
-            self.waited_for = False
+            self._more.clear()
         self._due = time.monotonic() + self._limit_s
         self._thread = threading.Thread(
             target=self._run, args=(work,), name=self._name, daemon=True

@@ -13,11 +13,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stream_dppca.arrays import FloatArray, IntArray
+from stream_dppca.arrays import BoolArray, FloatArray, IntArray, aligned
 
 from ..errors import ClusterError, OffsetsGone
 from ..events import log_event
@@ -39,7 +40,8 @@ class _Piece(NamedTuple):
     """Decoded messages of one partition, in order."""
 
     offsets: IntArray
-    rows: FloatArray  #: messages x rows per message x features
+    #: messages x rows per message x features, in the precision of the messages
+    rows: NDArray[np.floating[Any]]
 
     def cut(self, start: int, end: int) -> _Piece:
         a, b = np.searchsorted(self.offsets, (start, end)).tolist()
@@ -80,8 +82,10 @@ class RangeReader:
         self._paused: frozenset[int] = frozenset()
         self._holes: dict[int, list[tuple[int, int]]] = {}  # removed before they were read
         self._waited_s = self._ask_at = 0.0
-        # The current batch: its rows, the ranges that are not complete, and where they stand.
-        self._rows: FloatArray | None = None
+        # The current batch: which messages have come, the ranges that are not complete, and where
+        # they stand. Its rows lie in memory that all batches share, one after the other.
+        self._memory: FloatArray | None = None
+        self._there: BoolArray | None = None
         self._open: dict[int, Range] = {}
         self._places: dict[int, IntArray] = {}
 
@@ -99,7 +103,9 @@ class RangeReader:
 
     def start(self, ranges: Sequence[Range]) -> None:
         """Begin a batch: take what has been read ahead."""
-        self._rows = np.full(self._shape, np.nan)
+        self._there = np.zeros(self._shape[0], dtype=np.bool_)
+        if self._memory is None:
+            self._memory = aligned(*self._shape)
         self._open = {r.partition: r for r in ranges}
         at = places(ranges)
         ends = np.cumsum([r.end - r.start for r in ranges])
@@ -122,16 +128,20 @@ class RangeReader:
     @property
     def complete(self) -> bool:
         """Whether the current batch has all that it will ever have."""
-        return self._rows is not None and not self._open
+        return self._there is not None and not self._open
 
     def take(self) -> FloatArray:
-        """The rows of the batch, which is complete: one per slot, nulls all NaN."""
-        if self._rows is None or self._open:
+        """The rows of the batch, which is complete: one per slot, nulls all NaN.
+
+        They are gone when the next batch begins.
+        """
+        if self._there is None or self._memory is None or self._open:
             raise RuntimeError("not at the end of a batch")
         size, per_message, width = self._shape
-        rows, self._rows = self._rows.reshape(size * per_message, width), None
-        self._metrics.slots.inc(len(rows))
-        return rows
+        self._memory[~self._there] = np.nan
+        self._there = None
+        self._metrics.slots.inc(size * per_message)
+        return self._memory.reshape(size * per_message, width)
 
     # Messages
 
@@ -167,7 +177,7 @@ class RangeReader:
     def _decode(self, chunk: Chunk) -> None:
         offsets = np.array(chunk.offsets, dtype=np.int64)
         _, per_message, width = self._shape
-        rows = self._codec.decode(chunk.values).reshape(len(offsets), per_message, width)
+        rows = self._codec.read(chunk.values).reshape(len(offsets), per_message, width)
         # A reader that was assigned anew may bring what has come before.
         piece = _Piece(offsets, rows).cut(self._reached[chunk.partition], int(offsets[-1]) + 1)
         reached = max(self._reached[chunk.partition], int(offsets[-1]) + 1)
@@ -177,10 +187,13 @@ class RangeReader:
     def _put(self, partition: int, piece: _Piece) -> None:
         """Rows of the current batch go to their slots; later ones wait."""
         current = self._open.get(partition)
-        if current is not None and self._rows is not None:
+        if current is not None and self._there is not None and self._memory is not None:
             _, start, end = current
             mine = piece.cut(start, end)
-            self._rows[self._places[partition][mine.offsets - start]] = mine.rows
+            slots = _compact(self._places[partition][mine.offsets - start])
+            with np.errstate(all="ignore"):  # a warning would tell of the records
+                self._memory[slots] = mine.rows
+            self._there[slots] = True
             piece = piece.cut(end, int(piece.offsets[-1]) + 1) if len(piece.offsets) else piece
         if len(piece.offsets):
             self._ahead.setdefault(partition, deque()).append(piece)
@@ -234,5 +247,12 @@ class RangeReader:
 
     def close(self) -> None:
         self._ahead.clear()
-        self._rows = None
+        self._memory = self._there = None
         self._reader.close()
+
+
+def _compact(places: IntArray) -> IntArray | slice:
+    """The same places as a slice, which is faster, if they are neighbours in order."""
+    if len(places) and (np.diff(places) == 1).all():
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places

@@ -60,3 +60,14 @@ def test_work_that_never_ends_is_given_up(how: str) -> None:
 
     wait_for("the limit", given_up)
     gate.set()
+
+
+def test_work_sees_that_more_is_waiting() -> None:
+    """At once, or when it comes; not when the time is over and nothing has come."""
+    work, seen = Background("work", PATIENCE_SECONDS), list[bool]()
+    work.start(lambda: seen.append(work.is_waited_for(0.01)))
+    work.wait()
+    work.start(lambda: seen.append(work.is_waited_for(PATIENCE_SECONDS)))
+    work.start(lambda: None)
+    work.wait()
+    assert seen == [False, True] and not work.waited_for

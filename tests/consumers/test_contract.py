@@ -14,6 +14,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 
 from consumers.errors import ClusterError, Fenced, OffsetsGone
+from consumers.kafka import lean
 from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
@@ -481,6 +482,13 @@ class TestKafka(Contract):
         producer.abort_transaction()
         producer.close()
         wait_for("the end of the transaction", lambda: offsets.ends([0]) == {0: 3})
+
+    def test_another_version_of_the_client(
+        self, case: Case, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is read through its public interface alone."""
+        monkeypatch.setattr(lean, "TESTED", ())
+        self.test_times_and_cuts(case)
 
     def test_a_release_is_dated_to_the_second(self, case: Case, broker: Any) -> None:
         from kafka import KafkaConsumer

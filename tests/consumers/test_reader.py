@@ -77,3 +77,26 @@ def test_messages_that_come_again_do_not_set_it_back() -> None:
     ranges.read(0.0)
     np.testing.assert_array_equal(ranges.take(), X[6:])
     assert ranges._n_ahead == 0
+
+
+def test_a_batch_has_nothing_of_the_one_before() -> None:
+    """Batches lie in the same memory, one after the other; what does not come is a null."""
+    X = rows(8)
+    reader = memory_log(cluster()).reader(INPUT)
+    chunks = [
+        Chunk(0, [0, 1, 2, 3], [as_json(row) for row in X[:4]]),
+        Chunk(0, [4, 7], [as_json(X[4]), as_json(X[7])]),  # compaction removed two
+    ]
+    reader.read = lambda timeout_s: [chunks.pop(0)]  # type: ignore[method-assign]
+    codec = make_codec("json", FEATURES, 1000)
+    ranges = RangeReader(reader, INPUT, codec, Metrics(), width=len(FEATURES), size=4, stall_s=60.0)
+    ranges.begin({0: 0})
+    for start in (0, 4):
+        ranges.start([Range(0, start, start + 4)])
+        ranges.read(0.0)
+        batch = ranges.take()
+        wanted = X[start : start + 4].copy()
+        if start:
+            wanted[1:3] = np.nan
+        np.testing.assert_array_equal(batch, wanted)
+    ranges.close()

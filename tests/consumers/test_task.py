@@ -25,6 +25,7 @@ from consumers.errors import (
 from consumers.kafka.memory import MemoryBroker
 from consumers.model.releases import parse_release
 from consumers.model.states import SlotRule, StateRecord, decode_state
+from consumers.service import task as task_module
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 
@@ -144,6 +145,33 @@ def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
     working.join(PATIENCE_SECONDS)
     task.settle()
     assert transactions == ["before", "after"] * 3  # two states, and the last release
+    assert check_output(memory_log(on)) == {0: 2}
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_release_waits_a_moment_for_a_batch_that_is_being_read(
+    patient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saves a transaction. A batch that takes longer is not waited for."""
+    monkeypatch.setattr(task_module, "RIDE_SECONDS", PATIENCE_SECONDS if patient else 0.0)
+    on = cluster()
+    fill(on, 2 * BATCH)
+    gate = Gate("after_commit")
+    task = gate.until("batch_full", start_task(memory_log(on)))
+    while task._ranges._reached[0] < BATCH + BATCH // 2:
+        assert task.step(0.0)
+    transactions: list[str] = []
+    on.on_commit = transactions.append
+    gate.open.set()
+    if patient:
+        assert not releases(memory_log(on))
+    else:
+        task.settle()
+        assert [r.batch for r in releases(memory_log(on))] == [1]
+    drain(task)
+    # The first state was committed before; then the second one and the last release, and with
+    # them, or by itself, the first release.
+    assert len(transactions) == 2 * (2 if patient else 3)
     assert check_output(memory_log(on)) == {0: 2}
 
 

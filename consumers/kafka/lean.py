@@ -1,0 +1,220 @@
+"""Reads with kafka-python at half its price.
+
+kafka-python 3.0.12 takes 4 kB from a socket at a time, copies every byte about ten times on its way
+to the caller, and makes an object with thirteen fields out of each message. This module takes more
+at a time, copies less, and of a message keeps only what is used here. Positions, fetch sessions,
+transactions, checksums and compression stay with kafka-python.
+
+It leans on parts of kafka-python that are private, so it is only used with the versions that the
+tests have seen (`TESTED`). Any other version is read through the public interface.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import kafka  # type: ignore[import-untyped]
+from kafka.consumer.fetcher import Fetcher  # type: ignore[import-untyped]
+from kafka.errors import CorruptRecordError, KafkaConnectionError  # type: ignore[import-untyped]
+from kafka.net.transport import (  # type: ignore[import-untyped]
+    KafkaSSLTransport,
+    KafkaTCPTransport,
+)
+from kafka.protocol.frame import KafkaBytes  # type: ignore[import-untyped]
+from kafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped]
+from kafka.record.legacy_records import LegacyRecordBatch  # type: ignore[import-untyped]
+
+__all__ = ["Entry", "make_lean", "read_entries", "receive_more_at_a_time"]
+
+#: Versions of kafka-python whose private parts are those that this module knows.
+TESTED: Final = ("3.0.12",)
+#: Bytes taken from a socket at a time.
+RECEIVED: Final = 1 << 18
+
+_MAGIC_AT: Final = 16  #: where the version of a batch of records stands in it
+
+
+class Entry(NamedTuple):
+    """All that is used of a message of the input."""
+
+    offset: int
+    value: bytes | None
+    key: bytes | None
+    time_ms: int | None  #: at which the broker appended it; None if its sender has set the time
+
+
+def make_lean(consumer: Any) -> bool:
+    """Let `consumer.poll` return entries instead of records. False if it cannot be done."""
+    if kafka.__version__ not in TESTED:
+        return False
+    consumer._fetcher.PartitionRecords = _Entries
+    return True
+
+
+class _View(DefaultRecordBatch):  # type: ignore[misc]
+    """A batch of records that reads the fetched bytes where they lie."""
+
+    def __init__(self, buffer: memoryview) -> None:
+        super().__init__(buffer[: self.HEADER_STRUCT.size])
+        self._buffer = buffer
+
+    def entries(self) -> Iterator[Entry]:
+        self._maybe_uncompress()
+        time_ms = self.max_timestamp if self.timestamp_type == self.LOG_APPEND_TIME else None
+        return read_entries(self._buffer, self._pos, self._num_records, self.base_offset, time_ms)
+
+
+class _Entries(Fetcher.PartitionRecords):  # type: ignore[misc]
+    """The fetched messages of a partition, in order. Replaces the records of kafka-python."""
+
+    def _unpack_records(self, tp: Any, records: Any, *_deserializers: Any) -> Iterator[Entry]:
+        for batch in _batches(records):
+            if self.check_crcs and not batch.validate_crc():
+                raise CorruptRecordError(f"a batch of {tp} has a wrong checksum")
+            if batch.magic < 2:
+                yield from self._old_entries(batch)
+                continue
+            self.leader_epoch = batch.leader_epoch
+            self.bytes_read += batch.size_in_bytes
+            if not self._is_hidden(batch):
+                for entry in batch.entries():
+                    self.next_fetch_offset = entry.offset + 1
+                    yield entry
+            # Compaction may have removed the last messages of the batch: pass them, too.
+            self.next_fetch_offset = batch.next_offset
+        self.drain()
+
+    def _old_entries(self, batch: Any) -> Iterator[Entry]:
+        """Messages as they were stored before Kafka 0.11."""
+        for record in batch:
+            if self.check_crcs and not record.validate_crc():
+                raise CorruptRecordError(f"offset {record.offset} has a wrong checksum")
+            self.bytes_read += record.size_in_bytes
+            self.next_fetch_offset = record.offset + 1
+            appended = record.timestamp_type == DefaultRecordBatch.LOG_APPEND_TIME
+            time_ms = record.timestamp if appended else None
+            yield Entry(record.offset, record.value, record.key, time_ms)
+
+    def _is_hidden(self, batch: _View) -> bool:
+        """Whether a batch is of an aborted transaction, or the mark that ends one."""
+        if self.isolation_level and batch.has_producer_id():
+            self._consume_aborted_transactions_up_to(batch.last_offset)
+            if self._contains_abort_marker(batch):
+                self.aborted_producer_ids.discard(batch.producer_id)
+            elif self._is_batch_aborted(batch):
+                return True
+        return bool(batch.is_control_batch)
+
+    def _maybe_skip_record(self, record: Entry) -> bool:
+        """A batch is fetched whole, also from an offset in the middle of it."""
+        return bool(record.offset < self.fetch_offset)
+
+
+def _batches(records: Any) -> Iterator[Any]:
+    while (view := records._next_slice) is not None:
+        if len(view) < records.MIN_SLICE:
+            raise CorruptRecordError("a batch is shorter than its header")
+        records._cache_next()
+        magic = view[_MAGIC_AT]
+        yield LegacyRecordBatch(view, magic) if magic < 2 else _View(view)
+
+
+def read_entries(
+    data: bytes | bytearray | memoryview, at: int, count: int, base: int, time_ms: int | None
+) -> Iterator[Entry]:
+    """Messages of one batch, as the protocol lays them out from `at` on.
+
+    A message is its length, attributes (one byte), the differences of its time and its offset from
+    those of the batch, key, value and headers. All numbers are signed and of variable length: seven
+    bits per byte, the lowest first, the sign in the very lowest bit. A negative length means that
+    there is none. The headers are passed over by the length of the message.
+
+    Parameters
+    ----------
+    count
+        Number of messages.
+    base
+        Offset of the batch.
+    time_ms
+        The time of all of them, if a broker has set it.
+    """
+    try:
+        for _ in range(count):
+            length, at = _number(data, at) if data[at] > 0x7F else (data[at], at + 1)
+            end = at + (length >> 1)
+            at += 1
+            while data[at] > 0x7F:  # the time, which its sender has set
+                at += 1
+            at += 1
+            delta, at = _number(data, at) if data[at] > 0x7F else (data[at], at + 1)
+            size, at = _number(data, at) if data[at] > 0x7F else (data[at], at + 1)
+            key = None
+            if not size & 1:
+                key = bytes(data[at : at + (size >> 1)])
+                at += size >> 1
+            size, at = _number(data, at) if data[at] > 0x7F else (data[at], at + 1)
+            value = None
+            if not size & 1:
+                value = bytes(data[at : at + (size >> 1)])
+                at += size >> 1
+            if at > end or length & 1 or delta & 1:
+                raise CorruptRecordError("a message is not as long as it says")
+            yield Entry(base + (delta >> 1), value, key, time_ms)
+            at = end
+    except IndexError:
+        raise CorruptRecordError("a batch ends inside a message") from None
+    if at != len(data):
+        raise CorruptRecordError("a batch is not as long as its messages")
+
+
+def _number(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    """A number of variable length, its sign still in the lowest bit, and where it ends."""
+    found = shift = 0
+    while (byte := data[at]) > 0x7F:
+        found |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+    return found | byte << shift, at + 1
+
+
+def receive_more_at_a_time() -> None:
+    """Let all clients of this process take more from a socket at a time, and copy less of it."""
+    if kafka.__version__ in TESTED:
+        KafkaTCPTransport._sock_recv = _receive
+        KafkaSSLTransport._sock_recv = _receive
+        KafkaBytes.read = _read
+
+
+def _receive(transport: Any) -> tuple[memoryview, KafkaConnectionError | None]:
+    """What has come, and what is wrong with the connection.
+
+    What is left in the socket wakes the loop again, so a plain one is asked once. An encrypted one
+    is asked until it has no more: what it has decrypted already would not wake anybody.
+    """
+    found: list[bytes] = []
+    encrypted = isinstance(transport, KafkaSSLTransport)
+    try:
+        while not found or encrypted:
+            data = transport._sock.recv(RECEIVED)
+            if not data:
+                return _joined(found), KafkaConnectionError("socket disconnected")
+            found.append(data)
+    except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        pass
+    except Exception as error:
+        return _joined(found), KafkaConnectionError(error)
+    return _joined(found), None
+
+
+def _joined(found: list[bytes]) -> memoryview:
+    # Slices of a view are views, and the caller cuts this up.
+    return memoryview(found[0] if len(found) == 1 else b"".join(found))
+
+
+def _read(frame: Any, count: int | None = None) -> bytes:
+    """The next bytes of a frame, or all that are left, copied once."""
+    start = frame._idx
+    frame._idx = len(frame) if count is None else min(start + count, len(frame))
+    return bytes(memoryview(frame)[start : frame._idx])

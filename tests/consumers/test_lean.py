@@ -1,0 +1,209 @@
+"""What the lean reading of kafka-python brings must be what kafka-python itself brings."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import kafka
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError
+from kafka.protocol.consumer import IsolationLevel
+from kafka.protocol.frame import KafkaBytes
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
+from kafka.record.util import calc_crc32c
+from kafka.structs import TopicPartition
+
+from consumers.kafka import client, lean
+from consumers.kafka.lean import Entry, read_entries
+
+PARTITION = TopicPartition("t", 0)
+#: Of the builder: none, gzip, snappy, lz4, zstd.
+CODECS = range(5)
+Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+maybe_bytes = st.none() | st.binary(max_size=200)
+headers = st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=2)
+some_records = st.lists(st.tuples(maybe_bytes, maybe_bytes, headers), min_size=1, max_size=5)
+
+
+def made(
+    records: Sequence[Record], base: int = 0, codec: int = 0, *, step: int = 1, **how: Any
+) -> bytes:
+    """A batch of records as a broker stores it, every `step`th offset."""
+    options = {
+        "is_transactional": False, "producer_id": -1, "producer_epoch": -1, "base_sequence": -1,
+    } | how  # fmt: skip
+    builder = DefaultRecordBatchBuilder(
+        magic=2, compression_type=codec, batch_size=1 << 20, **options
+    )
+    for i, (key, value, named) in enumerate(records):
+        # Times far apart, so that their differences take several bytes.
+        builder.append(step * i, 10**12 + 12_345 * i, key, value, named)
+    return marked(bytes(builder.build()), base)
+
+
+def marked(batch: bytes, base: int, attributes: int = 0) -> bytes:
+    """The batch at another offset and with more attributes, its checksum made good."""
+    found = bytearray(batch)
+    struct.pack_into(">q", found, 0, base)
+    found[22] |= attributes
+    struct.pack_into(">I", found, 17, calc_crc32c(memoryview(found)[21:]))
+    return bytes(found)
+
+
+def both(data: bytes, start: int = 0, aborted: Sequence[Any] = ()) -> tuple[list[Entry], int]:
+    """The entries of fetched bytes and the next offset; kafka-python must say the same."""
+    found: list[Any] = []
+    for kind in (lean._Entries, Fetcher.PartitionRecords):
+        part = kind(
+            start, PARTITION, MemoryRecords(data), aborted_transactions=aborted,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+        )  # fmt: skip
+        found += [part.take(), part.next_fetch_offset, part.leader_epoch, bool(part)]
+    entries, records = found[0], found[4]
+    appended = [r.timestamp if r.timestamp_type == 1 else None for r in records]
+    wanted = [(r.offset, r.value, r.key) for r in records]
+    assert [entry[:3] for entry in entries] == wanted
+    assert [entry.time_ms for entry in entries] == appended
+    assert found[1:4] == found[5:]
+    return entries, found[1]
+
+
+def test_the_installed_version_is_known() -> None:
+    """If this fails, compare `consumers/kafka/lean.py` with the new kafka-python and run all tests;
+    until then it is read through the public interface, at twice the price."""
+    assert kafka.__version__ in lean.TESTED
+
+
+@given(
+    batches=st.lists(st.tuples(some_records, st.sampled_from(CODECS)), max_size=3), data=st.data()
+)
+def test_the_same_messages(batches: list[tuple[list[Record], int]], data: st.DataObject) -> None:
+    """Of any batches, from any offset on, compacted or not."""
+    fetched, base = b"", 0
+    for records, codec in batches:
+        step = data.draw(st.sampled_from((1, 100)))
+        fetched += made(records, base, codec, step=step)
+        base += step * len(records)
+    cut = data.draw(st.integers(0, 60))
+    both(fetched + made([(None, b"cut off", [])], base)[:cut], data.draw(st.integers(0, base)))
+
+
+def test_times_of_the_broker() -> None:
+    batch = marked(made([(b"k", b"v", [])] * 3), 7, DefaultRecordBatch.TIMESTAMP_TYPE_MASK)
+    entries, following = both(batch)
+    assert following == 10 and {entry.time_ms for entry in entries} == {10**12 + 2 * 12_345}
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_old_brokers(magic: int) -> None:
+    builder = LegacyRecordBatchBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
+    for i in range(3):
+        builder.append(i, timestamp=10**12, key=b"k", value=b"%d" % i)
+    entries, _ = both(bytes(builder.build()), 1)
+    assert [entry.value for entry in entries] == [b"1", b"2"]
+
+
+def test_aborted_transactions_are_passed_over() -> None:
+    how = {"is_transactional": True, "producer_epoch": 0, "base_sequence": 0}
+    records: list[Record] = [(None, b"v", [])] * 2
+
+    def mark(kind: int, base: int) -> bytes:
+        end = [(struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0), [])]
+        return marked(made(end, producer_id=5, **how), base, DefaultRecordBatch.CONTROL_MASK)
+
+    fetched = b"".join([
+        made(records, 0, producer_id=5, **how), made(records, 2, producer_id=6, **how),
+        mark(0, 4), made(records, 5, producer_id=5, **how), mark(1, 7),
+    ])  # fmt: skip
+    aborted = [SimpleNamespace(first_offset=0, producer_id=5)]
+    entries, following = both(fetched, 0, aborted)
+    assert [entry.offset for entry in entries] == [2, 3, 5, 6] and following == 8
+
+
+def test_a_wrong_checksum_is_noticed() -> None:
+    batch = bytearray(made([(None, b"value", [])]))
+    batch[-3] ^= 1
+    part = lean._Entries(0, PARTITION, MemoryRecords(bytes(batch)))
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        part.take()
+
+
+@given(records=some_records, data=st.data())
+def test_bytes_that_are_no_messages(records: list[Record], data: st.DataObject) -> None:
+    """They are refused, or read as something; nothing else happens."""
+    body = bytearray(made(records)[DefaultRecordBatch.HEADER_STRUCT.size :])
+    for _ in range(data.draw(st.integers(0, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(body[: data.draw(st.integers(0, len(body)))])
+    try:
+        found = list(read_entries(cut, 0, len(records), 0, None))
+    except CorruptRecordError as error:
+        assert error.__cause__ is None
+    else:
+        assert len(found) == len(records)
+
+
+def test_a_value_does_not_reach_beyond_its_message() -> None:
+    body = made([(None, b"x", []), (None, b"secret", [])])[DefaultRecordBatch.HEADER_STRUCT.size :]
+    longer = bytearray(body)
+    longer[5] += 4  # the length of the first value
+    with pytest.raises(CorruptRecordError, match="not as long"):
+        list(read_entries(bytes(longer), 0, 2, 0, None))
+
+
+def test_names_of_headers_do_not_matter() -> None:
+    """kafka-python cannot read a header whose name is not UTF-8."""
+    batch = made([(None, b"v", [("name", b"h")])]).replace(b"name", b"n\xff\xfee")
+    part = lean._Entries(0, PARTITION, MemoryRecords(marked(batch, 0)))
+    assert [entry.value for entry in part.take()] == [b"v"]
+
+
+class TestReceiving:
+    @pytest.fixture
+    def ends(self) -> Any:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        yield SimpleNamespace(_sock=ours), theirs
+        ours.close()
+        theirs.close()
+
+    def test_what_is_there(self, ends: Any) -> None:
+        transport, theirs = ends
+        assert lean._receive(transport) == (b"", None)
+        theirs.send(b"some bytes")
+        assert lean._receive(transport) == (b"some bytes", None)
+
+    def test_the_end_of_a_connection(self, ends: Any) -> None:
+        transport, theirs = ends
+        theirs.close()
+        found, error = lean._receive(transport)
+        assert found == b"" and "disconnected" in str(error)
+
+    def test_an_error_of_the_connection(self, ends: Any) -> None:
+        transport, _ = ends
+        transport._sock.close()
+        found, error = lean._receive(transport)
+        assert found == b"" and error is not None
+
+    def test_frames(self) -> None:
+        frame = KafkaBytes(6)
+        frame[:] = b"abcdef"
+        read: Callable[..., bytes] = lean._read
+        assert (read(frame, 2), read(frame), read(frame)) == (b"ab", b"cdef", b"")
+        frame.seek(4)
+        assert (read(frame, 9), frame.tell()) == (b"ef", 6)
+
+
+def test_all_clients_receive_more_at_a_time() -> None:
+    assert client.receive_more_at_a_time is lean.receive_more_at_a_time
+    assert KafkaBytes.read is lean._read

@@ -352,7 +352,7 @@ class RoundModel(Model):
         super().__init__(
             servers, name,
             topic_configs={"message.timestamp.type": "LogAppendTime"},
-            **{"subject": "device", "round": f"{self.ROUND_MS}ms", "clock_slack": "500ms",
+            **{"subject": "device", "round": f"{self.ROUND_MS}ms", "clock_slack": "2s",
                "start": start.isoformat(), **settings},
         )  # fmt: skip
 

@@ -176,6 +176,7 @@ class Model:
     # Processes
 
     def start(self, *, fresh: bool = False, **environment: str) -> Instance:
+        """Start an instance: a fork, which is a second sooner, or a `fresh` interpreter."""
         instance = Instance({**self.environment, **environment}, fresh=fresh)
         self.instances.append(instance)
         return instance

@@ -56,7 +56,7 @@ def stop_at(point: str, times: int = 1) -> dict[str, str]:
 class Instance:
     """`stream-dppca serve` in a process; its log is read as it comes."""
 
-    def __init__(self, environment: dict[str, str], *, fresh: bool = False) -> None:
+    def __init__(self, environment: dict[str, str], *, fresh: bool = True) -> None:
         """
         Parameters
         ----------

@@ -78,7 +78,8 @@ def test_a_null_costs_no_memory(kind: str, dtype: type) -> None:
             tracemalloc.stop()
 
     peak(null=False)  # what is loaded once
-    without, with_null = peak(null=False), peak(null=True)
+    # Threads that an earlier test has left may allocate something, too, but hardly every time.
+    without, with_null = (min(peak(null) for _ in range(3)) for null in (False, True))
     assert abs(with_null - without) < 4096
     block = 1024 * D * 8
     assert without < 5 * block + BATCH * 100  # a scratch block or two, and numbers per record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consumers.demo.broker import free_port
 from consumers.demo.telemetry import FEATURES, telemetry
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.releases import ReleaseDocument, make_release, release_message
@@ -251,9 +251,7 @@ def test_it_survives_a_restart_of_the_service(browser: Browser) -> None:
     broker = MemoryBroker()
     broker.create("in", 1)
     feed(broker, 3 * 300 + 120)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()  # that no outgoing connection takes while the service is away
     with running(broker, port) as service:
         wait_for(
             "three batches", lambda: service.metrics.batches.labels(task="0")._value.get() == 3

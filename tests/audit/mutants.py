@@ -375,8 +375,8 @@ MUTANTS = (
     Mutant(
         "the new form uses the scouting batch again",
         "adaptive.scout:ScoutMethod.step",
-        "self._decide(self.form)",
-        "self._decide(self.form); self.form.step(rows, t, noise)",
+        "self._decide(self.form, start)",
+        "self._decide(self.form, start); self.form.step(rows, t, noise)",
         "canary",
         SCOUT,
         50,

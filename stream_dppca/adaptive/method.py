@@ -145,11 +145,9 @@ class AdaptiveMethod(ABC):
         if self.subjects is not None:
             mu_range, found = self._count(rows, noise)
             taken = min(max(found, 0.0), taken)
-        sure = min(_SURE_OF_RADIUS * self.count_sd, taken / 2)
-        beyond = max((1 - self.quantile) * taken, sure)
         j = noisy_radius(
             lambda j: answers.beyond(radius(j)),
-            beyond=beyond,
+            beyond=self.beyond(taken),
             mu=mu_range,
             noise=noise,
         )
@@ -185,6 +183,11 @@ class AdaptiveMethod(ABC):
     def count_sd(self) -> float:
         """Noise sd of each count of a batch."""
         return math.sqrt(_counts(self.subjects is not None)) / self.mu_range
+
+    def beyond(self, taken: float) -> float:
+        """How many of so many units may lie beyond the radius."""
+        sure = min(_SURE_OF_RADIUS * self.count_sd, taken / 2)
+        return max((1 - self.quantile) * taken, sure)
 
     def _count(self, rows: Rows, noise: Noise) -> tuple[float, float]:
         """What the counts of the search may spend, and the noisy number of subjects.

@@ -190,7 +190,7 @@ def range_output(form: str = "moment", n: int = 600) -> list[Statistic]:
     with form_of(form):
         pca = spied(4, 4)
         base = np.zeros((BATCH, 4))
-        base[: int((1 - pca._method.quantile) * BATCH), 0] = 1.0
+        base[: int(pca._method.beyond(BATCH)), 0] = 1.0
         for _ in range(n):
             coins.append(bool(rng.random() < 0.5))
             base[-1, 0] = coins[-1]

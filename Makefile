@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run cluster test test-fast test-spark check bench crash soak torture docs site lock clean
+.PHONY: run cluster test test-fast test-spark check bench crash soak torture fuzz supply docs site lock clean
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m consumers.demo $(ARGS)
@@ -41,6 +41,14 @@ soak: $(VENV)/.ready  ## ten minutes at full speed, memory flat
 
 torture: $(VENV)/.ready  ## a thousand kills and everything else that breaks; goes on where it stopped
 	@$(BIN)/python -m tests.torture --report $(ARGS)
+
+fuzz: $(VENV)/.ready  ## a million made-up messages of all formats, guided by coverage
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "atheris>=2.3"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+supply: $(VENV)/.ready  ## known vulnerabilities of what the image holds, and its bill of materials
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip-audit>=2.7" "cyclonedx-bom>=5"
+	@.ci/supply
 
 docs: $(VENV)/.ready  ## the tables of the settings in docs/service.md
 	@$(BIN)/python -m consumers.settings.table

@@ -411,9 +411,10 @@ def test_no_value_raises_a_warning(value: Any) -> None:
 def test_no_array_raises_a_warning() -> None:
     if np.finfo(np.longdouble).max <= np.finfo(np.float64).max:
         pytest.skip("long double is double here")
+    m = model("moment")
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        model("moment").learn_array(np.full((1, D), np.longdouble("1e4000")))
+        m.learn_array(np.full((1, D), np.longdouble("1e4000")))
     assert warned == []
 
 

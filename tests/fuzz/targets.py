@@ -94,7 +94,7 @@ def _good(format: Format) -> bytes:
         return b"\0" + (1).to_bytes(4) + stream.getvalue()
     if format == "protobuf":
         pool = descriptor_pool.DescriptorPool()
-        pool.Add(_proto())  # type: ignore[no-untyped-call]
+        pool.Add(_proto())
         kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("R"))
         made: Any = kind(a=1.5, id="x")
         made.b.c, made.b.d = -2.0, 1000

@@ -106,7 +106,7 @@ def _robustness() -> list[Cell]:
         for k in (2, 5, 10)
         for problem in (Spectrum(_spiked(d, k), "flat"), Spectrum(_graded(d, k), "graded"))
     ]
-    # All records in one batch: what is left of the distance to Analyze-Gauss is not the stream.
+    # All records in one batch, with and without what is kept back for later releases.
     cells += [
         Cell("one batch", problem, n, n, k=k, seeds=3, slow_seeds=3)
         for k in (5, 10)

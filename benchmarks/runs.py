@@ -11,7 +11,7 @@ import numpy as np
 
 from stream_dppca import DPPCA, plan
 
-from .methods import MANY_FEATURES, METHODS, PAPER_SEEDS, SLOW, TARGETS_ONLY, Data
+from .methods import MANY_FEATURES, METHODS, ONE_BATCH, PAPER_SEEDS, SLOW, TARGETS_ONLY, Data
 from .problems import Cell, Drift
 from .streams import Spiked, captured, sine
 
@@ -35,6 +35,8 @@ def run_cell(
                 limit = PAPER_SEEDS if cell.group == "target" else 0
             if cell.group in ("many features", "one batch") and name not in MANY_FEATURES:
                 limit = 0
+            if name in ONE_BATCH:
+                limit = cell.seeds if cell.group == "one batch" else 0
             if seed >= limit:
                 continue
             before = time.perf_counter()

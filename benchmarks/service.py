@@ -210,18 +210,22 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def serve(
-    settings: Settings, batches: int, module: str = "consumers.cli", **changes: str
-) -> Seconds:
-    """Seconds per row of `stream-dppca serve`, from the release after `SKIPPED` to the last."""
-    model = f"{settings.input_topic}-{uuid.uuid4().hex[:8]}"
-    own = {
+def named(model: str) -> dict[str, str]:
+    """Settings of a model that shares nothing with any other."""
+    return {
         "model": model,
         "group": model,
         "state_topic": f"{model}.s",
         "output_topic": f"{model}.o",
     }
-    own |= changes
+
+
+def serve(
+    settings: Settings, batches: int, module: str = "consumers.cli", **changes: str
+) -> Seconds:
+    """Seconds per row of `stream-dppca serve`, from the release after `SKIPPED` to the last."""
+    model = f"{settings.input_topic}-{uuid.uuid4().hex[:8]}"
+    own = named(model) | changes
     environment = {
         f"DPPCA_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
         for name, value in (settings.model_dump(mode="json", exclude_unset=True) | own).items()

@@ -37,6 +37,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from benchmarks.figures import table
+from benchmarks.service import named
 from consumers.demo.broker import LocalBroker
 from consumers.demo.standalone import StandaloneCluster
 from consumers.kafka.cluster import KafkaCluster
@@ -129,13 +130,7 @@ def serve(
 ) -> Measured:
     """Run a new model over so many batches; the first one, a warm-up, is not measured."""
     model = f"m-{uuid.uuid4().hex[:8]}"
-    own = {
-        "model": model,
-        "group": model,
-        "state_topic": f"{model}.s",
-        "output_topic": f"{model}.o",
-    }
-    said = given.model_dump(mode="json", exclude_unset=True) | own
+    said = given.model_dump(mode="json", exclude_unset=True) | named(model)
     process = subprocess.Popen(
         [sys.executable, "-m", "consumers.cli", "serve"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,

@@ -44,10 +44,15 @@ import numpy as np
 from . import rowwise
 from .arrays import BoolArray, FloatArray
 
-__all__ = ["Block", "Bundle", "Form", "Ranged", "Rows", "Statistic", "clip_factors"]
+__all__ = ["Block", "Bundle", "Form", "Ranged", "Rows", "Statistic", "clip_factors", "vecdots"]
 
 #: Below the square of every radius that is used, and above zero.
 _TINY = 1e-300
+
+
+def vecdots(rows: FloatArray, W: FloatArray) -> FloatArray:
+    """The products of rows with W, one row at a time: no place changes how they are rounded."""
+    return np.asarray(np.vecdot(rows[:, np.newaxis], np.ascontiguousarray(W.T)))
 
 
 @dataclass(frozen=True, repr=False)  # it holds records
@@ -72,11 +77,16 @@ class Block:
         self.scratch[self.null] = 0.0
         return self.scratch
 
-    def along(self, W: FloatArray) -> FloatArray:
-        """The products x_i^T W; row by row where a place might round them by a secret."""
-        if self.placed:
-            return np.asarray(self.X @ W)
-        return np.asarray(np.vecdot(self.X[:, np.newaxis], np.ascontiguousarray(W.T)))
+    def along(self, W: FloatArray, rows: FloatArray | None = None) -> FloatArray:
+        """The products x_i^T W; row by row where a place might round them by a secret.
+
+        Parameters
+        ----------
+        rows
+            Made of those of the block, row by row, and used in their place.
+        """
+        X = self.X if rows is None else rows
+        return np.asarray(X @ W) if self.placed else vecdots(X, W)
 
     def weighed(self, weights: FloatArray) -> FloatArray:
         """The rows times one weight each, with zeros for nulls, in the scratch memory."""

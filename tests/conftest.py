@@ -75,6 +75,14 @@ def clipped_mean(rows: Rows, form: Form, radius: float) -> tuple[FloatArray, flo
     return form.mean(total, radius, len(rows)), form.sensitivity(radius, len(rows))
 
 
+def replaced(rng: np.random.Generator, X: FloatArray, i: int, length: float) -> FloatArray:
+    """Rows of which one is replaced by another, of this length and in a random direction."""
+    Y = X.copy()
+    direction = rng.standard_normal(X.shape[1])
+    Y[i] = length * direction / np.linalg.norm(direction)
+    return Y
+
+
 @pytest.fixture
 def no_noise() -> FrozenNoise:
     return FrozenNoise()

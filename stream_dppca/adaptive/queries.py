@@ -28,7 +28,6 @@ __all__ = [
     "length_slack",
     "moment_rounding",
     "pack",
-    "times",
     "unpack",
 ]
 
@@ -77,19 +76,25 @@ class Gradients:
 
     def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
         """r_i^2 from above."""
-        P = measured
+        return self._sq_length(sq_norm, measured, measured)
+
+    def _sq_length(self, sq_norm: FloatArray, P: FloatArray, Q: FloatArray) -> FloatArray:
+        """|x q^T - W L|^2 from above, row by row, with p = W^T x."""
         norm_l = float(np.linalg.norm(self.L))
-        sq = sq_norm * np.einsum("ij,ij->i", P, P)
+        sq = sq_norm * np.einsum("ij,ij->i", Q, Q)
         slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
         if norm_l > 0:
-            sq = sq - 2 * np.einsum("ij,ij->i", times(P, self.L), P) + norm_l**2
+            sq = sq - 2 * np.einsum("ij,ij->i", _times(Q, self.L), P) + norm_l**2
         return np.asarray(np.maximum(sq, 0.0) + slack)
 
     def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
         """(d+1) x k: the sum of s_i x_i p_i^T, and that of the s_i at the start of the last row."""
+        return self._sum(block.clean(), measured, factors)
+
+    def _sum(self, rows: FloatArray, Q: FloatArray, factors: FloatArray) -> FloatArray:
         d, k = self.W.shape
         total = np.zeros((d + 1, k))
-        np.matmul(block.clean().T, measured * factors[:, np.newaxis], out=total[:d])
+        np.matmul(rows.T, Q * factors[:, np.newaxis], out=total[:d])
         total[d, 0] = factors.sum()
         return total
 
@@ -112,7 +117,7 @@ class Gradients:
         return min(max(side / (SIDE * rho), 0.0), 1.0)
 
 
-def times(P: FloatArray, L: FloatArray) -> FloatArray:
+def _times(P: FloatArray, L: FloatArray) -> FloatArray:
     """P L, number by number: a product of matrices may round a row by its place among the rows."""
     total = P[:, :1] * L[0]
     for i in range(1, len(L)):

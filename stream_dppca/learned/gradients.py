@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..adaptive.queries import Gradients, length_slack, times
-from ..arrays import ROUNDOFF, FloatArray
-from ..statistics import Block
-from ..sums import roundings
-from .statistics import standardised
+from ..adaptive.queries import Gradients
+from ..arrays import FloatArray
+from ..statistics import Block, vecdots
+from .statistics import ball_sensitivity, standardised, sum_in_ball
 
 __all__ = ["CenteredGradients", "MeanAlong"]
 
@@ -42,15 +41,10 @@ class MeanAlong:
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         # Row by row, so that the digits of a unit depend on no other, wherever it stands.
-        terms = np.vecdot(Z[:, np.newaxis], np.ascontiguousarray(self.W.T)) - self.along
-        slack = 1 + (terms.shape[1] + 8) * ROUNDOFF
-        length = np.sqrt(np.einsum("ij,ij->i", terms, terms)) * slack
-        factor = np.where(block.null, 0.0, np.minimum(1.0, self.radius / length))
-        return np.asarray(np.einsum("i,ij->j", factor, terms))
+        return sum_in_ball(block, vecdots(Z, self.W) - self.along, self.radius)
 
     def sensitivity(self, units: int) -> float:
-        rounding = 2 * units * roundings(units) * ROUNDOFF * self.radius
-        return 2 * self.radius + 2 * rounding
+        return ball_sensitivity(self.radius, units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,30 +79,15 @@ class CenteredGradients(Gradients):
     def measure(self, block: Block) -> FloatArray:
         """W^T z_i and |z_i|^2."""
         Z = self._standardised(block)
-        if block.placed:
-            P = Z @ self.W
-        else:
-            P = np.vecdot(Z[:, np.newaxis], np.ascontiguousarray(self.W.T))
-        return np.concatenate([P, np.vecdot(Z, Z)[:, np.newaxis]], axis=1)
+        return np.concatenate([block.along(self.W, Z), np.vecdot(Z, Z)[:, np.newaxis]], axis=1)
 
     def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
         """r_i^2 from above."""
-        P, Q = measured[:, :-1], self._centred(measured)
-        norm_l = float(np.linalg.norm(self.L))
-        sq = measured[:, -1] * np.einsum("ij,ij->i", Q, Q)
-        slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
-        if norm_l > 0:
-            sq = sq - 2 * np.einsum("ij,ij->i", times(Q, self.L), P) + norm_l**2
-        return np.asarray(np.maximum(sq, 0.0) + slack)
+        return self._sq_length(measured[:, -1], measured[:, :-1], self._centred(measured))
 
     def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
         """(d+1) x k: the sum of s_i z_i q_i^T, and that of the s_i at the start of the last row."""
-        d, k = self.W.shape
-        total = np.zeros((d + 1, k))
-        Q = self._centred(measured) * factors[:, np.newaxis]
-        np.matmul(self._standardised(block).T, Q, out=total[:d])
-        total[d, 0] = factors.sum()
-        return total
+        return self._sum(self._standardised(block), self._centred(measured), factors)
 
     def _centred(self, measured: FloatArray) -> FloatArray:
         return np.asarray(measured[:, :-1] - self.along)

@@ -92,7 +92,7 @@ MOST_WARM_UP = 64
 REFINED_AFTER = (1, 2, 4)
 #: ... the sd of a variance that the warm-up leaves (measured .4 on Gaussian data with 10 to 200
 #: features), and the most by which a scale is multiplied at a time.
-_REFINED_SD, _REFINED_MOST = 0.4, (0.75, 1.5)
+_REFINED_SD, REFINED_MOST = 0.4, (0.75, 1.5)
 
 
 def constant(d: int) -> float:
@@ -359,7 +359,7 @@ class LearnedMethod:
         typical = max(float(np.mean(found.variance[known])), found.sd)
         trust = _REFINED_SD**2 / (_REFINED_SD**2 + (found.sd / typical) ** 2)
         square = 1 + (found.variance / typical - 1) * trust
-        factor = np.clip(np.sqrt(np.maximum(square, 0.0)), *_REFINED_MOST)
+        factor = np.clip(np.sqrt(np.maximum(square, 0.0)), *REFINED_MOST)
         self._rescale(np.where(known, factor, 1.0), known)
 
     def _find_scales(self, look: Look) -> None:

@@ -30,9 +30,11 @@ __all__ = [
     "LengthCounts",
     "MomentsInBall",
     "OctaveCounts",
+    "ball_sensitivity",
     "count_slack",
     "octave_edges",
     "standardised",
+    "sum_in_ball",
 ]
 
 #: Bins of `OctaveCounts`: zero in the middle, 128 octaves on either side.
@@ -166,15 +168,10 @@ class MomentsInBall:
         Z = standardised(block, self.center, self.scale, self.clamp)
         last = np.full((len(Z), 1), self.constant)
         terms = np.concatenate([Z, (Z * Z - 1) / 2, last], axis=1)
-        terms = block.means(terms)
-        slack = 1 + (terms.shape[1] + 8) * ROUNDOFF
-        length = np.sqrt(block.sq_lengths(terms)) * slack
-        factor = np.where(block.null_units, 0.0, np.minimum(1.0, self.radius / length))
-        return np.asarray(np.einsum("i,ij->j", factor, terms))
+        return sum_in_ball(block, block.means(terms), self.radius)
 
     def sensitivity(self, units: int) -> float:
-        rounding = 2 * units * roundings(units) * ROUNDOFF * self.radius
-        return 2 * self.radius + 2 * rounding
+        return ball_sensitivity(self.radius, units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,6 +208,23 @@ class AugmentedMoments:
     def sensitivity(self, units: int) -> float:
         rounding = moment_rounding(units, self.each) * self.radius
         return (math.sqrt(2) * self.radius + 2 * rounding) / units
+
+
+def sum_in_ball(block: Block, terms: FloatArray, radius: float) -> FloatArray:
+    """Sum of one vector per unit, each clipped to a ball around 0; that of a null is 0.
+
+    The clip factor comes from an over-estimate of the length of the vector as computed.
+    """
+    slack = 1 + (terms.shape[1] + 8) * ROUNDOFF
+    length = np.sqrt(block.sq_lengths(terms)) * slack
+    factor = np.where(block.null_units, 0.0, np.minimum(1.0, radius / length))
+    return np.asarray(np.einsum("i,ij->j", factor, terms))
+
+
+def ball_sensitivity(radius: float, units: int) -> float:
+    """How far one unit moves `sum_in_ball`: 2 R, plus the rounding of the sum, twice."""
+    rounding = 2 * units * roundings(units) * ROUNDOFF * radius
+    return 2 * radius + 2 * rounding
 
 
 def count_slack(units: int, each: int) -> float:

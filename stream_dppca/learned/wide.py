@@ -64,6 +64,7 @@ from .looks import LOOK, Look, Looks
 from .method import (
     MOST_WARM_UP,
     POWER,
+    REFINED_MOST,
     WARMING_UP,
     WARMING_UP_ANEW,
     WIDEN_ABOVE,
@@ -84,8 +85,6 @@ BESIDE, ALONG = 0.12, 0.03
 _WITHIN = 8.0
 #: Batches after the warm-up after which scales are refined.
 REFINED_AFTER = (1, 2, 4, 8, 16, 32)
-#: A scale is multiplied by no less and no more than this at a time.
-_REFINED_MOST = (0.75, 1.5)
 #: A mean that has moved along a component counts if it is this many sds of its noise away.
 _MOVED_SDS = 3.0
 
@@ -425,7 +424,7 @@ class WideMethod:
         if self.refined not in REFINED_AFTER:
             return
         variance = self._variances()
-        factor = np.clip(np.sqrt(variance / np.mean(variance)), *_REFINED_MOST)
+        factor = np.clip(np.sqrt(variance / np.mean(variance)), *REFINED_MOST)
         known = self.standard.known
         self._rescale(np.where(known, factor, 1.0), known)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_dppca.adaptive.queries import SIDE, Gradients, SecondMoments, pack, unpack
-from tests.conftest import batch_of, clipped_mean
+from tests.conftest import batch_of, clipped_mean, replaced
 
 FAR = [0.0, 1e-300, 1e-9, 1.0, 30.0, 1e6, 4e17, math.nan, 1e300]
 
@@ -22,13 +22,6 @@ def orthonormal(rng: np.random.Generator, d: int, k: int) -> np.ndarray:
 def centre(rng: np.random.Generator, k: int, size: float) -> np.ndarray:
     L = rng.standard_normal((k, k)) * size
     return (L + L.T) / 2
-
-
-def replaced(rng: np.random.Generator, X: np.ndarray, i: int, length: float) -> np.ndarray:
-    Y = X.copy()
-    direction = rng.standard_normal(X.shape[1])
-    Y[i] = length * direction / np.linalg.norm(direction)
-    return Y
 
 
 @given(

@@ -19,7 +19,7 @@ from stream_dppca.adaptive.queries import SIDE
 from stream_dppca.engine import EngineBatches
 from stream_dppca.learned import WideMethod
 from stream_dppca.learned.gradients import CenteredGradients, MeanAlong
-from tests.conftest import batch_of, clipped_mean, sine
+from tests.conftest import batch_of, clipped_mean, replaced, sine
 from tests.engine.helpers import ArraySource, PicklingEngine
 
 D, B = 12, 4000
@@ -47,13 +47,6 @@ def telemetry(n: int, seed: int = 0) -> tuple[Any, Any]:
     X = 0.8 * rng.standard_normal((n, D)) + 1.5 * rng.standard_normal((n, 1)) * direction
     truth = np.linalg.eigh(np.corrcoef(X.T))[1][:, -1]
     return (X + 20 * rng.standard_normal(D)) * units, truth
-
-
-def replaced(rng: np.random.Generator, X: Any, i: int, length: float) -> Any:
-    Y = X.copy()
-    direction = rng.standard_normal(X.shape[1])
-    Y[i] = length * direction / np.linalg.norm(direction)
-    return Y
 
 
 @given(

@@ -19,17 +19,20 @@ the model, for the records that it has learned from.
 from __future__ import annotations
 
 import math
+import warnings
 
 from river import compose, datasets, metrics
 
-from stream_dppca import DPPCA, SubspaceDistance
+from stream_dppca import DPPCA, NothingLearnedWarning, SubspaceDistance
 
 SENSORS = tuple(f"f{i}" for i in range(1, 10))
 RECORDS = 12_000
 
 
 def main() -> None:
-    pca = DPPCA(features=SENSORS, epsilon=1.0, delta=1e-6, batch_size=2000, n_components=2)
+    # A pipeline transforms what it learns from, in the warm-up, too.
+    warnings.simplefilter("ignore", NothingLearnedWarning)
+    pca = DPPCA(features=SENSORS, epsilon=2.0, delta=1e-6, batch_size=3000, n_components=2)
     pipeline = compose.Select(*SENSORS) | pca
     distance = SubspaceDistance(pca)
     along, away = metrics.ROCAUC(n_thresholds=50), metrics.ROCAUC(n_thresholds=50)

@@ -107,7 +107,10 @@ def test_every_point_with_noise(servers: str, fresh_name: Fresh, reader: str) ->
 
 
 def kill_at_random(m: Model, times: int, rng: random.Random, **environment: str) -> None:
-    """An owner and a standby; the owner, or either, dies at any moment, and another one starts."""
+    """An owner and a standby; the owner, or either, dies at any moment, and another one starts.
+
+    There are some batches from the beginning: how many come during the kills is chance."""
+    m.produce_packed(6 * m.batch)
     running: list[Instance] = [m.start(**environment)]
     with m.loaded(lambda: m.produce_packed(1), 0.05):
         for _ in range(times):

@@ -40,10 +40,11 @@ def test_every_example_is_listed_and_tested() -> None:
 
 
 def test_anomalies() -> None:
+    """The noise is not seeded. In 2000 runs the least AUC was 0.96; guessing gives 0.5."""
     shown = run("anomalies.py")
     auc = float(re.search(r"AUC along the components: ([\d.]+)", shown)[1])  # type: ignore[index]
-    assert auc > 0.9
-    assert "private: True, epsilon 1 per record" in shown
+    assert auc > 0.8
+    assert "private: True, epsilon 2 per record" in shown
 
 
 def test_subjects() -> None:

@@ -25,6 +25,7 @@ from .learned.warmup import BALL, RECORDS, warm_up_batches
 from .learned.wide import ALONG, BESIDE
 from .participation import Subjects
 from .subjects.planning import ROWS, Fleet, SubjectPlan, plan_subjects
+from .wording import counted, error_lines, warm_up_line
 
 __all__ = ["Plan", "SubjectPlan", "plan"]
 
@@ -52,6 +53,8 @@ class Plan(BaseModel):
     recommended_batch_size: int
     #: Noise sd in one coordinate of one release, in units of the top eigenvalue.
     noise_per_step: float
+    #: The guess behind what follows: the share of the variance that the first component holds.
+    first_share: float
     #: (records, expected sine of the angle to the truth) after 1, 2, 4, ... batches.
     expected_error: tuple[tuple[int, float], ...]
     #: Records until the component is useful (sine below 0.3); None if that is not in sight.
@@ -72,16 +75,14 @@ class Plan(BaseModel):
 
     def __str__(self) -> str:
         lines = [
-            f"{self.dimension} features, {self.n_components} component(s), "
+            f"{self.dimension} features, {counted(self.n_components, 'component')}, "
             f"epsilon = {self.epsilon:g}, delta = {self.delta:g}",
-            f"batch size {self.batch_size} (at least {self.minimum_batch_size}, "
+            f"batches of {self.batch_size} records (at least {self.minimum_batch_size}, "
             f"recommended {self.recommended_batch_size})",
-            "centre and scales are known: no warm-up"
-            if self.warm_up_batches == 0
-            else f"warm-up: {self.warm_up_batches} batch(es), in which nothing else is learned",
-            f"noise in a release: {self.noise_per_step:.2g} of the top eigenvalue per coordinate",
-            "expected sin(angle), by a guess of the spectrum (trace_ratio, gap): "
-            + ", ".join(f"{sine:.2g} after {records}" for records, sine in self.expected_error),
+            warm_up_line(counted(self.warm_up_batches, "batch", "batches")),
+            f"noise of a release, in each coordinate: {100 * self.noise_per_step:.2g} % of the "
+            "variance along the first component",
+            *error_lines(self.expected_error, "records", self.first_share),
         ]
         if self.useful_after_records is None:
             lines.append("no useful component in sight: use larger batches or more budget")
@@ -89,7 +90,9 @@ class Plan(BaseModel):
             seconds = self.useful_after_seconds
             when = "" if seconds is None else f", {seconds:.3g} s"
             records = self.useful_after_records
-            lines.append(f"first useful component (sine {USEFUL}) after {records} records{when}")
+            lines.append(
+                f"first useful component (error below {USEFUL}) after {records} records{when}"
+            )
         return "\n".join(lines)
 
 
@@ -191,9 +194,9 @@ def plan(
     >>> p.warm_up_batches
     1
     >>> print(p)
-    50 features, 1 component(s), epsilon = 1, delta = 1e-06
-    batch size 2500 (at least ..., recommended ...)
-    warm-up: 1 batch(es), in which nothing else is learned
+    50 features, 1 component, epsilon = 1, delta = 1e-06
+    batches of 2500 records (at least ..., recommended ...)
+    warm-up: 1 batch, in which nothing else is learned
     ...
     """
     rows_of = 2 if center == "pairs" else 1
@@ -258,6 +261,7 @@ def plan(
         minimum_batch_size=minimum * rows_of,
         recommended_batch_size=recommended * rows_of,
         noise_per_step=spread / (units * mu * math.sqrt(1 - range_share(units, mu))),
+        first_share=1 / ratio,
         expected_error=tuple(
             ((warm_up + 2**i) * units * rows_of, guess.sine(units, warm_up + 2**i))
             for i in range(7)

@@ -19,6 +19,7 @@ from ..errors import BatchSizeError
 from ..learned.method import COUNT, smallest_learned_batch
 from ..learned.warmup import RECORDS, warm_up_batches
 from ..participation import Subjects, mu_of
+from ..wording import counted, error_lines, warm_up_line
 
 __all__ = ["GOOD", "Fleet", "SubjectPlan", "plan_subjects"]
 
@@ -51,6 +52,8 @@ class SubjectPlan(BaseModel):
     minimum_batch_size: int
     #: Rounds in which centre and scales are learned, and nothing else.
     warm_up_rounds: int
+    #: The guess behind what follows: the share of the variance that the first component holds.
+    first_share: float
     #: (rounds, expected sine of the angle to the truth), the warm-up included.
     expected_error: tuple[tuple[int, float], ...]
     #: (rounds, subjects that are needed for a sine of 0.1 after them), None if not in sight.
@@ -61,24 +64,22 @@ class SubjectPlan(BaseModel):
     def __str__(self) -> str:
         ends = "no end" if self.horizon is None else f"the end after {self.horizon}"
         over = ", ".join(f"{epsilon:.3g} over {n:g}" for n, epsilon in self.epsilon_over)
-        sines = ", ".join(f"{sine:.2g} after {rounds}" for rounds, sine in self.expected_error)
         needed = ", ".join(
-            f"{'too many' if number is None else number} for {rounds}"
+            f"{'too many' if number is None else number} after {rounds}"
             for rounds, number in self.subjects_needed
         )
         return "\n".join(
             [
-                f"{self.dimension} features, {self.n_components} component(s), {self.subjects} "
-                f"subjects, of which {100 * self.presence:g} % are there in a round",
-                f"epsilon = {self.epsilon:g}, delta = {self.delta:g} per subject and {self.period} "
-                f"round(s), {ends}",
+                f"{self.dimension} features, {counted(self.n_components, 'component')}, "
+                f"{self.subjects} subjects, of which {100 * self.presence:g} % are there in a "
+                "round",
+                f"epsilon = {self.epsilon:g}, delta = {self.delta:g} per subject and "
+                f"{counted(self.period, 'round')}, {ends}",
                 f"epsilon by periods: {over}",
                 f"{self.batch_size} places per round (at least {self.minimum_batch_size})",
-                "centre and scales are known: no warm-up"
-                if self.warm_up_rounds == 0
-                else f"warm-up: {self.warm_up_rounds} round(s), in which nothing else is learned",
-                f"expected sin(angle), by rounds and a guess of the spectrum: {sines}",
-                f"subjects needed for a sine of {GOOD:g}, by rounds: {needed}",
+                warm_up_line(counted(self.warm_up_rounds, "round")),
+                *error_lines(self.expected_error, "rounds", self.first_share),
+                *([f"subjects needed for an error of {GOOD:g}: {needed} rounds"] if needed else []),
             ]
         )
 
@@ -214,6 +215,7 @@ def plan_subjects(fleet: Fleet, horizon: int | None) -> SubjectPlan:
         batch_size=fleet.size,
         minimum_batch_size=fleet.minimum,
         warm_up_rounds=fleet.warm_up,
+        first_share=1 / fleet.ratio,
         expected_error=tuple((n, fleet.sine(n)) for n in rounds),
         subjects_needed=tuple((n, fleet.needed(n)) for n in ask),
         epsilon_over=tuple((n, epsilon_of_periods(periods=n, **shared)) for n in periods),

@@ -119,7 +119,7 @@ def test_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         cli.main(["plan", *budget, "--count", "38", "--batch-size", "3000", "--rate", "500"]) == 0
     )
     said = capsys.readouterr().out
-    assert "38 features, 1 component(s), epsilon = 1" in said and "warm-up: 1 batch" in said
+    assert "38 features, 1 component, epsilon = 1" in said and "warm-up: 1 batch" in said
     assert (
         cli.main(["plan", *budget, "--features", "a,b", "--center", "none", "--scales", "none"])
         == 0

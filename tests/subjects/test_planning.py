@@ -62,13 +62,15 @@ def test_how_many_devices_are_needed() -> None:
     )
     assert year.expected_error[-1][0] == 365 and year.epsilon_over[0] == (1, 1.0)
     assert year.epsilon_over[-1][0] == pytest.approx(365 / 24)
-    assert "subjects needed for a sine of 0.1" in str(year)
+    assert "subjects needed for an error of 0.1" in str(year)
 
 
 def test_learned_scales_take_a_warm_up() -> None:
     found = plan(d=10, epsilon=1.0, delta=1e-6, subjects=2000)
     assert found.warm_up_rounds == 1
-    assert found.expected_error[0][0] == 2 and "warm-up: 1 round(s)" in str(found)
+    assert found.expected_error[0][0] == 2 and "warm-up: 1 round, in which" in str(found)
+    nothing = str(plan(d=10, epsilon=1.0, delta=1e-6, subjects=2000, horizon=1))
+    assert "nothing is learned: it ends with the warm-up" in nothing and "needed" not in nothing
 
 
 def test_what_does_not_fit_is_refused() -> None:

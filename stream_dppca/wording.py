@@ -1,0 +1,37 @@
+"""Sentences that several plans share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["counted", "error_lines", "warm_up_line"]
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things.
+
+    >>> counted(1, "batch", "batches"), counted(0, "batch", "batches"), counted(2, "round")
+    ('1 batch', '0 batches', '2 rounds')
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def warm_up_line(length: str) -> str:
+    """What the warm-up takes, of which the length is given in words."""
+    if length.startswith("0 "):
+        return "centre and scales are known: no warm-up"
+    return f"warm-up: {length}, in which nothing else is learned"
+
+
+def error_lines(errors: Sequence[tuple[int, float]], unit: str, first_share: float) -> list[str]:
+    """The expected error, and what it means and supposes."""
+    if not errors:
+        return ["nothing is learned: it ends with the warm-up"]
+    (first, error), *later = errors
+    return [
+        f"expected error: {error:.2g} after {first} {unit}"
+        + "".join(f", {sine:.2g} after {after}" for after, sine in later),
+        "  (sine of the angle to the true component: 0 is exact, 1 is no better than chance;",
+        "  a guess, for data whose first component holds "
+        f"{100 * first_share:.2g} % of the variance)",
+    ]

@@ -35,7 +35,8 @@ def _warnings(settings: ModelSettings) -> list[str]:
     """Return what is allowed but seldom meant."""
     from stream_dppca.checks import loose_budget
 
-    return loose_budget(settings.epsilon, settings.delta, settings.batch_size)
+    # A plan may be without a batch size; every delta is below 1/1.
+    return loose_budget(settings.epsilon, settings.delta, settings.batch_size or 1)
 
 
 def _warn(settings: ModelSettings) -> None:
@@ -120,6 +121,7 @@ def _plan(options: argparse.Namespace) -> int:
     if options.subjects is not None:
         options.flags.setdefault("subject", MESSAGE_KEY)  # which one does not matter for a plan
     settings = load(options, PlanSettings)
+    _warn(settings)
     if settings.unit == "subject":
         if options.subjects is None and settings.batch_size is None:
             return fail("--subjects must be given: how many are there?", EXIT_CONFIGURATION)

@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import signal
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if given[0] in options.COMMANDS:
         command, rest = given[0], given[1:]
+    elif meant := difflib.get_close_matches(given[0], options.COMMANDS, n=1):
+        return fail(f"{given[0]!r} is not a command; did you mean {meant[0]}?", EXIT_USAGE)
     else:
         parsed = parser.parse_args(given)
         command, rest = parsed.command, parsed.options

@@ -113,6 +113,14 @@ def test_check_config_offline(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`features`: must be set" in capsys.readouterr().err
 
 
+def test_a_mistyped_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serv"]) == 2
+    assert "'serv' is not a command; did you mean serve?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["nothing-like-it"])
+    assert "choose from" in capsys.readouterr().err
+
+
 def test_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     budget = ["--epsilon", "1", "--delta", "1e-6"]
     assert (
@@ -120,6 +128,8 @@ def test_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     )
     said = capsys.readouterr().out
     assert "38 features, 1 component, epsilon = 1" in said and "warm-up: 1 batch" in said
+    assert cli.main(["plan", "--epsilon", "50", "--delta", "0.1", "--count", "5"]) == 0
+    assert "warning: epsilon = 50 promises next to nothing" in capsys.readouterr().err
     assert (
         cli.main(["plan", *budget, "--features", "a,b", "--center", "none", "--scales", "none"])
         == 0

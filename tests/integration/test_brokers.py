@@ -29,7 +29,7 @@ from consumers.demo.broker import (
     provide_broker,
 )
 
-from ..processes import PATIENCE_SECONDS, wait_for
+from ..processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .conftest import QUICK, WAYS, WAYS_VARIABLE, Brokers, RunningBroker, by, group, refuse
 
 MODULE = "test_brokers"
@@ -103,11 +103,13 @@ def test_a_transaction_commits_records_and_offsets(
     make_topic(servers, source)
     make_topic(servers, target)
     transactional_id = fresh_name("transaction")
-    old = KafkaProducer(bootstrap_servers=servers, transactional_id=transactional_id)
-    new = KafkaProducer(bootstrap_servers=servers, transactional_id=transactional_id)
+    same = {"transactional_id": transactional_id, **PATIENT_TRANSACTION}
+    old = KafkaProducer(bootstrap_servers=servers, **same)
+    new = KafkaProducer(bootstrap_servers=servers, **same)
     consumer = KafkaConsumer(
-        source, bootstrap_servers=servers, group_id=group, enable_auto_commit=False
-    )
+        source, bootstrap_servers=servers, group_id=group, enable_auto_commit=False,
+        session_timeout_ms=int(PATIENCE_SECONDS * 1000),  # a busy machine ends none
+    )  # fmt: skip
     try:
         wait_for("a partition", lambda: consumer.poll(timeout_ms=100) or consumer.assignment())
         place = TopicPartition(source, 0)

@@ -66,7 +66,11 @@ def raw_column(frame: Any, name: Any) -> Any:
     if column_names(frame).count(name) != 1:
         return None
     if is_pandas_dataframe(frame):
-        return frame[name].to_numpy()
+        values = frame[name]
+        # Other types than numpy's would make floats of integers if one is missing, and large ids
+        # the same: one record would change how all others are read.
+        plain = isinstance(values.dtype, np.dtype)
+        return (values if plain else values.astype(object)).to_numpy()
     return _cells(nw.from_native(frame, eager_only=True).get_column(name))
 
 

@@ -66,8 +66,15 @@ class PublicScaler(base.MiniBatchTransformer):
             self._affine[name] = (0.0, float(scale))
 
     def transform_one(self, x: dict[Any, Any]) -> dict[Any, Any]:
-        """A new dict. Scaled values are floats, NaN for what is not a number."""
-        out = dict(x)
+        """A new dict. Scaled values are floats, NaN for what is not a number.
+
+        What is not a dict gives an empty one: if it raised, the record would have no slot, and all
+        records after it would shift.
+        """
+        try:
+            out = dict(x)
+        except Exception:
+            return {}
         for name, (shift, scale) in self._affine.items():
             if name in out:
                 out[name] = (number(out[name]) - shift) / scale

@@ -13,7 +13,8 @@ from river import compose
 
 from stream_dppca import DPPCA, ParameterError, PublicScaler, SubspaceDistance
 from stream_dppca.baselines import analyze_gauss, oja
-from stream_dppca.frames import column
+from stream_dppca.frames import column, raw_column
+from stream_dppca.subjects.ids import canonical_all
 
 FEATURES = ("a", "b", "c")
 KINDS = (pd.DataFrame, pl.DataFrame, pa.table)
@@ -115,6 +116,10 @@ def test_what_is_not_a_dict_is_a_null(wrong: Any) -> None:
     pca.learn_one({})
     pca.learn_one(pd.Series({"a": 1.0, "b": 2.0, "c": 3.0}))
     assert pca.n_seen == 3
+    behind = PublicScaler(scales={"a": 2.0}) | model()
+    behind.learn_one(wrong)
+    behind.learn_one({"a": 1.0, "b": 2.0, "c": 3.0})
+    assert behind["DPPCA"].n_seen == 2
 
 
 def test_a_cell_that_python_cannot_hold_changes_no_other() -> None:
@@ -139,3 +144,15 @@ def test_subjects_in_frames(kind: Any) -> None:
     for pca in (by_frame, by_dict):
         pca.close_round()
     assert by_frame.state() == by_dict.state()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["Int64", "UInt64", "int64[pyarrow]", "uint64[pyarrow]", "category", object]
+)
+def test_a_missing_id_changes_no_other(dtype: Any) -> None:
+    """As floats, the ids of all others would be one."""
+    for missing in (5, None):
+        values = pd.Series([2**60 + i for i in range(50)] + [missing], dtype=object)
+        ids = values.astype("Int64").astype(dtype)
+        others = canonical_all(raw_column(pd.DataFrame({"device": ids}), "device"))[:50]
+        assert others == [b"%d" % (2**60 + i) for i in range(50)]

@@ -43,7 +43,7 @@ class KafkaCluster:
 
     def timestamp_type(self, topic: str) -> str | None:
         with translated_errors(), self._admin() as admin:
-            found = _topic_configs(admin, topic, "all") or {}
+            found = _topic_configs(admin, topic) or {}
         return found.get("message.timestamp.type")
 
     def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
@@ -148,11 +148,11 @@ class KafkaCluster:
         pass
 
 
-def _topic_configs(admin: Any, name: str, which: str = "modified") -> dict[str, str] | None:
-    """The settings that differ from the cluster's, or "all"; None if we may not see them."""
+def _topic_configs(admin: Any, name: str) -> dict[str, str] | None:
+    """The settings of a topic, those of the cluster included; None if we may not see them."""
     try:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
-        found = admin.describe_configs([resource], config_filter=which)
+        found = admin.describe_configs([resource], config_filter="all")
         return {key: str(entry["value"]) for key, entry in found["topic"][name].items()}
     except (kafka_errors.KafkaError, LookupError):
         return None

@@ -6,7 +6,8 @@ stands in (a dict, a frame, an array, a message key):
 
 - **Text** is taken in Unicode's normal form C, as UTF-8. **Bytes** that are UTF-8 are such text;
   other bytes are taken as they are.
-- White space and NULs around it are dropped, and so is a fraction of zeros: `"1.0"` is `"1"`.
+- White space and NULs around it are dropped, and so is a fraction of zeros: `"1.0"` is `"1"`, and
+  `"-0"` is `"0"`.
 - **A number** is its shortest decimal: `1`, `1.0`, `Decimal("1.00")` are `b"1"`, 2.5 is `b"2.5"`.
 - A UUID is its usual text.
 - More than 64 bytes are replaced by their BLAKE2b hash of 32 bytes.
@@ -14,9 +15,13 @@ stands in (a dict, a frame, an array, a message key):
   is ignored.
 
 Upper and lower case are different. Where the rule takes two ids for one, the two subjects share a
-place: that costs a little accuracy, never privacy. Whole numbers from 2^53 on should come as
-integers or text, because a float cannot tell them apart, and one missing value turns a column of
-integers into floats.
+place: that costs a little accuracy, never privacy.
+
+**Whole numbers from 2^53 on must come as integers or text.** A float cannot tell them apart, and
+what turns a column of numbers into floats because one of them is missing (`numpy.array`, a frame
+of pandas made without a type) is a step in front that breaks the promise: one record would merge
+all the others. Nothing here can see it any more. Nullable, Arrow and object columns are exact, and
+so are dicts.
 """
 
 from __future__ import annotations
@@ -102,7 +107,9 @@ def _tidy(raw: bytes) -> bytes | None:
     if raw.endswith(b"0") and b"." in raw:
         whole, fraction = raw.split(b".", 1)
         if not fraction.strip(b"0") and whole.lstrip(b"-").isdigit():
-            raw = whole
+            raw = b"0" if whole == b"-0" else whole
+    elif raw == b"-0":
+        raw = b"0"
     if len(raw) > LONGEST:
         return _short(raw)
     return raw or None

@@ -106,9 +106,13 @@ class SubjectTable(Forgetful):
             return
         if key is None:
             return
-        self._waiting.put_dict(x)
-        self._waiting_ids.append(key)
-        if len(self._waiting_ids) == _WAITING:
+        ids, waiting = self._waiting_ids, self._waiting
+        if len(ids) != waiting.fill:
+            # Ctrl-C came between an id and its row. Another row must not get the id.
+            del ids[waiting.fill :]
+        ids.append(key)
+        waiting.put_dict(x)
+        if len(ids) == _WAITING:
             self._enter_waiting()
 
     def put_frame(self, frame: Any) -> None:
@@ -129,9 +133,11 @@ class SubjectTable(Forgetful):
         return self._waiting.frame_to_rows(frame)
 
     def _enter_waiting(self) -> None:
-        if self._waiting_ids:
-            ids, self._waiting_ids = self._waiting_ids, []
-            self._enter(self._waiting.take(), ids)
+        ids = self._waiting_ids[: self._waiting.fill]
+        rows = self._waiting.take()  # then no row waits, whatever ids are left
+        self._waiting_ids.clear()
+        if ids:
+            self._enter(rows, ids)
 
     def _enter(self, X: NDArray[np.floating[Any]], keys: Sequence[bytes | None]) -> None:
         """Give rows to their subjects, in order."""

@@ -40,6 +40,7 @@ def test_text_and_its_bytes_agree(text: str) -> None:
 
 
 def test_normal_form_case_and_length() -> None:
+    assert canonical("-0") == canonical("-0.0") == canonical(-0.0) == b"0"
     assert canonical(ACCENT[0]) == canonical(ACCENT[1]) == canonical(ACCENT[1].encode())
     assert canonical("A1") != canonical("a1")
     assert canonical("x" * LONGEST) == b"x" * LONGEST

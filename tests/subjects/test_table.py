@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream_dppca.slots import SlotBuffer
 from stream_dppca.subjects import SubjectTable
 from tests.conftest import FloatArray
 from tests.subjects.fleets import model, table
@@ -102,6 +104,45 @@ def test_spellings_of_one_id_share_a_place() -> None:
         filled.put_dict({0: 0.0, "id": who})
         filled.put_rows(np.zeros((1, 1)), [who])
     assert {place for place, _ in content(filled)} == {0}
+
+
+class _Interrupted(BaseException):
+    """As a KeyboardInterrupt."""
+
+
+@pytest.mark.parametrize("place", ["put_dict", "take", "_enter"])
+def test_an_interrupt_gives_no_row_to_another_subject(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever goes on after Ctrl-C loses rows, and never mixes them up."""
+    filled = table(2, size=3000, records=2)
+    where: Any = SubjectTable if place == "_enter" else SlotBuffer
+    done = getattr(where, place)
+    calls = 0
+
+    def stop_at_times(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise _Interrupted
+        result = done(*arguments)
+        if calls == 4:
+            raise _Interrupted
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, place, stop_at_times)
+        for i in range(5000):
+            who = i % 2500
+            with contextlib.suppress(_Interrupted):
+                filled.put_dict({0: who, 1: who, "id": who})
+        with contextlib.suppress(_Interrupted):
+            filled._enter_waiting()
+    assert calls > 1
+    whose = {number: int(name) for name, number in filled._places.items()}
+    kept = content(filled)
+    assert len(kept) > 500
+    assert all(whose[place] == row[0] for place, *row in kept)
 
 
 def test_copies_pickles_and_children_come_out_empty() -> None:

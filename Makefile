@@ -12,6 +12,11 @@ run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a li
 cluster: $(VENV)/.cluster  ## the same on a Spark cluster: a master, two workers, one model; needs Java 17
 	@$(BIN)/python -m consumers.demo --engine spark $(ARGS)
 
+# Several processes share the cores: threads of BLAS in each of them would wait for one another, at
+# twice the processor time. Tests that are about its digits turn them on again (`several_threads`).
+test test-fast: export OPENBLAS_NUM_THREADS := 1
+test test-fast: export OMP_NUM_THREADS := 1
+
 test: $(VENV)/.ready  ## every test, doctest and README example
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not spark" $(ARGS)
 
@@ -19,7 +24,7 @@ test-spark: $(VENV)/.ready  ## one model on a real Spark cluster; needs Java 17
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[spark,test]"
 	@$(BIN)/python -m pytest tests/spark $(ARGS)
 
-test-fast: $(VENV)/.ready  ## what needs no broker, without the privacy audits
+test-fast: $(VENV)/.ready  ## what needs no broker, without audits: `audit` in pyproject.toml
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not broker and not spark and not audit" $(ARGS)
 
 check: $(VENV)/.ready  ## lint, types, import contracts

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from stream_dppca.arrays import FloatArray
 from stream_dppca.batch import Batch, Reading
@@ -81,6 +82,14 @@ def replaced(rng: np.random.Generator, X: FloatArray, i: int, length: float) -> 
     direction = rng.standard_normal(X.shape[1])
     Y[i] = length * direction / np.linalg.norm(direction)
     return Y
+
+
+@pytest.fixture
+def several_threads() -> Iterator[None]:
+    """BLAS with threads, as it has them in production. `make test` gives it one: tests that run
+    beside each other would wait for each other's threads."""
+    with threadpool_limits(2, user_api="blas"):
+        yield
 
 
 @pytest.fixture

@@ -160,7 +160,8 @@ def test_it_finds_the_direction(center: str) -> None:
     rng = np.random.default_rng(4)
     X, v = spiked(rng, 40_000, 5, 0.1)
     mean = 0.0 if center == "none" else 3.0
-    m = model(center=center)
+    # Without a seed, the last one was further off than a lucky first one in 1 of 105 runs.
+    m = model(center=center, seed=1)
     errors = []
     for start in range(0, len(X), 1000):
         m.learn_array(X[start : start + 1000] + mean)

@@ -14,6 +14,7 @@ BASE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 KNOWN: dict[str, Any] = {"center": "none", "scales": None}
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize("d, batch_size, batches", [(10, 2000, 8), (50, 2500, 8), (150, 4000, 8)])
 def test_predictions_within_a_factor_two(d: int, batch_size: int, batches: int) -> None:
     errors = []
@@ -60,6 +61,7 @@ def test_a_scout_is_expected_to_see_what_it_sees() -> None:
         assert not seen or 0.5 < first / found < 2
 
 
+@pytest.mark.audit
 def test_quiet_data_is_predicted_too() -> None:
     """Example 4.1 with sigma = 0.01: the noise is a hundredth of that on Gaussian data."""
     d, sigma, n = 150, 0.01, 12 * 4000

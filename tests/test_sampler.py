@@ -82,6 +82,7 @@ def check_each_integer(a: float = 0.3, sd: float = 0.8) -> None:
     chi_square(np.r_[observed, len(k) - observed.sum()], np.r_[probability, 1 - probability.sum()])
 
 
+@pytest.mark.audit
 def test_the_law_in_the_tails() -> None:
     """Beyond 3, 4 and 5 sd, on both sides."""
     k = np.concatenate([sampler.rounded_gaussian(np.zeros(500_000), SD) for _ in range(8)])
@@ -91,6 +92,7 @@ def test_the_law_in_the_tails() -> None:
             assert p > FALSE_ALARM
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize("bits", [46, 20])
 def test_the_law_far_out(bits: int) -> None:
     """Words that only `exact` may decide. Given U < 2^-18, or 2^-44, U is uniform there."""
@@ -467,6 +469,7 @@ MUTANTS = (
 )
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     with mutant.planted(), pytest.raises(AssertionError):

@@ -12,6 +12,8 @@ from stream_dppca.baselines import private_oja
 from stream_dppca.errors import ParameterError
 from tests.conftest import FloatArray, signal_plus_noise, sine, spiked
 
+pytestmark = pytest.mark.audit  # medians over many long runs
+
 D = 5
 #: A Gaussian tail, enough subsets for a bin to pass, and steps long enough for ten batches.
 PAPER: dict[str, Any] = {

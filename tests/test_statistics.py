@@ -81,6 +81,7 @@ def forms(d: int) -> Iterator[Form]:
         yield Gradients(W, np.diag(np.arange(1.0, k + 1)))
 
 
+@pytest.mark.usefixtures("several_threads")
 @pytest.mark.parametrize("d", [5, 130])
 @pytest.mark.parametrize(
     "how", [{}, {"pairs": True}, {"scales": True}, {"scales": True, "pairs": True}], ids=repr

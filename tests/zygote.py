@@ -1,13 +1,14 @@
-"""Starts instances of the service by forking a process that has imported it already.
+"""Starts `stream-dppca` by forking a process that has imported it already.
 
-Importing the service takes a second of processor time, which the crash tests would otherwise
-spend a hundred times. `python -m tests.zygote FD` imports everything once and then forks a child
-for each request that comes over the socket FD: each child is a process of its own, with its own
-environment, signals and exit code, and runs `tests.launch`. Noise comes from `os.urandom` at each
-draw, so children share none of it; nothing else in a fresh process is random.
+Importing the service takes a second of processor time, which the tests would otherwise spend a
+hundred times. `python -m tests.zygote FD` imports everything once and then forks a child for each
+request that comes over the socket FD: each child is a process of its own, with its own environment,
+signals and exit code, and runs `tests.launch`. Noise comes from `os.urandom` at each draw, so
+children share none of it; nothing else in a fresh process is random.
 
-A request is an environment in JSON, with two file descriptors: where the child writes, and a socket
-that is told its process id and, at its end, its exit code.
+A request is the arguments and the environment in JSON, with three file descriptors: where the child
+writes its output and its errors, and a socket that is told its process id and, at its end, its exit
+code.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -34,9 +37,12 @@ LENGTH: Final = struct.Struct("!I")
 
 
 class Forked:
-    """A child of the zygote, with those methods of `subprocess.Popen` that the tests use."""
+    """A child of the zygote, with those methods of `subprocess.Popen` that the tests use.
 
-    def __init__(self, told: socket.socket, stdout: TextIO) -> None:
+    `stdout` is what can be read of its output, or nothing if that goes elsewhere.
+    """
+
+    def __init__(self, told: socket.socket, stdout: TextIO | None = None) -> None:
         self.stdout, self._told = stdout, told
         self.returncode: int | None = None
         self.pid = self._number()
@@ -70,7 +76,8 @@ class Forked:
 
     def close(self) -> None:
         self._told.close()
-        self.stdout.close()
+        if self.stdout is not None:
+            self.stdout.close()
 
 
 class Zygote:
@@ -88,18 +95,18 @@ class Zygote:
                 stdin=subprocess.DEVNULL,
             )
 
-    def start(self, environment: dict[str, str]) -> Forked:
-        """Fork a child that has this environment and no other."""
+    def start(
+        self, arguments: Sequence[str], environment: dict[str, str], output: int, errors: int
+    ) -> socket.socket:
+        """Fork a child that has this environment and no other, and writes to these descriptors."""
         told, tells = socket.socketpair()
-        reading, writing = os.pipe()
         with tells:
-            text = json.dumps(environment).encode()
-            descriptors = array.array("i", [writing, tells.fileno()])
+            text = json.dumps([list(arguments), environment]).encode()
+            descriptors = array.array("i", [output, errors, tells.fileno()])
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
             self._socket.sendmsg([LENGTH.pack(len(text))], ancillary)
             self._socket.sendall(text)
-            os.close(writing)
-        return Forked(told, os.fdopen(reading, encoding="utf-8"))
+        return told
 
     def close(self) -> None:
         self._socket.close()
@@ -110,13 +117,45 @@ _lock = threading.Lock()
 _zygotes: dict[int, Zygote] = {}
 
 
-def start(environment: dict[str, str]) -> Forked:
-    """Start an instance in this environment; the first call starts the zygote of this process."""
+def _start(
+    arguments: Sequence[str], environment: dict[str, str], output: int, errors: int
+) -> socket.socket:
+    """Ask the zygote of this process, which the first call starts."""
     with _lock:
         if os.getpid() not in _zygotes:
             _zygotes[os.getpid()] = made = Zygote()
             atexit.register(made.close)
-        return _zygotes[os.getpid()].start(environment)
+        return _zygotes[os.getpid()].start(arguments, environment, output, errors)
+
+
+def start(environment: dict[str, str]) -> Forked:
+    """Start an instance of the service in this environment; its errors are in its output."""
+    reading, writing = os.pipe()
+    told = _start(["serve"], environment, writing, writing)
+    os.close(writing)
+    return Forked(told, os.fdopen(reading, encoding="utf-8"))
+
+
+def start_on(output: int, arguments: Sequence[str], environment: dict[str, str]) -> Forked:
+    """Start `stream-dppca` with these arguments; all that it says goes to a descriptor."""
+    return Forked(_start(arguments, {**os.environ, **environment}, output, output))
+
+
+def run(
+    arguments: Sequence[str], environment: dict[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `stream-dppca` to its end, as `subprocess.run` would, with these variables more."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        everything = {**os.environ, **environment}
+        child = Forked(_start(arguments, everything, output.fileno(), errors.fileno()))
+        try:
+            code = child.wait(timeout_s)
+        finally:
+            child.kill()
+            child.close()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(list(arguments), code, output.read(), errors.read())
 
 
 # In the zygote
@@ -124,6 +163,7 @@ def start(environment: dict[str, str]) -> Forked:
 
 def preload() -> None:
     """Import what an instance imports, and load what its first batch would load."""
+    import consumers.files.run
     import consumers.kafka.cluster
     import consumers.kafka.confluent
     import consumers.service.loop  # noqa: F401
@@ -132,8 +172,8 @@ def preload() -> None:
     warm_up()
 
 
-def serve(requests: socket.socket) -> dict[str, str]:
-    """Fork for each request. Returns in the children only, with the environment of each."""
+def serve(requests: socket.socket) -> tuple[list[str], dict[str, str]]:
+    """Fork for each request. Returns in the children only, with the arguments and environment."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -150,24 +190,26 @@ def serve(requests: socket.socket) -> dict[str, str]:
                         teller.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
         if requests not in ready:
             continue
-        head, descriptors, _, _ = socket.recv_fds(requests, LENGTH.size, 2)
+        head, descriptors, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
         if not head:
             sys.exit(0)  # whoever asked is gone
         text = requests.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
-        output, told = descriptors
+        output, errors, told = descriptors
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.dup2(output, 1)
-            os.dup2(output, 2)
-            for descriptor in (reading, writing, output, told):
+            os.dup2(errors, 2)
+            for descriptor in (reading, writing, output, errors, told):
                 os.close(descriptor)
             requests.close()
             for other in children.values():
                 other.close()
-            return dict(json.loads(text))
+            arguments, environment = json.loads(text)
+            return arguments, environment
         os.close(output)
+        os.close(errors)
         children[pid] = socket.socket(fileno=told)
         children[pid].sendall(NUMBER.pack(pid))
 
@@ -178,10 +220,10 @@ def main() -> int:
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         raise RuntimeError(f"a process with {threads} threads cannot be forked safely")
-    environment = serve(requests)
+    arguments, environment = serve(requests)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["stream-dppca", "serve"]
+    sys.argv = ["stream-dppca", *arguments]
     from .launch import main as launch
 
     return launch()

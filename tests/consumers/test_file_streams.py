@@ -23,6 +23,7 @@ from consumers.errors import ConfigurationError
 from consumers.files.blocks import read_blocks
 from consumers.model.releases import parse_release
 
+from .. import zygote
 from ..processes import PATIENCE_SECONDS, ROOT
 
 FEATURES = ("a", "b")
@@ -110,21 +111,19 @@ def test_a_record_is_not_taken_for_a_header(tmp_path: Path) -> None:
 def on_a_terminal(*arguments: str) -> str:
     """Run a command whose output is a terminal; returns what the terminal was sent."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "consumers.cli", *arguments]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "140"}
-    with subprocess.Popen(
-        command, stdout=theirs, stderr=theirs, stdin=theirs, cwd=ROOT, env=environment
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 1 << 16):
-                shown += piece
-        except OSError:  # the other end is closed
-            pass
-        finally:
-            os.close(ours)
-        assert process.wait(PATIENCE_SECONDS) == 0, shown.decode()
+    process = zygote.start_on(theirs, arguments, {"TERM": "xterm", "COLUMNS": "140"})
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 1 << 16):
+            shown += piece
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(ours)
+    code = process.wait(PATIENCE_SECONDS)
+    process.close()
+    assert code == 0, shown.decode()
     return shown.decode()
 
 

@@ -20,8 +20,9 @@ from consumers.files.blocks import read_blocks
 from consumers.files.store import StateFile
 from consumers.protocols import FinishedBatch, Message
 
+from .. import zygote
 from ..launch import CRASH_AT, NOISE
-from ..processes import ROOT
+from ..processes import PATIENCE_SECONDS, ROOT
 from .helpers import FEATURES, as_json, rows
 
 BATCH = 300
@@ -122,8 +123,12 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
         assert "987654" not in str(caught.value)
 
 
-def run(*arguments: Any, module: str = "tests.launch", **environment: str) -> Any:
-    command = [sys.executable, "-m", module, "run", *map(str, arguments), *FLAGS]
+def run(*arguments: Any, module: str = "", **environment: str) -> Any:
+    """Run it in a fork of a process that has imported it, or a module in a new interpreter."""
+    given = ["run", *map(str, arguments), *FLAGS]
+    if not module:
+        return zygote.run(given, environment, PATIENCE_SECONDS)
+    command = [sys.executable, "-m", module, *given]
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment}
     return subprocess.run(command, cwd=ROOT, capture_output=True, env=env)
 
@@ -155,13 +160,13 @@ def test_a_run_that_is_killed_everywhere_and_goes_on(tmp_path: Path) -> None:
 def test_only_the_launcher_of_the_tests_silences_noise(tmp_path: Path) -> None:
     path = write(tmp_path, "npy", rows(BATCH))
 
-    def released(module: str) -> tuple[bool, str]:
+    def released(module: str = "") -> tuple[bool, str]:
         done = run("--input", path, module=module, **{NOISE: "off"})
         assert done.returncode == 0, done.stderr
         [release] = [json.loads(line) for line in done.stdout.splitlines()]
         return release["privacy"]["private"], json.dumps(release["components"])
 
-    silent = {released("tests.launch") for _ in range(2)}
+    silent = {released() for _ in range(2)}
     assert len(silent) == 1 and not silent.pop()[0]
     noisy = {released("consumers.cli") for _ in range(2)}
     assert len(noisy) == 2 and all(private for private, _ in noisy)

@@ -78,6 +78,7 @@ def test_tasks_must_be_a_number() -> None:
 # Answers
 
 
+@pytest.mark.usefixtures("several_threads")
 @pytest.mark.parametrize("d", [5, 130])
 @pytest.mark.parametrize(
     "how", [{}, {"pairs": True}, {"scales": True}, {"partial": True}], ids=repr
@@ -107,6 +108,7 @@ def test_counts_are_equal_and_sums_agree(d: int, how: dict[str, Any], tasks: int
             assert np.abs(a - b).max() <= 1e-12 * np.abs(a).max()
 
 
+@pytest.mark.usefixtures("several_threads")
 def test_rows_whose_place_is_not_public_are_measured_alike_everywhere() -> None:
     d, k = 200, 3
     reading, X = Reading(1e18), records(3000, d)

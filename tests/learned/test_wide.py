@@ -97,6 +97,7 @@ def test_the_sensitivities_are_tight() -> None:
     assert np.linalg.norm(moved) > 0.999 * mean.sensitivity(10)
 
 
+@pytest.mark.usefixtures("several_threads")
 def test_other_records_keep_their_digits() -> None:
     rng = np.random.default_rng(4)
     X = rng.standard_normal((500, 7))

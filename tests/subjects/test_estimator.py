@@ -340,7 +340,8 @@ def test_an_interrupted_round_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_opendp_draws_the_noise_of_rounds_too() -> None:
     X, ids, v = fleet(np.random.default_rng(1), 1000, 3)
-    est = model(3, 1000, seed=None, sampler="opendp")
+    # With epsilon = 4, 1 of 244 was off by more than 0.2; with 20, none of 917 by more than 0.01.
+    est = model(3, 1000, seed=None, sampler="opendp", epsilon=20.0)
     est.learn_array(X, subjects=ids)
     assert est.close_round().privacy.private
     assert sine(est.components[0], v) < 0.2

@@ -15,6 +15,7 @@ from tests.subjects.fleets import fleet, model
 KNOWN: dict[str, Any] = {"center": "none", "scales": None}
 
 
+@pytest.mark.audit
 @pytest.mark.parametrize(
     ("d", "subjects", "presence", "epsilon", "period", "rounds"),
     [

@@ -51,17 +51,12 @@ from ..adaptive.radius import FIRST, LAST, radius
 from ..adaptive.whitening import White, Whitener
 from ..arrays import BoolArray, FloatArray
 from ..errors import BatchSizeError
-from ..method import Outcome, checked_basis
+from ..method import Outcome
 from ..noise import Noise
 from ..oja import orthonormal
-from ..participation import mu_of
 from ..projector import Projector
 from ..statistics import Rows
-from .covariance import RunningMean, noise_of_sums
-from .drift import RECENT, DriftAlarm
-from .gradients import CenteredGradients, MeanAlong
-from .looks import LOOK, Look, Looks
-from .method import (
+from .base import (
     MOST_WARM_UP,
     POWER,
     REFINED_MOST,
@@ -69,13 +64,17 @@ from .method import (
     WARMING_UP_ANEW,
     WIDEN_ABOVE,
     WIDEN_SDS,
+    LearnedBase,
     Memory,
-    longer_share,
     smallest_learned_batch,
 )
-from .standard import CLAMP, Standard
+from .covariance import RunningMean
+from .drift import RECENT, DriftAlarm
+from .gradients import CenteredGradients, MeanAlong
+from .looks import LOOK, Look
+from .standard import CLAMP
 from .statistics import MomentsInBall
-from .warmup import BALL, WarmUp
+from .warmup import BALL
 
 __all__ = ["ALONG", "BESIDE", "GuidedEstimate", "WideMethod"]
 
@@ -180,14 +179,25 @@ class _Gradients(GradientMethod):
             raise ValueError("not a state of this method")
 
 
-class WideMethod:
+def _constant(d: int) -> float:
+    """a of `MomentsInBall`: a^2 = d/4 makes the ball 4 % larger.
+
+    An error in the share of valid records is an error of the mean *along* the mean, which a
+    false component feeds on; with a = 1 that was found instead of the true one.
+    """
+    return math.sqrt(d) / 2
+
+
+class WideMethod(LearnedBase[RunningMean]):
     """Learns centre, scales and components of many features.
 
     Parameters
     ----------
     W, epsilon, delta, units, known_center, scales, memory
-        As for `LearnedMethod`.
+        As for `LearnedBase`; units are records.
     """
+
+    REFINED_AFTER = REFINED_AFTER
 
     def __init__(
         self,
@@ -201,29 +211,21 @@ class WideMethod:
         memory: Memory,
     ) -> None:
         d = W.shape[0]
-        self.W = W
-        self.units = units
-        self.known_center = known_center
-        self.scales = scales
-        self.memory = memory
-        self.mu = mu_of(epsilon, delta, None, units)
-        self.mu_look = self.mu * math.sqrt(LOOK)
-        self.mu_along = self.mu * math.sqrt(ALONG)
-        self.warm_up = WarmUp(
-            d=d,
-            mu=self.mu,
+        self._constant = _constant(d)
+        super().__init__(
+            W=W,
+            epsilon=epsilon,
+            delta=delta,
             units=units,
-            longer=longer_share(d=d, mu=self.mu, units=units),
             known_center=known_center,
+            scales=scales,
+            memory=memory,
+            subjects=None,
+            moments=RunningMean(2 * d + 1),  # of (z, (z^2 - 1)/2, 1)
             constant=self._constant,
         )
-        self.standard: Standard = self.warm_up.standard
+        self.mu_along = self.mu * math.sqrt(ALONG)
         self.beside = CorrelatedRelease(mu=self.mu)
-        self._released = 0  # batches before this one in the present C
-        self.moments = RunningMean(2 * d + 1)  # of (z, (z^2 - 1)/2, 1)
-        self.recent = RunningMean(2 * d + 1)
-        self.looks = Looks(d)
-        self.refined = 0  # batches after the warm-up, while scales are refined
         part = 1 - BESIDE - (0.0 if known_center else ALONG)
         self.gradients = _Gradients(W=W, epsilon=epsilon, delta=delta, rows=units, part=part)
         self.gradients.remember(memory)
@@ -239,16 +241,10 @@ class WideMethod:
             why = f"with fewer records the warm-up takes more than {MOST_WARM_UP} batches"
             raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
 
-    @property
-    def warming_up(self) -> bool:
-        return not self.warm_up.done
-
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
         if self.warming_up:
-            self.warm_up.step(rows, noise)
-            self.standard = self.warm_up.standard
-            anew = self.warm_up.batches_left == self.warm_up.batches
+            anew = self._warm_up(rows, noise)
             return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP)
         # Private: each release may use what the ones before it have said.
         before, sd_before = self._mean(), self.moments.sd
@@ -294,11 +290,6 @@ class WideMethod:
             rows.total(query) / self.units, sensitivity=sensitivity, power=POWER, noise=noise
         )
         return released, sensitivity
-
-    def _look(self, rows: Rows, noise: Noise) -> Look | None:
-        return Looks.ask(
-            rows, self.standard, units=self.units, each=1, mu=self.mu_look, noise=noise
-        )
 
     def _ask_along(
         self, rows: Rows, before: FloatArray, noise: Noise
@@ -353,14 +344,8 @@ class WideMethod:
 
     def _add(self, released: Released, unit: float) -> tuple[FloatArray, float]:
         """Add a batch's own moments, and tell the gradients. Returns them and their noise sd."""
-        column = released.weights
-        adds = noise_of_sums(column.own, column.later, self.beside.decays)
-        self._released = 0 if released.first else self._released + 1
-        noise = adds[min(self._released, len(adds) - 1)] / unit**2
-        alone, own = released.alone / unit, 1 / (column.own * unit)
-        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
-        self.moments.add(alone, noise, keep)
-        self.recent.add(alone, own**2, RECENT)
+        alone, own, noise = self._alone(released, self.beside.decays, unit)
+        self._remember(alone, own, noise)
         self._tell_gradients()
         return alone, own
 
@@ -375,15 +360,6 @@ class WideMethod:
     def _valid(self) -> float:
         """Noisy share of valid records."""
         return min(max(float(self.moments.mean[-1]) / self._constant, 0.05), 1.0)
-
-    @property
-    def _constant(self) -> float:
-        """a of `MomentsInBall`: a^2 = d/4 makes the ball 4 % larger.
-
-        An error in the share of valid records is an error of the mean *along* the mean, which a
-        false component feeds on; with a = 1 that was found instead of the true one.
-        """
-        return math.sqrt(len(self.W)) / 2
 
     def _mean(self) -> FloatArray:
         d = len(self.W)
@@ -418,10 +394,7 @@ class WideMethod:
 
     def _refine(self) -> None:
         """Make scales more equal by what the first batches say about them."""
-        if self.refined >= REFINED_AFTER[-1]:
-            return
-        self.refined += 1
-        if self.refined not in REFINED_AFTER:
+        if not self._refine_now():
             return
         variance = self._variances()
         factor = np.clip(np.sqrt(variance / np.mean(variance)), *REFINED_MOST)
@@ -494,28 +467,14 @@ class WideMethod:
     # State
 
     def state(self) -> dict[str, Any]:
-        return {
+        return super().state() | {
             "form": "gradient",
-            "W": self.W.tolist(),
-            "warm_up": self.warm_up.state(),
-            "standard": self.standard.state(),
-            "moments": self.moments.state(),
-            "recent": self.recent.state(),
             "gradients": self.gradients.state(),
-            "refined": self.refined,
-            "looks": self.looks.state(self.standard),
             "learned": self.learned,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.W = checked_basis(state["W"], like=self.W)
-        self.warm_up.load(state["warm_up"])
-        self.standard = Standard.load(state["standard"], len(self.W))
-        self.moments.load(state["moments"])
-        self.recent.load(state["recent"])
+        super().load(state)
         self.gradients.load(state["gradients"])
-        self.refined = int(state["refined"])
-        self.looks.load(state["looks"])
         self.learned = bool(state["learned"])
         self.beside.forget()
-        self._released = 0

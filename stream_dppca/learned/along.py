@@ -1,7 +1,9 @@
 """Mean and variance along the components from what `MomentsAlong` released: post-processing.
 
 Gradients are clipped so tightly that what they say about the *size* of a variance is too low: by
-40 % on Gaussian records. So the variance along the components is read off moments of their own.
+40 % on Gaussian records. So the variance along the components is read off moments of their own. It
+is measured against the mean square length of the same records, clipped by the same factors: long
+records count for less in either.
 
 Batch s has told the second moment M_s of records along its basis V_s, around the mean of all
 batches before it. What is wanted is the variance along the basis V_t of now. Take the covariance to
@@ -12,7 +14,7 @@ Then the excess along V_s is
 
 with E the excess along V_t: what V_s holds of the directions, it holds through V_t. So whenever the
 basis turns by O, the excess so far becomes O^-1 E O^-T, and counts for s(O)^4 of what it counted,
-with s(O) the least singular value: for one component these are the weights of least squares. A
+with s(O) the largest singular value: for one component these are the weights of least squares. A
 basis that has hardly anything in common with the new one says nothing about it.
 
 **Uncertainty.** The noise in a batch's variance is known. What is not known is how level the rest
@@ -32,26 +34,37 @@ import numpy as np
 from ..adaptive.queries import unpack
 from ..arrays import FloatArray
 
-__all__ = ["Along", "RunningExcess", "clip_radius", "constant"]
+__all__ = ["LENGTH", "Along", "RunningExcess", "clip_radius", "constant", "within"]
+
+#: l |z| of a record of the expected length. Twice a standard deviation along a component costs 13 %
+#: more noise, and measures the length four times as well as a variance along.
+LENGTH = 2.0
 
 #: Numbers along the components are taken as they are within so many sds beyond the typical length.
 _WITHIN = 4.0
 #: A batch counts if its second moment is at most this many times what was expected of it, and so
-#: many sds of its noise. Beyond that clipping may have taken more than it should; what the batch
-#: says is then expected of the next one.
+#: many sds of its noise. Beyond that clipping may have taken more than it should. What the batch
+#: says is then expected of the next one, and those before it count for half.
 _EXPECTED, _EXPECTED_SDS = 2.5, 4.0
+#: A turn that leaves less of a direction than this leaves nothing to convert.
+_OLD = 0.5
 #: Nothing is said before the batches count for so much together.
 _ENOUGH = 0.5
 
 
-def clip_radius(k: int) -> float:
-    """Squared length of k numbers of variance 1 beyond which they are clipped."""
+def within(k: int) -> float:
+    """Squared length up to which k numbers of variance 1 are taken as they are."""
     return (math.sqrt(k) + _WITHIN) ** 2
 
 
 def constant(k: int) -> float:
-    """b of y: b^2 = R/4 costs the second moment 25 % of noise, and measures the mean well."""
-    return math.sqrt(clip_radius(k)) / 2
+    """b of y: b^2 a quarter of `within` measures the mean well for 25 % more noise."""
+    return math.sqrt(within(k)) / 2
+
+
+def clip_radius(k: int) -> float:
+    """rho of y: the sum of the squares of its parts."""
+    return within(k) + LENGTH**2 + constant(k) ** 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +72,7 @@ class Along:
     """A batch's moments along the basis, as released."""
 
     shift: FloatArray  #: of the mean, from p
-    second: FloatArray  #: k x k: the second moment around p
+    second: FloatArray  #: k x k: the second moment around p, of records of the expected length
     expected: FloatArray  #: k x k: what it was expected to be
     noise: float  #: sd in one variance, in units of `expected`
     shift_sd: FloatArray  #: of the noise and the sampling error in `shift`
@@ -72,15 +85,16 @@ class Along:
         k = len(expected)
         b = constant(k)
         M = unpack(packed) / units
-        valid = min(max(float(M[k, k]) / b**2, 0.05), 1.0)
+        valid = min(max(float(M[-1, -1]) / b**2, 0.05), 1.0)
+        square = max(float(M[k, k]) / LENGTH**2, 0.05 * valid)  # of the length
         colour = np.linalg.inv(whiten)
         noise = sd / (units * valid)
         shift_sd = math.hypot(noise / (math.sqrt(2) * b), 1 / math.sqrt(units * valid))
         return cls(
-            shift=colour @ M[:k, k] / (b * valid),
-            second=colour @ M[:k, :k] @ colour / valid,
+            shift=colour @ M[:k, -1] / (b * valid),
+            second=colour @ M[:k, :k] @ colour / square,
             expected=expected,
-            noise=noise * math.hypot(1.0, 1 / b**2),
+            noise=noise * math.hypot(1.0, 1 / LENGTH**2),
             shift_sd=np.sqrt(np.diag(expected)) * shift_sd,
         )
 
@@ -132,7 +146,7 @@ class RunningExcess:
         """
         excess = second - level * np.eye(len(second))
         if along.surprising:
-            self.forget()
+            self.weight, self.held = self.weight / 2, self.held / 2
             self.expected = excess
             return
         self.noise = along.noise
@@ -148,16 +162,19 @@ class RunningExcess:
     def turn(self, overlap: FloatArray) -> None:
         """Convert to a new basis; O is (the old one)^T (the new one)."""
         U, s, Vt = np.linalg.svd(overlap)
-        least = min(float(s[-1]), 1.0)
-        self.weight *= least**4
-        self.held = least**4 * overlap.T @ self.held @ overlap
+        s = np.minimum(s, 1.0)
+        self.weight *= float(s[0]) ** 4
+        self.held = float(s[0]) ** 4 * overlap.T @ self.held @ overlap
         if self.weight < 1e-3:  # what is left of it is not worth converting
             self.forget()
             return
-        self.scale = (U @ Vt).T @ self.scale @ (U @ Vt)
-        inverse = np.linalg.inv(overlap)
-        self.excess = inverse @ self.excess @ inverse.T
-        self.expected = self.excess
+        # A direction of which the old basis held next to nothing is taken to be like the rest.
+        old = s >= _OLD
+        grown, noisier = np.where(old, 1 / np.maximum(s, _OLD), s), np.where(old, s[0] / s, 1.0)
+        to_excess, to_scale = (U * grown) @ Vt, (U * noisier) @ Vt
+        self.excess = to_excess.T @ self.excess @ to_excess
+        self.scale = to_scale.T @ self.scale @ to_scale
+        self.expected = to_excess.T @ self.expected @ to_excess
 
     def rescale(self, K: FloatArray) -> None:
         """Convert to other units, K = (the new basis)^T (factors) (the old basis)."""

@@ -23,18 +23,18 @@ __all__ = ["CenteredGradients", "MomentsAlong"]
 
 @dataclass(frozen=True, eq=False)
 class MomentsAlong:
-    """Sum of y y^T over units, y = (T (W^T z - p), b) clipped to |y|^2 <= rho.
+    """Sum of y y^T over units, y = (T (W^T z - p), l |z|, b) clipped to |y|^2 <= rho.
 
-    It holds the share of valid units, the mean along W and the second moment along W at once, as
-    `AugmentedMoments` does for all features. T makes the k numbers about equally large; clipping
-    keeps the direction of y, so what it takes divides out.
+    It holds the share of valid units, the mean along W, the second moment along W and the mean
+    square length at once, as `AugmentedMoments` does for all features. T makes the k numbers about
+    equally large; clipping keeps the direction of y, so what it takes divides out.
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: that of `AugmentedMoments` for k numbers in place of d: the sum moves by at most
         sqrt 2 rho, plus the rounding of the sum on both neighbours. The clip factor comes from an
-        over-estimate of the length of y as computed. W, p, T, rho, the centre, scales and clamps
+        over-estimate of the length of y as computed. W, p, T, l, rho, the centre, scales and clamps
         are public numbers or earlier releases, and so finite.
-    Rounding: W^T z, and T times it, are computed row by row and number by number, so that the
+    Rounding: W^T z, T times it and |z| are computed row by row and number by number, so that the
         digits of a unit depend on no other, wherever it stands.
     Delta: none beyond that of the noise that is added.
     """
@@ -45,13 +45,16 @@ class MomentsAlong:
     clamp: tuple[float, ...]
     along: FloatArray  #: p
     whiten: FloatArray  #: T, symmetric
+    length: float  #: l
     constant: float  #: b
     radius: float  #: rho
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         whitened = times(vecdots(Z, self.W) - self.along, self.whiten)
-        return clipped_moments(block, whitened, self.constant, self.radius)
+        length = self.length * np.sqrt(np.vecdot(Z, Z))
+        rows = np.concatenate([whitened, length[:, np.newaxis]], axis=1)
+        return clipped_moments(block, rows, self.constant, self.radius)
 
     def sensitivity(self, units: int) -> float:
         return moments_sensitivity(self.radius, units)

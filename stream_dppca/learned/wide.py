@@ -61,7 +61,7 @@ from ..noise import Noise
 from ..oja import orthonormal
 from ..projector import Projector
 from ..statistics import Rows
-from .along import Along, RunningExcess, clip_radius, constant
+from .along import LENGTH, Along, RunningExcess, clip_radius, constant
 from .base import (
     MOST_WARM_UP,
     POWER,
@@ -315,14 +315,14 @@ class WideMethod(LearnedBase[RunningMean]):
         expected = self._expected_along()
         values, vectors = np.linalg.eigh(expected)
         whiten = (vectors / np.sqrt(values)) @ vectors.T
-        b = constant(k)
         query = MomentsAlong(
             gradients.V,
             **gradients.standard,
             along=p,
             whiten=whiten,
-            constant=b,
-            radius=clip_radius(k) + b * b,
+            length=LENGTH / math.sqrt(self._square_length()),
+            constant=constant(k),
+            radius=clip_radius(k),
         )
         sensitivity = query.sensitivity(self.units)
         packed = noise.gaussian(pack(rows.total(query)), sensitivity=sensitivity, mu=self.mu_along)
@@ -339,6 +339,14 @@ class WideMethod(LearnedBase[RunningMean]):
         if not self.excess.known:
             values = np.maximum(values, float(np.linalg.eigvalsh(self.gradients.L)[-1]))
         return np.asarray((vectors * np.maximum(values, level / 2)) @ vectors.T)
+
+    def _square_length(self) -> float:
+        """Mean square length of records to the gradients, as far as is known."""
+        g, known, mean = self._units(), self.standard.known, self._mean()
+        noise = 0.0 if self.known_center else (self.moments.sd / self._valid()) ** 2
+        square = self._variances() + mean**2 - noise  # the noise of the mean lifts its square
+        total, d = float(np.sum((g**2 * square)[known])), float(np.sum(g[known] ** 2))
+        return max(total, 0.05 * d) if known.any() else 1.0
 
     def _level(self) -> float:
         """Variance in a direction of the rest, in the units of the gradients."""

@@ -487,7 +487,7 @@ def centred_at_the_exact_mean() -> Iterator[None]:
                 return answers[-1]
 
         p, along = honest(self, Listening(), before, noise)  # type: ignore[arg-type]
-        return p, replace(along, shift=answers[-1][:-1, -1] / self.units)
+        return p, replace(along, shift=answers[-1][:-2, -1] / self.units)
 
     with patch.object(WideMethod, "_ask_along", mutant):
         yield
@@ -498,7 +498,7 @@ def variance_along_without_noise() -> Iterator[None]:
     honest = WideMethod._learn_along
 
     def mutant(self: Any, along: Any) -> None:
-        honest(self, replace(along, second=exact[-1][:-1, :-1] / self.units))
+        honest(self, replace(along, second=exact[-1][:-2, :-2] / self.units))
 
     exact: list[Any] = []
     call = MomentsAlong.__call__

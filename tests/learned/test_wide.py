@@ -78,7 +78,12 @@ def test_no_record_moves_a_query_further_than_its_sensitivity(
     assert np.linalg.norm(a - b) <= sensitivity
     T = rng.standard_normal((k, k))
     along = MomentsAlong(
-        W, **how, whiten=T + T.T, constant=float(rng.choice([0.1, 1.0, 3.0])), radius=rho
+        W,
+        **how,
+        whiten=T + T.T,
+        length=float(rng.choice([0.0, 0.3])),
+        constant=float(rng.choice([0.1, 1.0, 3.0])),
+        radius=rho,
     )
     assert np.linalg.norm(one.total(along) - other.total(along)) <= along.sensitivity(n)
 
@@ -95,7 +100,9 @@ def test_the_sensitivities_are_tight() -> None:
     (a, sensitivity), (b, _) = (clipped_mean(batch_of(X), form, 0.1) for X in (one, other))
     assert np.linalg.norm(a - b) > 0.99 * sensitivity * 2 / math.hypot(2, SIDE)
     how["along"] = np.zeros(2)
-    along = MomentsAlong(np.eye(4)[:, :2], **how, whiten=np.eye(2), constant=0.1, radius=2.0)
+    along = MomentsAlong(
+        np.eye(4)[:, :2], **how, whiten=np.eye(2), length=0.01, constant=0.1, radius=2.0
+    )
     one, other = (np.vstack([rest, [row]]) for row in ([4.0, 0, 0, 0], [0, 4.0, 0, 0]))
     moved = batch_of(one).total(along) - batch_of(other).total(along)
     assert np.linalg.norm(moved) > 0.999 * along.sensitivity(10)

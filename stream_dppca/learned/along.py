@@ -48,6 +48,8 @@ _WITHIN = 4.0
 _EXPECTED, _EXPECTED_SDS = 2.5, 4.0
 #: A turn that leaves less of a direction than this leaves nothing to convert.
 _OLD = 0.5
+#: Variances in a saved state are at most this.
+_LARGEST = 2.0**160
 #: Nothing is said before the batches count for so much together.
 _ENOUGH = 0.5
 
@@ -196,7 +198,9 @@ class RunningExcess:
         """Resume from what `state` returned, or raise a ValueError."""
         names = ("excess", "expected", "scale", "held")
         matrices = [np.array(state[name], dtype=np.float64) for name in names]
-        if not all(M.shape == self.excess.shape and np.isfinite(M).all() for M in matrices):
+        shape = self.excess.shape
+        # NaN is not below it either, and lengths of numbers like these do not overflow.
+        if not all(M.shape == shape and (np.abs(M) <= _LARGEST).all() for M in matrices):
             raise ValueError("not a state of this method")
         weight, noise = float(state["weight"]), float(state["noise"])
         if not (0 <= weight < math.inf and 0 <= noise < math.inf):

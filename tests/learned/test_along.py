@@ -107,6 +107,7 @@ def test_a_tampered_state_is_refused() -> None:
         {"held": 1.0},
         {"noise": math.inf},
         {"expected": [[math.nan, 0], [0, 1]]},
+        {"scale": [[1e300, 0], [0, 1]]},
     ):
         with pytest.raises(ValueError, match="not a state"):
             running.load(good | change)

@@ -166,7 +166,7 @@ class TestFew:
     def test_explained_variances(self, kind: str) -> None:
         X, v = telemetry(16 * B)
         settings: dict[str, Any] = {"memory": "all"}
-        if kind == "given":  # features of these units do not have variance 1: the total is 4.7
+        if kind == "given":  # features of these units do not have variance 1: the total is 3.4
             settings["scales"] = (X.std(axis=0) * np.linspace(1.0, 3.0, D)).tolist()
         if kind == "two":
             settings["n_components"] = 2  # there is no second one: it keeps turning
@@ -176,7 +176,8 @@ class TestFew:
         if kind == "moving mean":  # half of the variance along the component is between batches
             level = np.repeat(np.tile([1.0, -1.0], 8), B)[:, np.newaxis]
             X = X + 2 * level * v * X.std(axis=0)
-        X[:, 3] = 7.0  # no spread: it adds nothing to the total
+        if kind != "known centre":
+            X[:, [3, 5, 7]] = 7.0  # no spread: they add nothing to the total
         m = model(**settings)
         m.learn_array(X)
         release = m.last_release
@@ -195,7 +196,7 @@ class TestFew:
         )
         assert release.explained_variance_ratio_sd[0] < 0.2 * release.explained_variance_ratio[0]
         for share, ratio, sd, spread in stated:
-            assert abs(ratio - share) < 3 * sd + 0.02 * share
+            assert abs(ratio - share) < 3 * sd + 0.05 * share
             assert spread == pytest.approx(ratio * U.var(axis=0).sum(), rel=0.15)
 
     def test_features_without_spread_get_loading_zero_until_they_vary(self) -> None:

@@ -91,13 +91,17 @@ class Along:
         square = max(float(M[k, k]) / LENGTH**2, 0.05 * valid)  # of the length
         colour = np.linalg.inv(whiten)
         noise = sd / (units * valid)
-        shift_sd = math.hypot(noise / (math.sqrt(2) * b), 1 / math.sqrt(units * valid))
+        second = colour @ M[:k, :k] @ colour / square
+        # The variance may be larger than expected: the sampling error is then as well.
+        variance = np.diag(expected)
+        of_noise = variance * (noise / (math.sqrt(2) * b)) ** 2
+        of_sampling = np.maximum(variance, np.diag(second)) / (units * valid)
         return cls(
             shift=colour @ M[:k, -1] / (b * valid),
-            second=colour @ M[:k, :k] @ colour / square,
+            second=second,
             expected=expected,
             noise=noise * math.hypot(1.0, 1 / LENGTH**2),
-            shift_sd=np.sqrt(np.diag(expected)) * shift_sd,
+            shift_sd=np.sqrt(of_noise + of_sampling),
         )
 
     @property

@@ -50,8 +50,9 @@ _EXPECTED, _EXPECTED_SDS = 2.5, 4.0
 _OLD = 0.5
 #: Variances in a saved state are at most this.
 _LARGEST = 2.0**160
-#: Nothing is said before the batches count for so much together.
-_ENOUGH = 0.5
+#: Nothing is said before the batches count for so much together, and their bases have held so much
+#: of some direction in the mean: while a component is being found, the basis turns too fast.
+_ENOUGH, _HELD = 0.5, 0.6
 
 
 def within(k: int) -> float:
@@ -130,7 +131,9 @@ class RunningExcess:
 
     @property
     def known(self) -> bool:
-        return self.weight >= _ENOUGH
+        if self.weight < _ENOUGH:
+            return False
+        return float(np.linalg.eigvalsh(self.held)[-1]) >= _HELD * self.weight
 
     def sd(self, H: FloatArray, values: FloatArray) -> FloatArray:
         """Of the variances along H E H^T, which are `values` with that of the rest."""

@@ -19,8 +19,9 @@ from .adaptive.scout import SCOUT_COMPONENTS, STAY, edge_of_noise, form_for, sco
 from .calibration import gaussian_mu
 from .checks import between, one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
+from .learned.base import POWER, smallest_learned_batch
 from .learned.covariance import noise_of_sums
-from .learned.method import MOST_FEATURES, POWER, smallest_learned_batch
+from .learned.method import MOST_FEATURES
 from .learned.warmup import BALL, RECORDS, warm_up_batches
 from .learned.wide import ALONG, BESIDE
 from .participation import Subjects

@@ -10,6 +10,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_dppca.learned import MOST_FEATURES
+
 from .releases import ReleaseDocument
 
 __all__ = ["angle", "loading_noise", "noise_movement"]
@@ -46,7 +48,11 @@ def loading_noise(release: ReleaseDocument) -> FloatArray | None:
     order, over all other eigenvectors u_j. The sd of u_j' E v is s/sqrt(2), with s that of a
     variance, which follows from the noise in the explained share. The eigenvalues beyond the
     released ones are taken to be alike; if the largest of them is not, the noise is larger.
+    With so many features that gradients are released in place of second moments, the noise in the
+    explained share says nothing about that in the loadings.
     """
+    if len(release.features) > MOST_FEATURES:
+        return None
     parts = release.components
     known = [(c.spread, c.explained_variance_ratio, c.explained_variance_ratio_sd) for c in parts]
     if not parts or any(not spread or not ratio or sd is None for spread, ratio, sd in known):

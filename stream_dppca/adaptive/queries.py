@@ -28,6 +28,7 @@ __all__ = [
     "length_slack",
     "moment_rounding",
     "pack",
+    "times",
     "unpack",
 ]
 
@@ -84,7 +85,7 @@ class Gradients:
         sq = sq_norm * np.einsum("ij,ij->i", Q, Q)
         slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
         if norm_l > 0:
-            sq = sq - 2 * np.einsum("ij,ij->i", _times(Q, self.L), P) + norm_l**2
+            sq = sq - 2 * np.einsum("ij,ij->i", times(Q, self.L), P) + norm_l**2
         return np.asarray(np.maximum(sq, 0.0) + slack)
 
     def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
@@ -117,7 +118,7 @@ class Gradients:
         return min(max(side / (SIDE * rho), 0.0), 1.0)
 
 
-def _times(P: FloatArray, L: FloatArray) -> FloatArray:
+def times(P: FloatArray, L: FloatArray) -> FloatArray:
     """P L, number by number: a product of matrices may round a row by its place among the rows."""
     total = P[:, :1] * L[0]
     for i in range(1, len(L)):

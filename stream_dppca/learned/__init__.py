@@ -5,6 +5,7 @@
 | `learned.statistics` | **private**: what is summed, and how far one unit moves it |
 | `learned.warmup` | **private**: centre, scales and radius from the first batches |
 | `learned.looks` | **private**: counts for features whose spread is not known |
+| `learned.base` | what the two forms share: parameters, warm-up, running moments, state |
 | `learned.method` | **private**: one batch in order: moments of (z, b), a look at scales |
 | `learned.gradients` | **private**: gradients of standardised records with a learned centre |
 | `learned.wide` | **private**: one batch of many features: means and variances, a gradient |
@@ -12,7 +13,8 @@
 | `learned.covariance` | post-processing: running moments, mean, correlation, memory, drift |
 """
 
-from .method import MOST_FEATURES, WARMING_UP, WARMING_UP_ANEW, LearnedMethod
+from .base import WARMING_UP, WARMING_UP_ANEW
+from .method import MOST_FEATURES, LearnedMethod
 from .standard import Standard
 from .wide import WideMethod
 

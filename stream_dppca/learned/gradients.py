@@ -1,9 +1,10 @@
 """Gradients of standardised records with a learned centre: what is summed with many features.
 
 The covariance of z times W is the mean of z (W^T z - p)^T with p = W^T m: only k numbers of the
-mean m enter, and they can be asked for by themselves (`MeanAlong`), with little noise. Subtracting
-a noisy mean from the records would be much worse. If m^ = m + e, the second moment of z - m^ is the
-covariance plus e e^T, a false component of variance |e|^2, which is the noise of *all* d numbers.
+mean m enter, and they can be asked for by themselves (`MomentsAlong`), with little noise.
+Subtracting a noisy mean from the records would be much worse. If m^ = m + e, the second moment of
+z - m^ is the covariance plus e e^T, a false component of variance |e|^2, which is the noise of
+*all* d numbers.
 """
 
 from __future__ import annotations
@@ -12,23 +13,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..adaptive.queries import Gradients
+from ..adaptive.queries import Gradients, times
 from ..arrays import FloatArray
 from ..statistics import Block, vecdots
-from .statistics import ball_sensitivity, standardised, sum_in_ball
+from .statistics import clipped_moments, moments_sensitivity, standardised
 
-__all__ = ["CenteredGradients", "MeanAlong"]
+__all__ = ["CenteredGradients", "MomentsAlong"]
 
 
 @dataclass(frozen=True, eq=False)
-class MeanAlong:
-    """Sum of W^T z - p over units, each of these k numbers clipped to a ball: a mean along W.
+class MomentsAlong:
+    """Sum of y y^T over units, y = (T (W^T z - p), l |z|, b) clipped to |y|^2 <= rho.
+
+    It holds the share of valid units, the mean along W, the second moment along W and the mean
+    square length at once, as `AugmentedMoments` does for all features. T makes the k numbers about
+    equally large; clipping keeps the direction of y, so what it takes divides out.
 
     Adjacency: one unit is replaced, or turns null.
-    Sensitivity: every term lies in a ball of radius R around 0, and that of a null is 0, so the sum
-        moves by at most 2 R, plus the rounding of the sum (see `sums`) on both neighbours. The
-        clip factor comes from an over-estimate of the length of the numbers as computed. W, p, R,
-        the centre, scales and clamps are public numbers or earlier releases.
+    Sensitivity: that of `AugmentedMoments` for k numbers in place of d: the sum moves by at most
+        sqrt 2 rho, plus the rounding of the sum on both neighbours. The clip factor comes from an
+        over-estimate of the length of y as computed. W, p, T, l, rho, the centre, scales and clamps
+        are public numbers or earlier releases, and so finite.
+    Rounding: W^T z, T times it and |z| are computed row by row and number by number, so that the
+        digits of a unit depend on no other, wherever it stands.
+    Delta: none beyond that of the noise that is added.
     """
 
     W: FloatArray  #: d x k
@@ -36,15 +44,20 @@ class MeanAlong:
     scale: tuple[float, ...]
     clamp: tuple[float, ...]
     along: FloatArray  #: p
-    radius: float
+    whiten: FloatArray  #: T, symmetric
+    length: float  #: l
+    constant: float  #: b
+    radius: float  #: rho
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
-        # Row by row, so that the digits of a unit depend on no other, wherever it stands.
-        return sum_in_ball(block, vecdots(Z, self.W) - self.along, self.radius)
+        whitened = times(vecdots(Z, self.W) - self.along, self.whiten)
+        length = self.length * np.sqrt(np.vecdot(Z, Z))
+        rows = np.concatenate([whitened, length[:, np.newaxis]], axis=1)
+        return clipped_moments(block, rows, self.constant, self.radius)
 
     def sensitivity(self, units: int) -> float:
-        return ball_sensitivity(self.radius, units)
+        return moments_sensitivity(self.radius, units)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,56 +43,42 @@ from ..adaptive.independent import IndependentRelease
 from ..adaptive.queries import unpack
 from ..arrays import BoolArray, FloatArray
 from ..errors import BatchSizeError, ParameterError
-from ..method import FEW_SUBJECTS, Outcome, checked_basis
+from ..method import FEW_SUBJECTS, Outcome
 from ..noise import Noise
 from ..oja import orthonormal
-from ..participation import Subjects, mu_of
+from ..participation import Subjects
 from ..projector import Projector
 from ..statistics import Rows
-from .covariance import HELD, Components, RunningMoments, components, noise_of_sums
-from .drift import RECENT, DriftAlarm
-from .looks import LOOK, Look, Looks
-from .standard import CLAMP, Standard
+from .base import (
+    MOST_WARM_UP,
+    POWER,
+    REFINED_MOST,
+    WARMING_UP,
+    WARMING_UP_ANEW,
+    WIDEN_ABOVE,
+    WIDEN_SDS,
+    LearnedBase,
+    Memory,
+    smallest_learned_batch,
+)
+from .covariance import HELD, Components, RunningMoments, components
+from .drift import DriftAlarm
+from .looks import Look
+from .standard import CLAMP
 from .statistics import AugmentedMoments
-from .warmup import ENOUGH, WarmUp, warm_up_batches
+from .warmup import ENOUGH
 
-__all__ = [
-    "WARMING_UP",
-    "WARMING_UP_ANEW",
-    "LearnedMethod",
-    "Memory",
-    "constant",
-    "longer_share",
-    "smallest_learned_batch",
-]
+__all__ = ["MOST_FEATURES", "REFINED_AFTER", "LearnedMethod", "constant"]
 
-#: Reason of a release during the warm-up.
-WARMING_UP = "warming up"
-#: The same, of a warm-up that ended without enough valid records, by noisy counts.
-WARMING_UP_ANEW = "warming up anew: hardly any record could be read"
-#: "auto", "all", or a number of batches.
-Memory = str | float
-
-#: How fast a batch fades from later releases. With equal weights for all batches, this power has
-#: the least noise after 8 to 50 of them.
-POWER = 0.8
 #: Second moments of more features than this take too long.
 MOST_FEATURES = 1023
-#: Share of mu^2 for the noisy number of subjects.
-COUNT = 0.01
-#: The number must be this many sds of its noise above zero.
+#: The noisy number of subjects must be this many sds of its noise above zero.
 _SURE_OF_SUBJECTS = 3.0
-#: A scale is widened if the second moment of z in one batch is above this ...
-WIDEN_ABOVE = 2.25
-#: ... by more than so many sds of its noise.
-WIDEN_SDS = 3.0
-#: A warm-up of more batches than this is refused.
-MOST_WARM_UP = 64
 #: Batches after the warm-up after which scales are refined, ...
 REFINED_AFTER = (1, 2, 4)
-#: ... the sd of a variance that the warm-up leaves (measured .4 on Gaussian data with 10 to 200
-#: features), and the most by which a scale is multiplied at a time.
-_REFINED_SD, REFINED_MOST = 0.4, (0.75, 1.5)
+#: ... and the sd of a variance that the warm-up leaves: measured .4 on Gaussian data with 10 to 200
+#: features.
+_REFINED_SD = 0.4
 
 
 def constant(d: int) -> float:
@@ -100,44 +86,16 @@ def constant(d: int) -> float:
     return math.sqrt(d / 20)
 
 
-def longer_share(*, d: int, mu: float, units: int) -> float:
-    """Share of the records that may be longer than the clip radius in any case.
-
-    It matters with few features, whose lengths differ most: the more noise there is, the larger.
-    Fitted to the real data of docs/accuracy.md.
-    """
-    sampling = 0.5 * units * mu**2 / d**1.5
-    return float(2 / (d * (2 + sampling)))
-
-
-def smallest_learned_batch(*, d: int, mu: float, known_center: bool) -> int:
-    """Units with which the warm-up takes `MOST_WARM_UP` batches."""
-    units = 2
-    while warm_up_batches(d=d, mu=mu, units=units, known_center=known_center) > MOST_WARM_UP:
-        units = math.ceil(units * 1.02) + 1
-    return units
-
-
-class LearnedMethod:
+class LearnedMethod(LearnedBase[RunningMoments]):
     """Learns centre, scales and components.
 
     Parameters
     ----------
-    W
-        d x k, where to start. It is never shown.
-    epsilon, delta
-        The guarantee of every batch.
-    units
-        Units per batch.
-    known_center
-        If true, records are centred at 0.
-    scales
-        Public scales, in units of which the components are wanted; None to learn them.
-    memory
-        As for `DPPCA`.
-    subjects
-        If units are subjects.
+    W, epsilon, delta, units, known_center, scales, memory, subjects
+        As for `LearnedBase`.
     """
+
+    REFINED_AFTER = REFINED_AFTER
 
     def __init__(
         self,
@@ -151,43 +109,24 @@ class LearnedMethod:
         memory: Memory,
         subjects: Subjects | None = None,
     ) -> None:
-        d = W.shape[0]
-        self.W = W
-        self.units = units
-        self.known_center = known_center
-        self.scales = scales
-        self.memory = memory
-        self.subjects = subjects
-        self.each = 1 if subjects is None else subjects.records
-        self.mu = mu_of(epsilon, delta, subjects, units)
-        if subjects is not None:
-            self.mu_count = self.mu * math.sqrt(COUNT)
-            self.mu = self.mu * math.sqrt(1 - COUNT)
-        self.mu_look = self.mu * math.sqrt(LOOK)
-        self.warm_up = WarmUp(
-            d=d,
-            mu=self.mu,
+        super().__init__(
+            W=W,
+            epsilon=epsilon,
+            delta=delta,
             units=units,
-            longer=longer_share(d=d, mu=self.mu, units=units),
             known_center=known_center,
-            each=self.each,
-            # The number of subjects is asked for before: here it is enough that most can be read.
-            enough=ENOUGH if subjects is None else ENOUGH / 2,
+            scales=scales,
+            memory=memory,
+            subjects=subjects,
+            moments=RunningMoments(W.shape[0] + 1),
         )
-        self.standard: Standard = self.warm_up.standard
         self.correlated: CorrelatedRelease | IndependentRelease
         if subjects is None:
             self.correlated = CorrelatedRelease(mu=self.mu)
         else:
             self.correlated = IndependentRelease(mu=self.mu)
-        self._released = 0  # batches before this one in the present C
-        self.moments = RunningMoments(d + 1)
-        self.recent = RunningMoments(d + 1)
         self.alarm = DriftAlarm()
-        self.looks = Looks(d)
         self._presence = 1.0 if subjects is None else 0.0  # mean of the rounds, as they count
-        # Batches after the warm-up while scales are refined. Subjects are few: theirs are not.
-        self.refined = 0 if subjects is None else REFINED_AFTER[-1]
         self.components: Components | None = None
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
@@ -204,19 +143,13 @@ class LearnedMethod:
             why = f"with fewer {what} the warm-up takes more than {MOST_WARM_UP} batches"
             raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
 
-    @property
-    def warming_up(self) -> bool:
-        return not self.warm_up.done
-
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
         present = None if self.subjects is None else self._count(rows, noise)
         if self.warming_up:
             anew = False
             if present is None or present >= ENOUGH * self.units:
-                self.warm_up.step(rows, noise)
-                self.standard = self.warm_up.standard
-                anew = self.warm_up.batches_left == self.warm_up.batches
+                anew = self._warm_up(rows, noise)
             return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP, units=present)
         if present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
             return Outcome.skip(FEW_SUBJECTS, units=present)
@@ -269,13 +202,6 @@ class LearnedMethod:
             **self.standard.parameters(), constant=b, radius=radius + b * b, each=self.each
         )
 
-    # Private: a look at features whose spread is not known.
-
-    def _look(self, rows: Rows, noise: Noise) -> Look | None:
-        return Looks.ask(
-            rows, self.standard, units=self.units, each=self.each, mu=self.mu_look, noise=noise
-        )
-
     # Post-processing.
 
     def _learn(self, released: Released, unit: float, presence: float) -> bool:
@@ -286,12 +212,7 @@ class LearnedMethod:
         presence
             Noisy share of the places that are taken: 1 for records.
         """
-        column = released.weights
-        adds = noise_of_sums(column.own, column.later, self.correlated.decays)
-        self._released = 0 if released.first else self._released + 1
-        noise = adds[min(self._released, len(adds) - 1)] / unit**2
-        alone = released.alone / unit
-        own = 1 / (column.own * unit)  # noise sd of this batch alone, about
+        alone, own, noise = self._alone(released, self.correlated.decays, unit)
         more = presence / self._presence if self._presence > 0 else 1.0  # than on average
         dropped = (
             self.memory == "auto"
@@ -300,10 +221,8 @@ class LearnedMethod:
         )
         if dropped:
             self.moments = self.recent.copy()
-        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
         # Least squares for what a subject adds, if `presence` of them are there.
-        self.moments.add(alone, noise, keep, presence)
-        self.recent.add(alone, own**2, RECENT, presence)
+        self._remember(alone, own, noise, presence)
         if self.subjects is not None:
             self._presence += (presence - self._presence) * presence / self.moments.weight
         self._widen(alone / more, own / more)
@@ -348,11 +267,8 @@ class LearnedMethod:
         to the noise: 10 % of it with 50 to 200 features. A variance that is uncertain is moved
         towards what the warm-up said.
         """
-        if self.refined >= REFINED_AFTER[-1]:
-            return
-        self.refined += 1
         known = self.standard.known
-        if self.refined not in REFINED_AFTER or not known.any():
+        if not self._refine_now() or not known.any():
             return
         found = self._components(self.moments)
         # Clipping lowers all variances: their mean stays as it is.
@@ -418,34 +334,16 @@ class LearnedMethod:
     # State
 
     def state(self) -> dict[str, Any]:
-        return {
-            "W": self.W.tolist(),
-            "warm_up": self.warm_up.state(),
-            "standard": self.standard.state(),
-            "moments": self.moments.state(),
-            "recent": self.recent.state(),
-            "alarm": self.alarm.state(),
-            "refined": self.refined,
-            "looks": self.looks.state(self.standard),
-            **({} if self.subjects is None else {"presence": self._presence}),
-        }
+        presence = {} if self.subjects is None else {"presence": self._presence}
+        return super().state() | {"alarm": self.alarm.state()} | presence
 
     def load(self, state: dict[str, Any]) -> None:
-        d = self.W.shape[0]
-        self.W = checked_basis(state["W"], like=self.W)
-        self.warm_up.load(state["warm_up"])
-        self.standard = Standard.load(state["standard"], d)
-        self.moments.load(state["moments"])
-        self.recent.load(state["recent"])
+        super().load(state)
         self.alarm.load(state["alarm"])
-        # States of before had their scales from the warm-up, and keep them.
-        self.refined = int(state.get("refined", REFINED_AFTER[-1]))
-        self.looks.load(state["looks"])
         if self.subjects is not None:
             self._presence = float(state["presence"])
             if not 0 <= self._presence <= 1:
                 raise ValueError("not a state of this method")
         self.correlated.forget()
-        self._released = 0
         if self.moments.weight > 0:
             self.components = self._found()

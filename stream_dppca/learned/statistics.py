@@ -31,7 +31,9 @@ __all__ = [
     "MomentsInBall",
     "OctaveCounts",
     "ball_sensitivity",
+    "clipped_moments",
     "count_slack",
+    "moments_sensitivity",
     "octave_edges",
     "standardised",
     "sum_in_ball",
@@ -194,20 +196,32 @@ class AugmentedMoments:
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
-        rows = np.concatenate([Z, np.full((len(Z), 1), self.constant)], axis=1)
-        slack = 1 + 8 * (rows.shape[1] + 8) * block.each * ROUNDOFF
-        sq = block.moment_norms(rows) * slack
-        factor = np.where(block.null_units, 0.0, np.sqrt(np.minimum(1.0, self.radius / sq)))
-        rows *= block.row_weights(factor)[:, np.newaxis]
-        return np.asarray(rows.T @ rows)
+        return clipped_moments(block, Z, self.constant, self.radius)
 
     def mean(self, total: FloatArray, units: int) -> FloatArray:
         """The query: the packed matrix over the units."""
         return pack(total) / units
 
     def sensitivity(self, units: int) -> float:
-        rounding = moment_rounding(units, self.each) * self.radius
-        return (math.sqrt(2) * self.radius + 2 * rounding) / units
+        return moments_sensitivity(self.radius, units, self.each) / units
+
+
+def clipped_moments(block: Block, rows: FloatArray, constant: float, radius: float) -> FloatArray:
+    """Sum of y y^T over units, y = (row, b), each clipped to |y|^2 <= rho; that of a null is 0.
+
+    The clip factor comes from an over-estimate of |y|^2.
+    """
+    rows = np.concatenate([rows, np.full((len(rows), 1), constant)], axis=1)
+    slack = 1 + 8 * (rows.shape[1] + 8) * block.each * ROUNDOFF
+    sq = block.moment_norms(rows) * slack
+    factor = np.where(block.null_units, 0.0, np.sqrt(np.minimum(1.0, radius / sq)))
+    rows *= block.row_weights(factor)[:, np.newaxis]
+    return np.asarray(rows.T @ rows)
+
+
+def moments_sensitivity(radius: float, units: int, each: int = 1) -> float:
+    """How far one unit moves `clipped_moments`: sqrt 2 rho, plus the rounding of the sum, twice."""
+    return math.sqrt(2) * radius + 2 * moment_rounding(units, each) * radius
 
 
 def sum_in_ball(block: Block, terms: FloatArray, radius: float) -> FloatArray:

@@ -7,7 +7,7 @@ batch after it asks up to five questions about the same records, in this order:
 |---|---|---|---|
 | means and variances of all features | `MomentsInBall`, correlated noise | 2 R/B | `BESIDE` |
 | a look, if a spread is not known | `OctaveCounts`, d' features | sqrt(2 d') | `LOOK`, out of it |
-| the mean along the components, if it is learned | `MeanAlong` | 2 R' | `ALONG` |
+| mean and variance along the components | `MomentsAlong` | sqrt 2 rho' | `ALONG` |
 | the range of gradients | counts, see `adaptive.radius` | sqrt 11 | the rest, divided |
 | the mean gradient | `CenteredGradients`, correlated noise | 2.006 rho/B | by `range_share` |
 
@@ -34,12 +34,16 @@ and gradients are z (W^T z - p)^T with p = W^T m_t: the noise of m^ in d numbers
 tell. Variances come from the first question, moved towards their mean as far as they are uncertain.
 The theory is that of a few components over a level rest: if A = r r^T * C has the gradient G at W,
 then G/r points along the component of C.
+
+**Explained variances** come from the question about the components (`along`), and from the
+variances of the first question for the total.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,21 +51,18 @@ import numpy as np
 from ..adaptive.correlated import CorrelatedRelease, Released, claimed
 from ..adaptive.estimate import RunningEstimate, View
 from ..adaptive.method import GradientMethod, smallest_batch
+from ..adaptive.queries import pack
 from ..adaptive.radius import FIRST, LAST, radius
 from ..adaptive.whitening import White, Whitener
 from ..arrays import BoolArray, FloatArray
 from ..errors import BatchSizeError
-from ..method import Outcome, checked_basis
+from ..method import Outcome
 from ..noise import Noise
 from ..oja import orthonormal
-from ..participation import mu_of
 from ..projector import Projector
 from ..statistics import Rows
-from .covariance import RunningMean, noise_of_sums
-from .drift import RECENT, DriftAlarm
-from .gradients import CenteredGradients, MeanAlong
-from .looks import LOOK, Look, Looks
-from .method import (
+from .along import LENGTH, Along, RunningExcess, clip_radius, constant
+from .base import (
     MOST_WARM_UP,
     POWER,
     REFINED_MOST,
@@ -69,20 +70,22 @@ from .method import (
     WARMING_UP_ANEW,
     WIDEN_ABOVE,
     WIDEN_SDS,
+    LearnedBase,
     Memory,
-    longer_share,
     smallest_learned_batch,
 )
-from .standard import CLAMP, Standard
+from .covariance import RunningMean
+from .drift import RECENT, DriftAlarm
+from .gradients import CenteredGradients, MomentsAlong
+from .looks import LOOK, Look
+from .standard import CLAMP
 from .statistics import MomentsInBall
-from .warmup import BALL, WarmUp
+from .warmup import BALL
 
 __all__ = ["ALONG", "BESIDE", "GuidedEstimate", "WideMethod"]
 
-#: Shares of mu^2 for means and variances of all features, and for the mean along the components.
+#: Shares of mu^2 for means and variances of all features, and for those along the components.
 BESIDE, ALONG = 0.12, 0.03
-#: The mean along the components is taken within so many sds of what is expected along them.
-_WITHIN = 8.0
 #: Batches after the warm-up after which scales are refined.
 REFINED_AFTER = (1, 2, 4, 8, 16, 32)
 #: A mean that has moved along a component counts if it is this many sds of its noise away.
@@ -180,14 +183,25 @@ class _Gradients(GradientMethod):
             raise ValueError("not a state of this method")
 
 
-class WideMethod:
+def _constant(d: int) -> float:
+    """a of `MomentsInBall`: a^2 = d/4 makes the ball 4 % larger.
+
+    An error in the share of valid records is an error of the mean *along* the mean, which a
+    false component feeds on; with a = 1 that was found instead of the true one.
+    """
+    return math.sqrt(d) / 2
+
+
+class WideMethod(LearnedBase[RunningMean]):
     """Learns centre, scales and components of many features.
 
     Parameters
     ----------
     W, epsilon, delta, units, known_center, scales, memory
-        As for `LearnedMethod`.
+        As for `LearnedBase`; units are records.
     """
+
+    REFINED_AFTER = REFINED_AFTER
 
     def __init__(
         self,
@@ -201,31 +215,24 @@ class WideMethod:
         memory: Memory,
     ) -> None:
         d = W.shape[0]
-        self.W = W
-        self.units = units
-        self.known_center = known_center
-        self.scales = scales
-        self.memory = memory
-        self.mu = mu_of(epsilon, delta, None, units)
-        self.mu_look = self.mu * math.sqrt(LOOK)
-        self.mu_along = self.mu * math.sqrt(ALONG)
-        self.warm_up = WarmUp(
-            d=d,
-            mu=self.mu,
+        self._constant = _constant(d)
+        super().__init__(
+            W=W,
+            epsilon=epsilon,
+            delta=delta,
             units=units,
-            longer=longer_share(d=d, mu=self.mu, units=units),
             known_center=known_center,
+            scales=scales,
+            memory=memory,
+            subjects=None,
+            moments=RunningMean(2 * d + 1),  # of (z, (z^2 - 1)/2, 1)
             constant=self._constant,
         )
-        self.standard: Standard = self.warm_up.standard
+        self.mu_along = self.mu * math.sqrt(ALONG)
         self.beside = CorrelatedRelease(mu=self.mu)
-        self._released = 0  # batches before this one in the present C
-        self.moments = RunningMean(2 * d + 1)  # of (z, (z^2 - 1)/2, 1)
-        self.recent = RunningMean(2 * d + 1)
-        self.looks = Looks(d)
-        self.refined = 0  # batches after the warm-up, while scales are refined
-        part = 1 - BESIDE - (0.0 if known_center else ALONG)
+        part = 1 - BESIDE - ALONG
         self.gradients = _Gradients(W=W, epsilon=epsilon, delta=delta, rows=units, part=part)
+        self.excess = RunningExcess(W.shape[1])
         self.gradients.remember(memory)
         self.learned = False
 
@@ -239,29 +246,28 @@ class WideMethod:
             why = f"with fewer records the warm-up takes more than {MOST_WARM_UP} batches"
             raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
 
-    @property
-    def warming_up(self) -> bool:
-        return not self.warm_up.done
-
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
         if self.warming_up:
-            self.warm_up.step(rows, noise)
-            self.standard = self.warm_up.standard
-            anew = self.warm_up.batches_left == self.warm_up.batches
+            anew = self._warm_up(rows, noise)
             return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP)
         # Private: each release may use what the ones before it have said.
         before, sd_before = self._mean(), self.moments.sd
         released, sensitivity = self._ask_beside(rows, noise)
         alone, sd = self._add(released, self.mu / sensitivity)
         look = self._look(rows, noise)
+        p, along = self._ask_along(rows, before, noise)
         if not self.known_center:
-            self._center_gradients(*self._ask_along(rows, before, noise), before, sd_before)
+            self._center_gradients(p, along, before, sd_before)
+        basis = self.gradients.V
         outcome = self.gradients.step(rows, t, noise)
         # From here on, post-processing.
         if outcome.drift:
             self.moments = self.recent.copy()
             self.gradients.place = FIRST
+            self.excess.forget()
+        self._learn_along(along)
+        self.excess.turn(basis.T @ self.gradients.V)
         self._widen(alone, sd)
         self._refine()
         if look is not None:
@@ -269,6 +275,7 @@ class WideMethod:
         if outcome.skipped is None:
             self.learned = True
             self._read()
+            return self._with_ratios(outcome)
         return outcome
 
     # Private.
@@ -295,43 +302,76 @@ class WideMethod:
         )
         return released, sensitivity
 
-    def _look(self, rows: Rows, noise: Noise) -> Look | None:
-        return Looks.ask(
-            rows, self.standard, units=self.units, each=1, mu=self.mu_look, noise=noise
-        )
-
-    def _ask_along(
-        self, rows: Rows, before: FloatArray, noise: Noise
-    ) -> tuple[FloatArray, FloatArray, float]:
-        """Where this batch's mean is along V: p of the mean before, the distance from it, its sd.
+    def _ask_along(self, rows: Rows, before: FloatArray, noise: Noise) -> tuple[FloatArray, Along]:
+        """Where this batch is along V: p of the mean before, and moments around it.
 
         Adjacency: one record is replaced, or turns null.
-        Sensitivity: `MeanAlong`, 2 R' and rounding.
+        Sensitivity: `MomentsAlong`, sqrt 2 rho' and rounding.
         Noise: N(0, (that/mu_along)^2), mu_along^2 = `ALONG` of mu^2, fresh in every batch.
         Delta: none beyond that of mu.
         """
-        gradients, g = self.gradients, self._units()
-        p, k = gradients.V.T @ (g * before), len(gradients.L)
-        # Along a random direction the variance is that of a feature, along others about L.
-        typical = float(np.mean(g[self.standard.known] ** 2)) if self.standard.known.any() else 1.0
-        variance = max(typical, float(np.linalg.eigvalsh(gradients.L)[-1]))
-        query = MeanAlong(
-            gradients.V, **gradients.standard, along=p, radius=_WITHIN * math.sqrt(k * variance)
+        gradients = self.gradients
+        p, k = gradients.V.T @ (self._units() * before), len(gradients.L)
+        expected = self._expected_along()
+        values, vectors = np.linalg.eigh(expected)
+        whiten = (vectors / np.sqrt(values)) @ vectors.T
+        query = MomentsAlong(
+            gradients.V,
+            **gradients.standard,
+            along=p,
+            whiten=whiten,
+            length=LENGTH / math.sqrt(self._square_length()),
+            constant=constant(k),
+            radius=clip_radius(k),
         )
         sensitivity = query.sensitivity(self.units)
-        total = noise.gaussian(rows.total(query), sensitivity=sensitivity, mu=self.mu_along)
-        valid = self.units * self._valid()
-        sd = math.hypot(sensitivity / self.mu_along / valid, math.sqrt(variance / valid))
-        return p, total / valid, sd
+        packed = noise.gaussian(pack(rows.total(query)), sensitivity=sensitivity, mu=self.mu_along)
+        sd = sensitivity / self.mu_along
+        return p, Along.read(packed, sd, expected=expected, whiten=whiten, units=self.units)
 
     # Post-processing.
 
+    def _expected_along(self) -> FloatArray:
+        """k x k: the second moment that is expected along V."""
+        level = self._level()
+        values, vectors = np.linalg.eigh(self.excess.expected + level * np.eye(len(self.W.T)))
+        # Clipped gradients say too little, but they have seen the newest basis.
+        if not self.excess.known:
+            values = np.maximum(values, float(np.linalg.eigvalsh(self.gradients.L)[-1]))
+        return np.asarray((vectors * np.maximum(values, level / 2)) @ vectors.T)
+
+    def _square_length(self) -> float:
+        """Mean square length of records to the gradients, as far as is known."""
+        g, known, mean = self._units(), self.standard.known, self._mean()
+        noise = 0.0 if self.known_center else (self.moments.sd / self._valid()) ** 2
+        square = self._variances() + mean**2 - noise  # the noise of the mean lifts its square
+        total, d = float(np.sum((g**2 * square)[known])), float(np.sum(g[known] ** 2))
+        return max(total, 0.05 * d) if known.any() else 1.0
+
+    def _level(self) -> float:
+        """Variance in a direction of the rest, in the units of the gradients."""
+        known = self.standard.known
+        total = float(np.sum((self._variances() * self._units() ** 2)[known]))
+        rest = total - float(np.trace(self.excess.excess)) if self.excess.known else total
+        typical = total / max(int(known.sum()), 1) if total > 0 else 1.0
+        return max(rest / max(int(known.sum()), 1), 0.05 * typical)
+
+    def _learn_along(self, along: Along) -> None:
+        """Add what this batch says about the variance along the basis it was asked about."""
+        second = along.second
+        if not self.known_center:
+            # Around the mean of all batches, this one included (Chan, Golub, LeVeque 1983).
+            second = second - np.outer(along.shift, along.shift) / self.moments.weight
+        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
+        self.excess.add(along, second, self._level(), keep)
+
     def _center_gradients(
-        self, p: FloatArray, shift: FloatArray, sd: float, before: FloatArray, sd_before: float
+        self, p: FloatArray, along: Along, before: FloatArray, sd_before: float
     ) -> None:
         """Take gradients around the mean of all batches, if it has moved, or else of this one."""
-        g, V, weight = self._units(), self.gradients.V, self.moments.weight
-        sds = np.hypot(sd, sd_before / self._valid() * np.linalg.norm(V * g[:, None], axis=0))
+        g, V, weight, shift = self._units(), self.gradients.V, self.moments.weight, along.shift
+        of_before = sd_before / self._valid() * np.linalg.norm(V * g[:, np.newaxis], axis=0)
+        sds = np.hypot(along.shift_sd, of_before)
         moved = (np.abs(shift) > _MOVED_SDS * sds) & (weight > 1)
         if moved.any():
             self.gradients.mean = g * before
@@ -353,14 +393,8 @@ class WideMethod:
 
     def _add(self, released: Released, unit: float) -> tuple[FloatArray, float]:
         """Add a batch's own moments, and tell the gradients. Returns them and their noise sd."""
-        column = released.weights
-        adds = noise_of_sums(column.own, column.later, self.beside.decays)
-        self._released = 0 if released.first else self._released + 1
-        noise = adds[min(self._released, len(adds) - 1)] / unit**2
-        alone, own = released.alone / unit, 1 / (column.own * unit)
-        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
-        self.moments.add(alone, noise, keep)
-        self.recent.add(alone, own**2, RECENT)
+        alone, own, noise = self._alone(released, self.beside.decays, unit)
+        self._remember(alone, own, noise)
         self._tell_gradients()
         return alone, own
 
@@ -375,15 +409,6 @@ class WideMethod:
     def _valid(self) -> float:
         """Noisy share of valid records."""
         return min(max(float(self.moments.mean[-1]) / self._constant, 0.05), 1.0)
-
-    @property
-    def _constant(self) -> float:
-        """a of `MomentsInBall`: a^2 = d/4 makes the ball 4 % larger.
-
-        An error in the share of valid records is an error of the mean *along* the mean, which a
-        false component feeds on; with a = 1 that was found instead of the true one.
-        """
-        return math.sqrt(len(self.W)) / 2
 
     def _mean(self) -> FloatArray:
         d = len(self.W)
@@ -418,10 +443,7 @@ class WideMethod:
 
     def _refine(self) -> None:
         """Make scales more equal by what the first batches say about them."""
-        if self.refined >= REFINED_AFTER[-1]:
-            return
-        self.refined += 1
-        if self.refined not in REFINED_AFTER:
+        if not self._refine_now():
             return
         variance = self._variances()
         factor = np.clip(np.sqrt(variance / np.mean(variance)), *REFINED_MOST)
@@ -461,7 +483,9 @@ class WideMethod:
         if self.scales is None:
             again = 1 / factor if found is None else np.where(found, 1.0, 1 / factor)
             if not (again == 1.0).all():
+                basis = again[:, np.newaxis] * self.gradients.V
                 self.gradients.rescale(again)
+                self.excess.rescale(self.gradients.V.T @ basis)
 
     def _deviation(self) -> FloatArray:
         """r: what z is divided by, 0 for features without spread."""
@@ -476,6 +500,30 @@ class WideMethod:
         if self.scales is None:
             found = found / np.sqrt(self._variances())[:, np.newaxis]
         self.W = orthonormal(found, like=self.W)
+
+    def _with_ratios(self, outcome: Outcome) -> Outcome:
+        """The outcome with explained variances, if they are known.
+
+        With u the standardised record and W its components, the variance along them is that of the
+        rest and W^T R^-1 V E V^T R^-1 W, where R turns the units of gradients into those of u.
+        """
+        known = self.standard.known
+        if not (self.excess.known and known.any()):
+            return outcome
+        r = np.where(known, self._deviation() * self._units(), 1.0)
+        variance = (self._variances() * (self._units() / r) ** 2)[known]
+        total, n = float(np.sum(variance)), len(variance)
+        H = self.W.T @ (self.gradients.V / r[:, np.newaxis])
+        excess = H @ self.excess.excess @ H.T
+        values = np.maximum(np.diag(excess) + (total - float(np.trace(excess))) / n, 0.0)
+        of_total = 2 * self.moments.sd / self._valid() * float(np.sqrt(np.mean(variance**2) * n))
+        share = np.minimum(values / total, 1.0)
+        return replace(
+            outcome,
+            spread=values,
+            ratio=share,
+            ratio_sd=np.hypot(self.excess.sd(H, values), share * of_total) / total,
+        )
 
     def projector(self, features: tuple[Hashable, ...]) -> Projector | None:
         """What scores raw records, None before anything has been learned."""
@@ -494,28 +542,17 @@ class WideMethod:
     # State
 
     def state(self) -> dict[str, Any]:
-        return {
+        return super().state() | {
             "form": "gradient",
-            "W": self.W.tolist(),
-            "warm_up": self.warm_up.state(),
-            "standard": self.standard.state(),
-            "moments": self.moments.state(),
-            "recent": self.recent.state(),
             "gradients": self.gradients.state(),
-            "refined": self.refined,
-            "looks": self.looks.state(self.standard),
+            "excess": self.excess.state(),
             "learned": self.learned,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.W = checked_basis(state["W"], like=self.W)
-        self.warm_up.load(state["warm_up"])
-        self.standard = Standard.load(state["standard"], len(self.W))
-        self.moments.load(state["moments"])
-        self.recent.load(state["recent"])
+        super().load(state)
         self.gradients.load(state["gradients"])
-        self.refined = int(state["refined"])
-        self.looks.load(state["looks"])
+        if "excess" in state:  # older states do not know it: it is learned anew
+            self.excess.load(state["excess"])
         self.learned = bool(state["learned"])
         self.beside.forget()
-        self._released = 0

@@ -16,7 +16,7 @@ from ..adaptive.method import range_share, smallest_batch
 from ..adaptive.scout import form_for
 from ..calibration import epsilon_of_periods
 from ..errors import BatchSizeError
-from ..learned.method import COUNT, smallest_learned_batch
+from ..learned.base import COUNT, smallest_learned_batch
 from ..learned.warmup import RECORDS, warm_up_batches
 from ..participation import Subjects, mu_of
 from ..wording import counted, error_lines, warm_up_line

@@ -4,7 +4,8 @@ Two runs of the whole estimator on neighbouring streams. The first draws its noi
 given the *released values* of the first, whatever its own answers are. So everything that follows
 from releases is equal in both runs, and the difference of their exact answers is what the replaced
 record does. The squares of these differences, in units of the noise that was asked for, add up to
-what the record has spent: at most mu^2, over all batches and questions.
+what the record has spent: at most mu^2, over all batches and questions. No single question may
+spend more than the mu that it was asked with, however small its share.
 
 Whatever else differs between the two runs, the saved state above all, depends on the record without
 noise in between: the audit calls that a leak. The answers from which the warm-up learns are
@@ -27,7 +28,7 @@ from stream_dppca import DPPCA, estimator
 from stream_dppca.adaptive.correlated import CorrelatedRelease
 from stream_dppca.arrays import FloatArray
 from stream_dppca.learned import statistics, wide
-from stream_dppca.learned.gradients import CenteredGradients
+from stream_dppca.learned.gradients import CenteredGradients, MomentsAlong
 from stream_dppca.learned.method import LearnedMethod
 from stream_dppca.learned.standard import CLAMP
 from stream_dppca.learned.statistics import (
@@ -52,6 +53,7 @@ class Tape:
     """Questions to the noise source: in units of its noise, and what was released."""
 
     exact: list[FloatArray] = field(default_factory=list)
+    mu: list[float] = field(default_factory=list)
     released: list[FloatArray] = field(default_factory=list)
 
 
@@ -81,6 +83,7 @@ class Source:
         self, query: FloatArray, *, sensitivity: float, mu: float, size: int | None = None
     ) -> FloatArray:
         self._tape.exact.append(np.ravel(query) * (mu / sensitivity))
+        self._tape.mu.append(mu)
         number = len(self._tape.exact) - 1
         if self._given is None:
             released = self._source.gaussian(query, sensitivity=sensitivity, mu=mu, size=size)
@@ -126,16 +129,20 @@ CANARIES = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What a canary in a batch has spent, over mu, and whether anything leaked."""
+    """What a canary in a batch has spent, over mu, and whether anything leaked.
+
+    `single` is the most that it has spent of the mu of a single question.
+    """
 
     canary: str
     batch: int
     spent: float
     leak: bool
+    single: float
 
     @property
     def caught(self) -> bool:
-        return self.leak or not self.spent <= 1 + 1e-6
+        return self.leak or not max(self.spent, self.single) <= 1 + 1e-6
 
 
 def model(**settings: Any) -> DPPCA:
@@ -204,7 +211,7 @@ def crafted(batch: int, settings: dict[str, Any]) -> tuple[Canary, ...]:
     u -= W @ (W.T @ u)
     h, u = h / np.linalg.norm(h), u / np.linalg.norm(u)
     units = np.max(clamp) / CLAMP
-    pairs = [(h + b * u, h - b * u) for b in (1.0, 2.0)] + [(h, -h)]
+    pairs = [(h + b * u, h - b * u) for b in (1.0, 2.0)] + [(h, -h), (W[:, 0], W[:, 1])]
     pairs = [
         (length * one, length * other)
         for one, other in pairs
@@ -235,11 +242,13 @@ def attack(
                 again, state_again = run(other, tape, settings)
                 same = len(tape.exact) == len(again.exact)
                 pairs = list(zip(tape.exact, again.exact, strict=True)) if same else []
-                square = sum(float(np.sum((a - b) ** 2)) for a, b in pairs)
+                squares = [float(np.sum((a - b) ** 2)) for a, b in pairs]
                 leak = not same or state != state_again
             except (ValueError, IndexError):  # other questions were asked
-                square, leak = 0.0, True
-            yield Finding(canary.name, batch, math.sqrt(square) / MU, leak)
+                squares, leak = [], True
+            singles = [math.sqrt(s) / mu for s, mu in zip(squares, tape.mu, strict=False)]
+            spent = math.sqrt(sum(squares)) / MU
+            yield Finding(canary.name, batch, spent, leak, max(singles, default=0.0))
 
 
 # Mutants
@@ -477,10 +486,31 @@ def centred_at_the_exact_mean() -> Iterator[None]:
                 answers.append(rows.total(query))
                 return answers[-1]
 
-        p, _, sd = honest(self, Listening(), before, noise)  # type: ignore[arg-type]
-        return p, answers[-1] / self.units, sd
+        p, along = honest(self, Listening(), before, noise)  # type: ignore[arg-type]
+        return p, replace(along, shift=answers[-1][:-2, -1] / self.units)
 
     with patch.object(WideMethod, "_ask_along", mutant):
+        yield
+
+
+@contextmanager
+def variance_along_without_noise() -> Iterator[None]:
+    honest = WideMethod._learn_along
+
+    def mutant(self: Any, along: Any) -> None:
+        honest(self, replace(along, second=exact[-1][:-2, :-2] / self.units))
+
+    exact: list[Any] = []
+    call = MomentsAlong.__call__
+
+    def heard(self: Any, block: Any) -> Any:
+        exact.append(call(self, block))
+        return exact[-1]
+
+    with (
+        patch.object(WideMethod, "_learn_along", mutant),
+        patch.object(MomentsAlong, "__call__", heard),
+    ):
         yield
 
 
@@ -512,6 +542,9 @@ MUTANTS_OF_MANY_FEATURES: dict[str, Any] = {
     "gradients without a clip": gradients_without_a_clip,
     "gradients of half the size": gradients_of_half_the_size,
     "centred at the exact mean": centred_at_the_exact_mean,
+    "variance along without noise": variance_along_without_noise,
+    "moments along without a clip": lambda: unclipped(MomentsAlong),
+    "moments along without the root of two": lambda: scaled_sensitivity(MomentsAlong, 0.5**0.5),
     "means and variances without a ball": lambda: unclipped(MomentsInBall),
     "scales refined by exact moments": scales_refined_by_exact_moments,
     "warm-up records used again": warm_up_used_for_gradients,
@@ -537,7 +570,7 @@ OVERSPENDING: dict[str, Any] = {
     "looks for free": lambda: patch.object(
         wide, "claimed", lambda s, part: s / math.sqrt(wide.BESIDE)
     ),
-    "mean along with the whole budget": lambda: set_after(WideMethod, mu_along=1.0),
+    "moments along with the whole budget": lambda: set_after(WideMethod, mu_along=1.0),
     "the range for free": lambda: set_after(_Gradients, mu_range=1.0),
 }
 

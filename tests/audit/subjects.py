@@ -29,6 +29,7 @@ from stream_dppca.adaptive import method as adaptive
 from stream_dppca.adaptive import scout
 from stream_dppca.adaptive.correlated import CorrelatedRelease
 from stream_dppca.adaptive.method import AdaptiveMethod
+from stream_dppca.learned import base
 from stream_dppca.learned import method as learned
 from stream_dppca.learned.method import LearnedMethod
 from stream_dppca.learned.statistics import (
@@ -319,7 +320,7 @@ def budget_of_one_round() -> Any:
     def mutant(epsilon: float, delta: float, subjects: Any, units: int) -> float:
         return mu_of(epsilon, delta, None, units)
 
-    return patched((adaptive, "mu_of", mutant), (learned, "mu_of", mutant))
+    return patched((adaptive, "mu_of", mutant), (base, "mu_of", mutant))
 
 
 def warm_up_with_the_budget_of_a_period() -> Any:

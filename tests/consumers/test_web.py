@@ -11,11 +11,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from consumers.kafka.memory import MemoryBroker
+from consumers.model import uncertainty
 from consumers.model.releases import (
     ReleaseDocument,
     Round,
@@ -110,6 +112,8 @@ def test_the_noise_in_loadings_is_about_what_is_said(k: int) -> None:
         said.append(noise[0])
     ratio = np.std(seen, axis=0) / np.mean(said, axis=0)
     assert 0.5 < np.sqrt(np.mean(ratio**2)) < 2.0, ratio
+    with patch.object(uncertainty, "MOST_FEATURES", d - 1):  # the noise of gradients is another
+        assert loading_noise(release) is None
 
 
 def test_with_privacy_per_subject_nothing_counts_records() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from stream_dppca import DPPCA
 from stream_dppca.adaptive.correlated import DECAYS, weights
+from stream_dppca.learned.base import POWER
 from stream_dppca.learned.covariance import HELD, RunningMoments, noise_of_sums
-from stream_dppca.learned.method import POWER, REFINED_AFTER
+from stream_dppca.learned.method import REFINED_AFTER
 
 D, B = 12, 4000
 SD = 2.0 ** np.arange(-6, 6)

@@ -18,7 +18,7 @@ from stream_dppca import DPPCA, Projector, estimator, plan
 from stream_dppca.adaptive.queries import SIDE
 from stream_dppca.engine import EngineBatches
 from stream_dppca.learned import WideMethod
-from stream_dppca.learned.gradients import CenteredGradients, MeanAlong
+from stream_dppca.learned.gradients import CenteredGradients, MomentsAlong
 from tests.conftest import batch_of, clipped_mean, replaced, sine
 from tests.engine.helpers import ArraySource, PicklingEngine
 
@@ -76,8 +76,16 @@ def test_no_record_moves_a_query_further_than_its_sensitivity(
     form = CenteredGradients(W, (L + L.T) / 2, **how, offset=rng.standard_normal(d))
     (a, sensitivity), (b, _) = (clipped_mean(rows, form, rho) for rows in (one, other))
     assert np.linalg.norm(a - b) <= sensitivity
-    mean = MeanAlong(W, **how, radius=rho)
-    assert np.linalg.norm(one.total(mean) - other.total(mean)) <= mean.sensitivity(n)
+    T = rng.standard_normal((k, k))
+    along = MomentsAlong(
+        W,
+        **how,
+        whiten=T + T.T,
+        length=float(rng.choice([0.0, 0.3])),
+        constant=float(rng.choice([0.1, 1.0, 3.0])),
+        radius=rho,
+    )
+    assert np.linalg.norm(one.total(along) - other.total(along)) <= along.sensitivity(n)
 
 
 def test_the_sensitivities_are_tight() -> None:
@@ -91,10 +99,13 @@ def test_the_sensitivities_are_tight() -> None:
     form = CenteredGradients(W, np.zeros((1, 1)), **how, offset=np.zeros(4))
     (a, sensitivity), (b, _) = (clipped_mean(batch_of(X), form, 0.1) for X in (one, other))
     assert np.linalg.norm(a - b) > 0.99 * sensitivity * 2 / math.hypot(2, SIDE)
-    mean = MeanAlong(W, **how, radius=2.0)
-    one, other = (np.vstack([rest, [[sign * 4.0, 0, 0, 0]]]) for sign in (1, -1))
-    moved = batch_of(one).total(mean) - batch_of(other).total(mean)
-    assert np.linalg.norm(moved) > 0.999 * mean.sensitivity(10)
+    how["along"] = np.zeros(2)
+    along = MomentsAlong(
+        np.eye(4)[:, :2], **how, whiten=np.eye(2), length=0.01, constant=0.1, radius=2.0
+    )
+    one, other = (np.vstack([rest, [row]]) for row in ([4.0, 0, 0, 0], [0, 4.0, 0, 0]))
+    moved = batch_of(one).total(along) - batch_of(other).total(along)
+    assert np.linalg.norm(moved) > 0.999 * along.sensitivity(10)
 
 
 @pytest.mark.usefixtures("several_threads")
@@ -152,6 +163,43 @@ class TestFew:
         v = np.linalg.eigh(np.corrcoef(X.T))[1][:, -1]
         assert sine(m.components[0], v) < 0.1
 
+    @pytest.mark.parametrize("kind", ["learned", "given", "two", "known centre", "moving mean"])
+    def test_explained_variances(self, kind: str) -> None:
+        X, v = telemetry(16 * B)
+        settings: dict[str, Any] = {"memory": "all"}
+        if kind == "given":  # features of these units do not have variance 1: the total is 4.3
+            settings["scales"] = (X.std(axis=0) * np.linspace(1.0, 3.0, D)).tolist()
+        if kind == "two":
+            settings["n_components"] = 2  # there is no second one: it keeps turning
+        if kind == "known centre":
+            settings["center"] = "none"
+            X = X - X.mean(axis=0)
+        if kind == "moving mean":  # half of the variance along the component is between batches
+            level = np.repeat(np.tile([1.0, -1.0], 8), B)[:, np.newaxis]
+            X = X + 2 * level * v * X.std(axis=0)
+        if kind not in ("given", "known centre"):
+            X[:, [3, 5, 7]] = 7.0  # no spread: they add nothing to the total
+        m = model(**settings)
+        m.learn_array(X)
+        release = m.last_release
+        assert release is not None and release.explained_variance_ratio is not None
+        assert release.explained_variance_ratio_sd is not None and release.spread is not None
+        found = m._projector()
+        assert found is not None
+        U = found.standardise(X)
+        truth = (m.transform_array(X).var(axis=0) / U.var(axis=0).sum()).tolist()
+        stated = zip(
+            truth,
+            release.explained_variance_ratio,
+            release.explained_variance_ratio_sd,
+            release.spread,
+            strict=True,
+        )
+        assert release.explained_variance_ratio_sd[0] < 0.2 * release.explained_variance_ratio[0]
+        for share, ratio, sd, spread in stated:
+            assert abs(ratio - share) < 3 * sd + 0.05 * share
+            assert spread == pytest.approx(ratio * U.var(axis=0).sum(), rel=0.15)
+
     def test_features_without_spread_get_loading_zero_until_they_vary(self) -> None:
         X, _ = telemetry(20 * B)
         X[:, 3] = 7.0
@@ -176,6 +224,11 @@ class TestFew:
         for pca in (restored, twin):
             pca.learn_array(X[5 * B :])
         assert restored.state() == twin.state()
+        del state["method"]["excess"]  # states of before there were explained variances
+        restored = DPPCA.from_state(state)
+        restored.learn_array(X[5 * B :])
+        assert restored.last_release is not None
+        assert restored.last_release.explained_variance_ratio is not None
 
     def test_a_tampered_state_is_refused(self) -> None:
         m = model()

@@ -1,0 +1,226 @@
+"""The part that both forms of the method share: parameters, warm-up, running moments and state.
+
+`method.LearnedMethod` (second moments) and `wide.WideMethod` (gradients) differ in what a batch
+after the warm-up is asked. They agree on everything here. Nothing here asks about records, except
+through `WarmUp` and `Looks`, which state what they spend.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Generic, TypeVar
+
+from ..adaptive.correlated import Released
+from ..arrays import FloatArray
+from ..method import checked_basis
+from ..noise import Noise
+from ..participation import Subjects, mu_of
+from ..statistics import Rows
+from .covariance import RunningMean, noise_of_sums
+from .drift import RECENT
+from .looks import LOOK, Look, Looks
+from .standard import Standard
+from .warmup import ENOUGH, WarmUp, warm_up_batches
+
+__all__ = [
+    "COUNT",
+    "MOST_WARM_UP",
+    "POWER",
+    "REFINED_MOST",
+    "WARMING_UP",
+    "WARMING_UP_ANEW",
+    "WIDEN_ABOVE",
+    "WIDEN_SDS",
+    "LearnedBase",
+    "Memory",
+    "longer_share",
+    "smallest_learned_batch",
+]
+
+#: Reason of a release during the warm-up.
+WARMING_UP = "warming up"
+#: The same, of a warm-up that ended without enough valid records, by noisy counts.
+WARMING_UP_ANEW = "warming up anew: hardly any record could be read"
+#: "auto", "all", or a number of batches.
+Memory = str | float
+
+#: How fast a batch fades from later releases. With equal weights for all batches, this power has
+#: the least noise after 8 to 50 of them.
+POWER = 0.8
+#: Share of mu^2 for the noisy number of subjects.
+COUNT = 0.01
+#: A scale is widened if the second moment of z in one batch is above this ...
+WIDEN_ABOVE = 2.25
+#: ... by more than so many sds of its noise.
+WIDEN_SDS = 3.0
+#: A warm-up of more batches than this is refused.
+MOST_WARM_UP = 64
+#: The most by which a scale is multiplied at a time when scales are refined.
+REFINED_MOST = (0.75, 1.5)
+
+
+def longer_share(*, d: int, mu: float, units: int) -> float:
+    """Share of the records that may be longer than the clip radius in any case.
+
+    It matters with few features, whose lengths differ most: the more noise there is, the larger.
+    Fitted to the real data of docs/accuracy.md.
+    """
+    sampling = 0.5 * units * mu**2 / d**1.5
+    return float(2 / (d * (2 + sampling)))
+
+
+def smallest_learned_batch(*, d: int, mu: float, known_center: bool) -> int:
+    """Units with which the warm-up takes `MOST_WARM_UP` batches."""
+    units = 2
+    while warm_up_batches(d=d, mu=mu, units=units, known_center=known_center) > MOST_WARM_UP:
+        units = math.ceil(units * 1.02) + 1
+    return units
+
+
+Running = TypeVar("Running", bound=RunningMean)
+
+
+class LearnedBase(Generic[Running]):
+    """Parameters, warm-up, running moments and state of a method that learns centre and scales.
+
+    Parameters
+    ----------
+    W
+        d x k, where to start. It is never shown.
+    epsilon, delta
+        The guarantee of every batch.
+    units
+        Units per batch.
+    known_center
+        If true, records are centred at 0.
+    scales
+        Public scales, in units of which the components are wanted; None to learn them.
+    memory
+        As for `DPPCA`.
+    subjects
+        If units are subjects.
+    moments
+        An empty running mean of what every batch releases about all features.
+    constant
+        That of `WarmUp`.
+    """
+
+    #: Batches after the warm-up after which scales are refined.
+    REFINED_AFTER: tuple[int, ...]
+
+    def __init__(
+        self,
+        *,
+        W: FloatArray,
+        epsilon: float,
+        delta: float,
+        units: int,
+        known_center: bool,
+        scales: FloatArray | None,
+        memory: Memory,
+        subjects: Subjects | None,
+        moments: Running,
+        constant: float = 1.0,
+    ) -> None:
+        d = W.shape[0]
+        self.W = W
+        self.units = units
+        self.known_center = known_center
+        self.scales = scales
+        self.memory = memory
+        self.subjects = subjects
+        self.each = 1 if subjects is None else subjects.records
+        self.mu = mu_of(epsilon, delta, subjects, units)
+        if subjects is not None:
+            self.mu_count = self.mu * math.sqrt(COUNT)
+            self.mu = self.mu * math.sqrt(1 - COUNT)
+        self.mu_look = self.mu * math.sqrt(LOOK)
+        self.warm_up = WarmUp(
+            d=d,
+            mu=self.mu,
+            units=units,
+            longer=longer_share(d=d, mu=self.mu, units=units),
+            known_center=known_center,
+            each=self.each,
+            # The number of subjects is asked for before: here it is enough that most can be read.
+            enough=ENOUGH if subjects is None else ENOUGH / 2,
+            constant=constant,
+        )
+        self.standard: Standard = self.warm_up.standard
+        self.moments: Running = moments
+        self.recent: Running = moments.copy()
+        self.looks = Looks(d)
+        # Batches after the warm-up while scales are refined. Subjects are few: theirs are not.
+        self.refined = 0 if subjects is None else self.REFINED_AFTER[-1]
+        self._released = 0  # batches before this one in the present C
+
+    @property
+    def warming_up(self) -> bool:
+        return not self.warm_up.done
+
+    def _warm_up(self, rows: Rows, noise: Noise) -> bool:
+        """Spend a batch on the warm-up. Returns True if it has to begin anew."""
+        self.warm_up.step(rows, noise)
+        self.standard = self.warm_up.standard
+        return self.warm_up.batches_left == self.warm_up.batches
+
+    def _look(self, rows: Rows, noise: Noise) -> Look | None:
+        """Look at features whose spread is not known; see `Looks` for what it spends."""
+        return Looks.ask(
+            rows, self.standard, units=self.units, each=self.each, mu=self.mu_look, noise=noise
+        )
+
+    # Post-processing.
+
+    def _alone(
+        self, released: Released, decays: tuple[float, ...], unit: float
+    ) -> tuple[FloatArray, float, float]:
+        """A batch's own moments, their noise sd, and what they add to the variance of the sum.
+
+        Parameters
+        ----------
+        unit
+            Of the release: 1 over the sd of its noise.
+        """
+        column = released.weights
+        adds = noise_of_sums(column.own, column.later, decays)
+        self._released = 0 if released.first else self._released + 1
+        noise = adds[min(self._released, len(adds) - 1)] / unit**2
+        return released.alone / unit, 1 / (column.own * unit), noise
+
+    def _remember(self, alone: FloatArray, own: float, noise: float, weight: float = 1.0) -> None:
+        """Add a batch's own moments to those of all batches and to those of the last few."""
+        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
+        self.moments.add(alone, noise, keep, weight)
+        self.recent.add(alone, own**2, RECENT, weight)
+
+    def _refine_now(self) -> bool:
+        """Count a batch after the warm-up. Returns True if scales are to be refined after it."""
+        if self.refined >= self.REFINED_AFTER[-1]:
+            return False
+        self.refined += 1
+        return self.refined in self.REFINED_AFTER
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "W": self.W.tolist(),
+            "warm_up": self.warm_up.state(),
+            "standard": self.standard.state(),
+            "moments": self.moments.state(),
+            "recent": self.recent.state(),
+            "refined": self.refined,
+            "looks": self.looks.state(self.standard),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.W = checked_basis(state["W"], like=self.W)
+        self.warm_up.load(state["warm_up"])
+        self.standard = Standard.load(state["standard"], len(self.W))
+        self.moments.load(state["moments"])
+        self.recent.load(state["recent"])
+        # States of before had their scales from the warm-up, and keep them.
+        self.refined = int(state.get("refined", self.REFINED_AFTER[-1]))
+        self.looks.load(state["looks"])
+        self._released = 0

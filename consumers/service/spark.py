@@ -14,6 +14,7 @@ from stream_dppca.errors import ParameterError
 from ..errors import ConfigurationError
 from ..settings import Settings
 from ..settings.connection import reveal
+from .cores import CoreWatch
 from .spread import CodecRecipe, Spread
 
 __all__ = ["spark_engine"]
@@ -61,17 +62,23 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
     for name, text in conf.items():
         builder = builder.config(name, text)
     session = builder.getOrCreate()
+    cores: CoreWatch | None = None
     try:
         session.sparkContext.setLogLevel("ERROR")
         try:
             engine = SparkEngine(session, allow_insecure=settings.spark_allow_insecure)
         except ParameterError as error:
             raise ConfigurationError(f"`spark_conf`: {error}") from None
+        cores = CoreWatch(lambda: engine.executors, engine.cancel)
         yield Spread(
             engine=engine,
             tasks=settings.spark_tasks or engine.parallelism,
             connection=connection,
             codec=CodecRecipe.of(settings),
+            cores=cores,
+            lost=lambda: engine.stopped,
         )
     finally:
+        if cores is not None:
+            cores.close()
         session.stop()

@@ -6,6 +6,7 @@ service, and gives the rows of a batch as sums over them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from stream_dppca.arrays import FloatArray, aligned
 from stream_dppca.engine import Engine, EngineBatches, EngineError, EngineRows, Group
 
-from ..errors import ClusterError
+from ..errors import ClusterError, EngineLost
 from ..events import log_event
 from ..formats import Format
 from ..kafka.configure import connect_registry, registry_options
@@ -25,6 +26,7 @@ from ..kafka.executor import read_ranges
 from ..model.codecs import Codec, make_codec
 from ..protocols import TopicOffsets
 from ..settings import Settings
+from .cores import CoreWatch
 from .metrics import Metrics
 from .plan import Range, places
 from .planner import refuse_truncated
@@ -142,18 +144,27 @@ class Spread:
     tasks: int  #: groups per batch, about
     connection: Mapping[str, str]
     codec: Callable[[], Codec]
+    cores: CoreWatch | None = None  #: knows whether the engine has executors
+    lost: Callable[[], bool] = lambda: False  #: whether no job can ever run on the engine again
 
 
 class _Guarded:
-    """An engine whose failures drop the task: the successor begins at the last state."""
+    """An engine whose failures drop the task: the successor begins at the last state.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    An engine that is lost ends the process, whose successor has a new one.
+    """
+
+    def __init__(self, spread: Spread) -> None:
+        self._spread = spread
 
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
+        cores = self._spread.cores
         try:
-            return self._engine.map(task, groups)
+            with contextlib.nullcontext() if cores is None else cores.job():
+                return self._spread.engine.map(task, groups)
         except EngineError as error:
+            if self._spread.lost():
+                raise EngineLost("the driver of the engine has ended: start again") from None
             raise ClusterError(str(error)) from None
 
 
@@ -190,7 +201,7 @@ class EngineRanges:
             Slots per batch.
         """
         self._spread, self._topic, self._metrics = spread, topic, metrics
-        self._batches = batches(_Guarded(spread.engine), spread.tasks)
+        self._batches = batches(_Guarded(spread), spread.tasks)
         self._width, self._mixed, self._slots, self._stall_s = width, mixed, slots, stall_s
         self._offsets = offsets
         self._ranges: tuple[Range, ...] | None = None

@@ -23,15 +23,15 @@ from ..events import log_event
 from ..formats import Format
 from ..kafka.configure import connect_registry, registry_options
 from ..kafka.executor import read_ranges
-from ..model.codecs import Codec, make_codec
-from ..protocols import TopicOffsets
+from ..model.codecs import Codec, SubjectCodec, make_codec, make_subject_codec
+from ..protocols import SchemaSource, TopicOffsets
 from ..settings import Settings
 from .cores import CoreWatch
 from .metrics import Metrics
 from .plan import Range, places
 from .planner import refuse_truncated
 
-__all__ = ["CodecRecipe", "EngineRanges", "Spread", "TopicSource"]
+__all__ = ["CodecRecipe", "EngineRanges", "GuardedEngine", "Spread", "SubjectRecipe", "TopicSource"]
 
 G = TypeVar("G")
 R = TypeVar("R")
@@ -65,6 +65,12 @@ class CodecRecipe:
             None if options is None else tuple(sorted(options.items())),
         )  # fmt: skip
 
+    def connect(self) -> SchemaSource | None:
+        """The Schema Registry, if the format needs one."""
+        if self.registry is None:
+            return None
+        return connect_registry(self.format, dict(self.registry))
+
     def __call__(self) -> Codec:
         return _made(self)
 
@@ -72,12 +78,43 @@ class CodecRecipe:
 @lru_cache(maxsize=8)
 def _made(recipe: CodecRecipe) -> Codec:
     """The codec of a recipe, with the schemas that it has fetched."""
-    registry = None
-    if recipe.registry is not None:
-        registry = connect_registry(recipe.format, dict(recipe.registry))
     return make_codec(
         recipe.format, recipe.features, recipe.max_bytes, recipe.nested, recipe.rows_per_message,
-        registry,
+        recipe.connect(),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class SubjectRecipe:
+    """As `CodecRecipe`, for privacy per subject."""
+
+    codec: CodecRecipe
+    subject: str
+    records: int  #: rows of a subject that count
+
+    @classmethod
+    def of(cls, settings: Settings) -> SubjectRecipe | None:
+        """The recipe of a service with these settings; None if a record is its own unit."""
+        rule = settings.rounds()
+        if rule is None:
+            return None
+        return cls(CodecRecipe.of(settings), rule.subject, settings.records)
+
+    @property
+    def rows_per_message(self) -> int:
+        """Rows of one message that are decoded, at most."""
+        return min(self.codec.rows_per_message or 1, self.records)
+
+    def __call__(self) -> SubjectCodec:
+        return _made_for_subjects(self)
+
+
+@lru_cache(maxsize=8)
+def _made_for_subjects(recipe: SubjectRecipe) -> SubjectCodec:
+    plain = recipe.codec
+    return make_subject_codec(
+        plain.format, plain.features, plain.max_bytes, plain.nested, plain.rows_per_message,
+        plain.connect(), subject=recipe.subject, records=recipe.records,
     )  # fmt: skip
 
 
@@ -146,9 +183,10 @@ class Spread:
     codec: Callable[[], Codec]
     cores: CoreWatch | None = None  #: knows whether the engine has executors
     lost: Callable[[], bool] = lambda: False  #: whether no job can ever run on the engine again
+    subjects: SubjectRecipe | None = None  #: with privacy per subject
 
 
-class _Guarded:
+class GuardedEngine:
     """An engine whose failures drop the task: the successor begins at the last state.
 
     An engine that is lost ends the process, whose successor has a new one.
@@ -201,7 +239,7 @@ class EngineRanges:
             Slots per batch.
         """
         self._spread, self._topic, self._metrics = spread, topic, metrics
-        self._batches = batches(_Guarded(spread), spread.tasks)
+        self._batches = batches(GuardedEngine(spread), spread.tasks)
         self._width, self._mixed, self._slots, self._stall_s = width, mixed, slots, stall_s
         self._offsets = offsets
         self._ranges: tuple[Range, ...] | None = None

@@ -47,15 +47,23 @@ def cluster() -> Iterator[Any]:
 
     with ClusterOfTests() as running:
         yield running
+        stop_session()
 
 
-@pytest.fixture(scope="session")
-def session(cluster: Any) -> Iterator[Any]:
+def stop_session() -> None:
+    """Give the cores of the cluster back."""
+    from pyspark.sql import SparkSession
+
+    if (session := SparkSession.getActiveSession()) is not None:
+        session.stop()
+
+
+@pytest.fixture
+def session(cluster: Any) -> Any:
+    """The session of all tests that need one, until one of them stops it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = cluster.session()
-    yield session
-    session.stop()
+        return cluster.session()
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,12 @@ def descendants(ancestors: Iterable[int], words: str) -> set[int]:
     return {pid for pid in found if below(pid)}
 
 
+def stop_session() -> None:
+    """Give the cores of the session of this process back, if there is one."""
+    if (session := SparkSession.getActiveSession()) is not None:
+        session.stop()
+
+
 class ClusterOfTests(StandaloneCluster):
     """A cluster whose executors find the modules of the tests."""
 

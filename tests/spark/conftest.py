@@ -43,19 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
-    from tests.spark.cluster import ClusterOfTests
+    from tests.spark.cluster import ClusterOfTests, stop_session
 
     with ClusterOfTests() as running:
         yield running
         stop_session()
-
-
-def stop_session() -> None:
-    """Give the cores of the cluster back."""
-    from pyspark.sql import SparkSession
-
-    if (session := SparkSession.getActiveSession()) is not None:
-        session.stop()
 
 
 @pytest.fixture

@@ -104,8 +104,9 @@ def pieces(ranges: Sequence[Range], tasks: int, most: int) -> list[list[Piece]]:
 
     Examples
     --------
-    >>> pieces([Range(1, 0, 5), Range(0, 7, 10)], tasks=2, most=6)
-    [[((1, 0, 3),), ((1, 3, 5), (0, 7, 8))], [((0, 8, 10),)]]
+    >>> jobs = pieces([Range(1, 0, 5), Range(0, 7, 10)], tasks=2, most=6)
+    >>> [[[tuple(part) for part in piece] for piece in job] for job in jobs]
+    [[[(1, 0, 3)], [(1, 3, 5), (0, 7, 8)]], [[(0, 8, 10)]]]
     """
     each = max(most // tasks, 1)
     cut: list[Piece] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, librdkafka_connection
 from consumers.kafka.executor import close_consumers
 from consumers.model.codecs import make_subject_codec
+from consumers.protocols import Bounds
 from consumers.service import spread_rounds
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
@@ -103,11 +105,21 @@ def model() -> DPPCA:
 def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> EngineRounds:
     recipe = SubjectRecipe(CodecRecipe.of(given), rule.subject, RECORDS)
     on = Spread(engine, 2, librdkafka_connection(given), recipe.codec, subjects=recipe)
-    offsets = KafkaCluster(kafka_config(given)).offsets(given.input_topic)
     return EngineRounds(
-        on, given.input_topic, rule, Metrics(), width=3, stall_s=240.0, bounds=offsets.bounds,
+        on, given.input_topic, rule, Metrics(), width=3, stall_s=240.0, bounds=bounds_of(given),
         take=take,
     )  # fmt: skip
+
+
+def bounds_of(given: Settings) -> Any:
+    def bounds(partitions: list[int]) -> dict[int, Bounds]:
+        with (
+            closing(KafkaCluster(kafka_config(given))) as cluster,
+            closing(cluster.offsets(given.input_topic)) as offsets,
+        ):
+            return offsets.bounds(partitions)
+
+    return bounds
 
 
 def local(given: Settings, rule: RoundRule, take: Any) -> RoundReader:
@@ -115,7 +127,7 @@ def local(given: Settings, rule: RoundRule, take: Any) -> RoundReader:
     codec = make_subject_codec("json", FEATURES, 1 << 20, subject=rule.subject, records=RECORDS)
     reader = cluster.reader(topic, stamped=True)
     return RoundReader(reader, topic, codec, rule, Metrics(), stall_s=240.0,
-                       bounds=cluster.offsets(topic).bounds, take=take)  # fmt: skip
+                       bounds=bounds_of(given), take=take)  # fmt: skip
 
 
 def table(reader: RoundReader | EngineRounds, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:

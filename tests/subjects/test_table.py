@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_dppca.subjects import SubjectTable, first_rows
+from stream_dppca.subjects import SubjectTable
+from stream_dppca.subjects.first import first_rows
 from tests.conftest import FloatArray
 from tests.subjects.fleets import model, table
 

@@ -49,9 +49,6 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
     conf = {
         "spark.ui.enabled": "false",  # it would show how long each task took
         "spark.ui.showConsoleProgress": "false",  # so would a bar, in the midst of the log
-        # Executors would log the time of each task and, with subjects, the size of its result.
-        "spark.log.level": "ERROR",
-        "spark.executor.syncLogLevel.enabled": "true",
         "spark.executorEnv.OMP_NUM_THREADS": "1",
         "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     }

@@ -3,6 +3,7 @@
     ServiceError
     ├── ConfigurationError     a setting or a topic is not as it must be; says what to change
     ├── StateRefused           the stored state cannot be gone on from; says why
+    ├── EngineLost             the engine of this process is gone; another process has a new one
     └── ClusterError           the cluster did not do what was asked; drop everything, load again
         ├── Fenced             somebody else owns the task now
         ├── OutcomeUnknown     a transaction may or may not have been committed
@@ -17,6 +18,7 @@ from __future__ import annotations
 __all__ = [
     "ClusterError",
     "ConfigurationError",
+    "EngineLost",
     "Fenced",
     "OffsetsGone",
     "OutcomeUnknown",
@@ -36,6 +38,10 @@ class ConfigurationError(ServiceError):
 
 class StateRefused(ServiceError):
     """The stored state cannot be gone on from without breaking a promise."""
+
+
+class EngineLost(ServiceError):
+    """The engine of this process is gone. A new process, with a new engine, resumes."""
 
 
 class ClusterError(ServiceError):

@@ -11,7 +11,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from ..errors import ClusterError
 from ..protocols import Chunk
@@ -25,6 +31,9 @@ POLL_SECONDS: Final = 0.2
 #: Fetched ahead, at most.
 QUEUED_BYTES: Final = 4 << 20
 
+#: Offsets, values, times and keys, as in `Chunk`.
+_Found = tuple[list[int], list[bytes | None], list[int | None], list[bytes | None]]
+
 _consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 
@@ -33,6 +42,8 @@ def read_ranges(
     topic: str,
     ranges: Sequence[tuple[int, int, int]],
     stall_s: float,
+    *,
+    stamped: bool = False,
 ) -> Iterator[Chunk]:
     """Yield all committed messages of these ranges.
 
@@ -50,6 +61,8 @@ def read_ranges(
         last stable offsets.
     stall_s
         How long nothing may come before it fails.
+    stamped
+        Whether chunks have the times and keys of messages.
     """
     consumer = _consumer(connection)
     ends = {p: end for p, start, end in ranges if end > start}
@@ -58,12 +71,12 @@ def read_ranges(
         consumer.assign([TopicPartition(topic, p, at) for p, at in reached.items()])
         waited = time.monotonic()
         while reached:
-            found: dict[int, tuple[list[int], list[bytes | None]]] = {}
+            found: dict[int, _Found] = {}
             before = dict(reached)
             # To ask for many with a time would wait for all of them, or for the whole time.
             messages = consumer.consume(1, POLL_SECONDS)
             for message in messages + consumer.consume(MOST, 0):
-                _take(consumer, topic, message, ends, reached, found)
+                _take(consumer, topic, message, ends, reached, found, stamped)
             for p in [p for p, at in reached.items() if at >= ends[p]]:
                 del reached[p]
                 consumer.incremental_unassign([TopicPartition(topic, p)])
@@ -72,7 +85,7 @@ def read_ranges(
             elif time.monotonic() - waited > stall_s:
                 p, at = min(reached.items())
                 raise ClusterError(f"partition {p} of {topic!r} stands still at offset {at}")
-            yield from (Chunk(p, *both) for p, both in found.items())
+            yield from (Chunk(p, *parts) for p, parts in found.items())
     except KafkaException as error:
         raise ClusterError(f"librdkafka: {error.args[0].name()}") from None
     finally:
@@ -85,7 +98,8 @@ def _take(
     message: Any,  # its types do not know that a message that was read has a place
     ends: Mapping[int, int],
     reached: dict[int, int],
-    found: dict[int, tuple[list[int], list[bytes | None]]],
+    found: dict[int, _Found],
+    stamped: bool,
 ) -> None:
     """Take note of a message, or of what came instead of one."""
     p, error = message.partition(), message.error()
@@ -94,9 +108,13 @@ def _take(
     if error is None:
         offset = message.offset()
         if reached[p] <= offset < ends[p]:
-            offsets, values = found.setdefault(p, ([], []))
+            offsets, values, times, keys = found.setdefault(p, ([], [], [], []))
             offsets.append(offset)
             values.append(message.value())
+            if stamped:
+                kind, time_ms = message.timestamp()
+                times.append(time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None)
+                keys.append(message.key())
         reached[p] = max(reached[p], offset + 1)
     elif error.code() == KafkaError._PARTITION_EOF:
         reached[p] = max(reached[p], message.offset())

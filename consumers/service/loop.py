@@ -132,6 +132,9 @@ class Service:
             metrics=self.metrics,
         )  # fmt: skip
         self._watched = watched
+        self._starved_at = -math.inf  # there was no executor
+        if spread is not None and spread.cores is not None:
+            spread.cores.listener = self._wait_for_executors
 
     # Pages
 
@@ -149,6 +152,8 @@ class Service:
         silent_s = time.monotonic() - min(answered, default=math.inf)
         if silent_s > SILENT_SECONDS:
             return self._state, f"the brokers have not answered for {silent_s:.0f} s"
+        if time.monotonic() - self._starved_at < SILENT_SECONDS:
+            return self._state, "the engine has no executors: other applications have all cores?"
         if not fruitless or self._state != "working":
             return self._state, ""
         which = "batch" if fruitless == 1 else f"{fruitless} batches"
@@ -225,6 +230,12 @@ class Service:
                 log_event("waiting_for_brokers", level="warning", **describe_error(error))
                 self._watchdog.beat()
                 self.stop.wait(1.0)
+
+    def _wait_for_executors(self) -> bool:
+        """A job waits for cores: that is no stall. Says whether it may go on waiting."""
+        self._starved_at = time.monotonic()
+        self._watchdog.beat()
+        return not self.stop.is_set()
 
     def _check_stored(self) -> None:
         """Refuse settings that do not fit the stored state now, not when a task is taken over."""

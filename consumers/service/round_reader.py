@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,22 @@ from .metrics import Metrics
 from .plan import Range
 from .rounds import LOG_APPEND_TIME, PlannedRound, refuse_truncated
 
-__all__ = ["RoundReader"]
+__all__ = ["RoundReader", "Take", "refuse_sender_time"]
 
 #: Time between questions for the position of the reader, while messages come.
 ASK_SECONDS: Final = 0.05
 
 #: Takes rows, and whose they are.
-Take = Callable[[NDArray[np.float64], Sequence[Subject]], None]
+Take = Callable[[NDArray[np.floating[Any]], Sequence[Subject]], None]
+
+
+def refuse_sender_time(topic: str, partition: int) -> None:
+    raise ConfigurationError(
+        f"partition {partition} of {topic!r} holds messages whose senders have set the "
+        f"time (CreateTime): they are from before message.timestamp.type={LOG_APPEND_TIME} "
+        "was set, or it is set no longer. Start a new model with start=latest, which begins "
+        "with the next round."
+    )
 
 
 class RoundReader:
@@ -126,7 +135,7 @@ class RoundReader:
             return
         times = chunk.times[a:b]
         if None in times:
-            self._refuse_sender_time(chunk.partition)
+            refuse_sender_time(self._topic, chunk.partition)
         at = np.array(times, dtype=np.int64)
         start_ms, end_ms = self._window
         mine = (at >= start_ms) & (at < end_ms)
@@ -139,14 +148,6 @@ class RoundReader:
             self._metrics.slots.inc(len(rows))
             self._take(rows, subjects)
         self._reached = end if b < len(chunk.offsets) else int(chunk.offsets[b - 1]) + 1
-
-    def _refuse_sender_time(self, partition: int) -> None:
-        raise ConfigurationError(
-            f"partition {partition} of {self._topic!r} holds messages whose senders have set the "
-            f"time (CreateTime): they are from before message.timestamp.type={LOG_APPEND_TIME} "
-            "was set, or it is set no longer. Start a new model with start=latest, which begins "
-            "with the next round."
-        )
 
     def _watch(self, progress: bool, seconds: float) -> None:
         """All planned messages exist: a round that waits for one too long has a broken reader."""

@@ -8,10 +8,15 @@ it again, from the positions of the last state.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..protocols import Cluster, FinishedBatch
 from .round_reader import RoundReader
 from .rounds import PlannedRound, RoundPlanner
 from .task import RoundConfig, Task
+
+if TYPE_CHECKING:
+    from .spread_rounds import EngineRounds
 
 __all__ = ["RoundTask"]
 
@@ -38,16 +43,28 @@ class RoundTask(Task):
         self._open.append(self.rounds)
 
     def _open_reader(self, cluster: Cluster) -> None:
-        config, rounds = self._config, self._rounds
-        self._reader = RoundReader(
-            cluster.reader(config.input_topic, stamped=True), config.input_topic, rounds.codec,
-            rounds.rule, self._metrics, stall_s=config.stall_s, bounds=self.rounds.bounds,
-            take=self._learner.add,
-        )  # fmt: skip
+        rounds = self._rounds
+        self._reader = self._make_reader(cluster)
         self._open.append(self._reader)
         last = self._learner.last_round
         following = rounds.first_round(int(rounds.clock() * 1000)) if last is None else last + 1
         self.rounds.begin(self._committed, following, self._learner.n_batches)
+
+    def _make_reader(self, cluster: Cluster) -> RoundReader | EngineRounds:
+        """What gives the rows of planned rounds."""
+        config, rounds, topic = self._config, self._rounds, self._config.input_topic
+        if config.spread is None:
+            return RoundReader(
+                cluster.reader(topic, stamped=True), topic, rounds.codec, rounds.rule,
+                self._metrics, stall_s=config.stall_s, bounds=self.rounds.bounds,
+                take=self._learner.add,
+            )  # fmt: skip
+        from .spread_rounds import EngineRounds  # needs librdkafka
+
+        return EngineRounds(
+            config.spread, topic, rounds.rule, self._metrics, width=len(config.features),
+            stall_s=config.stall_s, bounds=self.rounds.bounds, take=self._learner.add,
+        )  # fmt: skip
 
     def _start_planner(self) -> None:
         pass  # it looks at the clock when it is asked

@@ -14,7 +14,8 @@ from stream_dppca.errors import ParameterError
 from ..errors import ConfigurationError
 from ..settings import Settings
 from ..settings.connection import reveal
-from .spread import CodecRecipe, Spread
+from .cores import CoreWatch
+from .spread import CodecRecipe, Spread, SubjectRecipe
 
 __all__ = ["spark_engine"]
 
@@ -22,9 +23,6 @@ __all__ = ["spark_engine"]
 def _refuse_what_is_local(settings: Settings) -> None:
     if settings.method == "paper":
         raise ConfigurationError("`method`: paper needs all records in one process: engine=local")
-    if settings.unit == "subject":
-        rule = "subject needs the records of a round in one process: engine=local"
-        raise ConfigurationError(f"`unit`: {rule}")
 
 
 @contextlib.contextmanager
@@ -54,6 +52,10 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
         "spark.executorEnv.OMP_NUM_THREADS": "1",
         "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     }
+    if settings.unit == "subject":
+        # Tasks return records, which Spark puts on a disk where memory is short.
+        conf["spark.io.encryption.enabled"] = "true"
+        conf["spark.driver.maxResultSize"] = "0"  # `spread_rounds` bounds it
     for name, value in settings.spark_conf.items():
         conf[name] = reveal(value) or ""
     # A session that is not started by spark-submit asks the environment, and not its settings.
@@ -61,17 +63,25 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
     for name, text in conf.items():
         builder = builder.config(name, text)
     session = builder.getOrCreate()
+    cores: CoreWatch | None = None
     try:
         session.sparkContext.setLogLevel("ERROR")
         try:
             engine = SparkEngine(session, allow_insecure=settings.spark_allow_insecure)
         except ParameterError as error:
             raise ConfigurationError(f"`spark_conf`: {error}") from None
+        cores = CoreWatch(lambda: engine.executors, engine.cancel)
         yield Spread(
             engine=engine,
             tasks=settings.spark_tasks or engine.parallelism,
             connection=connection,
             codec=CodecRecipe.of(settings),
+            cores=cores,
+            lost=lambda: engine.stopped,
+            subjects=SubjectRecipe.of(settings),
         )
     finally:
-        session.stop()
+        if cores is not None:
+            cores.close()
+        with contextlib.suppress(Exception):  # a JVM that is gone cannot be told
+            session.stop()

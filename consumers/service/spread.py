@@ -6,6 +6,7 @@ service, and gives the rows of a batch as sums over them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,19 +18,20 @@ from numpy.typing import NDArray
 from stream_dppca.arrays import FloatArray, aligned
 from stream_dppca.engine import Engine, EngineBatches, EngineError, EngineRows, Group
 
-from ..errors import ClusterError
+from ..errors import ClusterError, EngineLost
 from ..events import log_event
 from ..formats import Format
 from ..kafka.configure import connect_registry, registry_options
 from ..kafka.executor import read_ranges
-from ..model.codecs import Codec, make_codec
-from ..protocols import TopicOffsets
+from ..model.codecs import Codec, SubjectCodec, make_codec, make_subject_codec
+from ..protocols import SchemaSource, TopicOffsets
 from ..settings import Settings
+from .cores import CoreWatch
 from .metrics import Metrics
 from .plan import Range, places
 from .planner import refuse_truncated
 
-__all__ = ["CodecRecipe", "EngineRanges", "Spread", "TopicSource"]
+__all__ = ["CodecRecipe", "EngineRanges", "GuardedEngine", "Spread", "SubjectRecipe", "TopicSource"]
 
 G = TypeVar("G")
 R = TypeVar("R")
@@ -63,6 +65,12 @@ class CodecRecipe:
             None if options is None else tuple(sorted(options.items())),
         )  # fmt: skip
 
+    def connect(self) -> SchemaSource | None:
+        """The Schema Registry, if the format needs one."""
+        if self.registry is None:
+            return None
+        return connect_registry(self.format, dict(self.registry))
+
     def __call__(self) -> Codec:
         return _made(self)
 
@@ -70,12 +78,43 @@ class CodecRecipe:
 @lru_cache(maxsize=8)
 def _made(recipe: CodecRecipe) -> Codec:
     """The codec of a recipe, with the schemas that it has fetched."""
-    registry = None
-    if recipe.registry is not None:
-        registry = connect_registry(recipe.format, dict(recipe.registry))
     return make_codec(
         recipe.format, recipe.features, recipe.max_bytes, recipe.nested, recipe.rows_per_message,
-        registry,
+        recipe.connect(),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class SubjectRecipe:
+    """As `CodecRecipe`, for privacy per subject."""
+
+    codec: CodecRecipe
+    subject: str
+    records: int  #: rows of a subject that count
+
+    @classmethod
+    def of(cls, settings: Settings) -> SubjectRecipe | None:
+        """The recipe of a service with these settings; None if a record is its own unit."""
+        rule = settings.rounds()
+        if rule is None:
+            return None
+        return cls(CodecRecipe.of(settings), rule.subject, settings.records)
+
+    @property
+    def rows_per_message(self) -> int:
+        """Rows of one message that are decoded, at most."""
+        return min(self.codec.rows_per_message or 1, self.records)
+
+    def __call__(self) -> SubjectCodec:
+        return _made_for_subjects(self)
+
+
+@lru_cache(maxsize=8)
+def _made_for_subjects(recipe: SubjectRecipe) -> SubjectCodec:
+    plain = recipe.codec
+    return make_subject_codec(
+        plain.format, plain.features, plain.max_bytes, plain.nested, plain.rows_per_message,
+        plain.connect(), subject=recipe.subject, records=recipe.records,
     )  # fmt: skip
 
 
@@ -142,18 +181,28 @@ class Spread:
     tasks: int  #: groups per batch, about
     connection: Mapping[str, str]
     codec: Callable[[], Codec]
+    cores: CoreWatch | None = None  #: knows whether the engine has executors
+    lost: Callable[[], bool] = lambda: False  #: whether no job can ever run on the engine again
+    subjects: SubjectRecipe | None = None  #: with privacy per subject
 
 
-class _Guarded:
-    """An engine whose failures drop the task: the successor begins at the last state."""
+class GuardedEngine:
+    """An engine whose failures drop the task: the successor begins at the last state.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    An engine that is lost ends the process, whose successor has a new one.
+    """
+
+    def __init__(self, spread: Spread) -> None:
+        self._spread = spread
 
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
+        cores = self._spread.cores
         try:
-            return self._engine.map(task, groups)
+            with contextlib.nullcontext() if cores is None else cores.job():
+                return self._spread.engine.map(task, groups)
         except EngineError as error:
+            if self._spread.lost():
+                raise EngineLost("the driver of the engine has ended: start again") from None
             raise ClusterError(str(error)) from None
 
 
@@ -190,7 +239,7 @@ class EngineRanges:
             Slots per batch.
         """
         self._spread, self._topic, self._metrics = spread, topic, metrics
-        self._batches = batches(_Guarded(spread.engine), spread.tasks)
+        self._batches = batches(GuardedEngine(spread), spread.tasks)
         self._width, self._mixed, self._slots, self._stall_s = width, mixed, slots, stall_s
         self._offsets = offsets
         self._ranges: tuple[Range, ...] | None = None

@@ -76,6 +76,24 @@ class SparkEngine:
         """How many tasks run at a time."""
         return int(self._context.defaultParallelism)
 
+    @property
+    def executors(self) -> int:
+        """How many processes there are to run tasks, now."""
+        # The driver stores blocks, too, and is one of them.
+        return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the session is over, or the process of its driver: nothing runs any more."""
+        try:
+            return bool(self._context._jsc.sc().isStopped())
+        except Exception:
+            return True
+
+    def cancel(self) -> None:
+        """End all jobs that run; each ends in an `EngineError`."""
+        self._context.cancelAllJobs()
+
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
         """The results of all groups, in the order of the groups."""
         try:

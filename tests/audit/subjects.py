@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -42,8 +43,9 @@ from stream_dppca.method import Outcome
 from stream_dppca.noise import SeededNoise
 from stream_dppca.participation import mu_of
 from stream_dppca.statistics import Bundle
-from stream_dppca.subjects import SubjectTable, units
+from stream_dppca.subjects import SubjectTable, first_rows, units
 from stream_dppca.subjects import table as tables
+from stream_dppca.subjects.ids import canonical
 from tests.audit.evidence import Spy, gaussian_mu, mu_lb
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -408,6 +410,26 @@ def octaves_of_all_rows() -> Any:
     return patched((OctaveCounts, "__call__", mutant))
 
 
+def read_by_tasks(tasks: int = 3, places_of_their_own: bool = False) -> Any:
+    """Rounds that the tasks of an engine read, each a piece. Where pieces end depends on how many
+    records there are, as it does in a topic.
+
+    The mutant counts and clips a subject in every piece by itself.
+    """
+    learn = DPPCA.learn_array
+
+    def learning(self: DPPCA, X: Any, subjects: Any = None) -> None:
+        edges = np.linspace(0, len(X), tasks + 1).astype(int).tolist()
+        for task, (a, b) in enumerate(pairwise(edges)):
+            kept = [a + i for i in first_rows(subjects[a:b], RECORDS)]
+            whose = [subjects[i] for i in kept]
+            if places_of_their_own:
+                whose = [b"%d %b" % (task, canonical(who) or b"") for who in whose]
+            learn(self, X[kept], subjects=whose)
+
+    return patched((DPPCA, "learn_array", learning))
+
+
 #: Mutants, and the kinds of model that must show them.
 MUTANTS: dict[str, tuple[Callable[[], Any], str]] = {
     "a place per record": (a_place_per_record, "moments"),
@@ -435,6 +457,7 @@ MUTANTS: dict[str, tuple[Callable[[], Any], str]] = {
     "count for free": (count_for_free, "moments"),
     "a table that survives a copy": (a_table_that_survives_a_copy, "moments"),
     "deviations from the mean of all": (deviations_from_the_mean_of_all, "own"),
+    "tasks that clip by themselves": (lambda: read_by_tasks(places_of_their_own=True), "moments"),
     "octaves of all rows": (octaves_of_all_rows, "learned"),
     "ball by row": (lambda: rows_are_units_in(MomentsInBall), "learned"),
     "lengths by row": (lambda: rows_are_units_in(LengthCounts), "learned"),

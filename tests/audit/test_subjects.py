@@ -16,6 +16,14 @@ def test_no_subject_spends_more_than_it_may(kind: str) -> None:
         assert max(f.spent for f in found if f.fleet == fleet) > 0.6
 
 
+@pytest.mark.parametrize("kind", ["moments", "learned"])
+def test_no_subject_spends_more_in_rounds_that_tasks_read(kind: str) -> None:
+    with subjects.read_by_tasks():
+        found = list(subjects.attack(kind))
+    assert not [finding for finding in found if finding.caught]
+    assert max(f.spent for f in found) > 0.6
+
+
 @pytest.mark.parametrize("mutant", subjects.MUTANTS)
 def test_a_mutant_is_caught(mutant: str) -> None:
     plant, kind = subjects.MUTANTS[mutant]

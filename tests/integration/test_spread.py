@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import descriptor_pb2
 from kafka import KafkaAdminClient, KafkaProducer
 
 from consumers.kafka.cluster import KafkaCluster
@@ -49,11 +51,31 @@ SCHEMAS = tuple(
 )  # fmt: skip
 
 
-def framed(served: Registry, row: list[float], i: int) -> bytes:
-    """An Avro message; half of them have another schema, and some an id that nobody knows."""
+def _proto(names: Sequence[str]) -> str:
+    """The file of a type with these fields, as a registry gives it."""
+    file = descriptor_pb2.FileDescriptorProto(name="r.proto", syntax="proto3")
+    message, field = file.message_type.add(name="R"), descriptor_pb2.FieldDescriptorProto
+    for number, name in enumerate(names, 1):
+        message.field.add(name=name, number=number, type=field.TYPE_DOUBLE,
+                          label=field.LABEL_OPTIONAL)  # fmt: skip
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+PROTO_FILES = tuple(_proto(names) for names in (FEATURES, FEATURES[::-1]))
+
+
+def framed(served: Registry, format: str, row: list[float], i: int) -> bytes:
+    """A message; half of them have another schema, and some an id that nobody knows."""
     turned = i % 4 < 2
-    number = 7 if i % 100 == 9 else served.register("value", SCHEMAS[turned])
-    return b"\0" + number.to_bytes(4) + struct.pack("<3d", *(row[::-1] if turned else row))
+    numbers = row[::-1] if turned else row
+    if format == "avro":
+        number = served.register("value", SCHEMAS[turned])
+        body = struct.pack("<3d", *numbers)
+    else:
+        number = served.register("value", PROTO_FILES[turned], "PROTOBUF")
+        fields = (struct.pack("<Bd", n << 3 | 1, x) for n, x in enumerate(numbers, 1))
+        body = b"\0" + b"".join(fields)  # of the first type of the file
+    return b"\0" + (7 if i % 100 == 9 else number).to_bytes(4) + body
 
 
 def fill(servers: str, topic: str, format: str, served: Registry | None = None) -> None:
@@ -69,7 +91,7 @@ def fill(servers: str, topic: str, format: str, served: Registry | None = None) 
         if packed:
             return bytes(rows.astype("<f4").tobytes())
         if served is not None:
-            return framed(served, rows[0].tolist(), i)
+            return framed(served, format, rows[0].tolist(), i)
         return json.dumps(dict(zip(FEATURES, rows[0].tolist(), strict=True))).encode()
 
     producer = KafkaProducer(bootstrap_servers=servers, transactional_id=topic, linger_ms=20,
@@ -129,7 +151,12 @@ def agree(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize(
     "format, how",
-    [("json", {}), ("float32", {"center": "pairs", "scales": "none"}), ("avro", {})],
+    [
+        ("json", {}),
+        ("float32", {"center": "pairs", "scales": "none"}),
+        ("avro", {}),
+        ("protobuf", {}),
+    ],
     ids=repr,
 )
 def test_an_engine_gives_the_releases_of_the_local_reader(
@@ -137,9 +164,10 @@ def test_an_engine_gives_the_releases_of_the_local_reader(
 ) -> None:
     servers, topic = broker.bootstrap_servers, fresh_name("spread")
     with registry() as served:
-        if format == "avro":
+        registered = format in ("avro", "protobuf")
+        if registered:
             how = how | {"schema_registry_url": served.url}
-        fill(servers, topic, format, served if format == "avro" else None)
+        fill(servers, topic, format, served if registered else None)
         local = settings(servers, topic, format, model=f"{topic}-local", **how)
         engine = settings(servers, topic, format, model=f"{topic}-engine", **how)
         expected = releases(local, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,41 @@ def wait_for(what: str, condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+
+
+def descendants(ancestors: Iterable[int], words: str) -> set[int]:
+    """The processes below some others whose command lines hold these words."""
+    parents, found = {}, []
+    for path in Path("/proc").glob("[0-9]*"):
+        pid = int(path.name)
+        try:
+            parents[pid] = parent(pid)
+            if words in command(pid):
+                found.append(pid)
+        except OSError:
+            continue  # it has just ended
+    ours = set(ancestors)
+
+    def below(pid: int) -> bool:
+        while pid > 1 and (pid := parents.get(pid, 0)) not in ours:
+            pass
+        return pid in ours
+
+    return {pid for pid in found if below(pid)}
+
+
+def stop_session() -> None:
+    """Give the cores of the session of this process back, if there is one."""
+    if (session := SparkSession.getActiveSession()) is not None:
+        session.stop()
+
+
 class ClusterOfTests(StandaloneCluster):
     """A cluster whose executors find the modules of the tests."""
 
@@ -32,7 +67,7 @@ class ClusterOfTests(StandaloneCluster):
         return super().conf() | {"spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2])}
 
     def session(self, **conf: Any) -> SparkSession:
-        """A session of this process on the cluster."""
+        """The session of this process on the cluster; it has all cores until it is stopped."""
         os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
         builder = SparkSession.builder.master(self.master).appName("tests")
         for name, value in (self.conf() | conf).items():

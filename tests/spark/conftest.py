@@ -43,19 +43,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
-    from tests.spark.cluster import ClusterOfTests
+    from tests.spark.cluster import ClusterOfTests, stop_session
 
     with ClusterOfTests() as running:
         yield running
+        stop_session()
 
 
-@pytest.fixture(scope="session")
-def session(cluster: Any) -> Iterator[Any]:
+@pytest.fixture
+def session(cluster: Any) -> Any:
+    """The session of all tests that need one, until one of them stops it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = cluster.session()
-    yield session
-    session.stop()
+        return cluster.session()
 
 
 @pytest.fixture(scope="session")

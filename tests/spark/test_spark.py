@@ -27,9 +27,10 @@ from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine
 from stream_dppca.spark import SparkEngine, fit, refuse_exposed
 from tests.engine.helpers import DrawnSource
 from tests.engine.test_engine import FailingSource
+from tests.integration import test_spread_rounds as rounds
 from tests.integration.test_spread import BATCH, FEATURES, fill, settings
 from tests.registry import registry
-from tests.spark.cluster import DEADLINE_SECONDS, wait_for
+from tests.spark.cluster import DEADLINE_SECONDS, command, parent, wait_for
 from tests.spark.waiting import WaitingSource
 
 SIZE = 16_384
@@ -59,11 +60,11 @@ def test_seeded_releases_are_those_of_the_local_estimator(
     assert len(local.components)
 
 
-@pytest.mark.parametrize("format", ["float32", "avro"])
+@pytest.mark.parametrize("format", ["float32", "avro", "protobuf"])
 def test_a_topic_gives_the_statistics_of_a_local_run(
     session: Any, servers: str, format: str
 ) -> None:
-    """Pairs and packed rows, and Avro whose schemas the executors fetch; JSON is below."""
+    """Pairs and packed rows, and formats whose schemas the executors fetch; JSON is below."""
     topic, packed = f"of-{format}", format == "float32"
     with registry() as served, closing_consumers():
         how = {} if packed else {"schema_registry_url": served.url}
@@ -85,6 +86,19 @@ def test_a_topic_gives_the_statistics_of_a_local_run(
     assert local.components == pytest.approx(spread.components, abs=1e-9)
 
 
+def test_a_round_gives_the_table_of_the_local_reader(session: Any, servers: str) -> None:
+    """Tasks read pieces of a round; a subject's rows meet in the driver, and have one place."""
+    rule, given = rounds.fill(servers, "rounds"), rounds.settings(servers, "rounds")
+    round_, one, other = rounds.planned(servers, "rounds"), rounds.model(), rounds.model()
+    read = rounds.local(given, rule, rounds.take(one))
+    expected = rounds.table(read, one, round_)
+    spread = rounds.on_engine(given, rule, SparkEngine(session), rounds.take(other))
+    found = rounds.table(spread, other, round_)
+    assert found[0].tobytes() == expected[0].tobytes()
+    assert found[1].tobytes() == expected[1].tobytes()
+    assert found[2] == pytest.approx(expected[2], abs=1e-9) and len(expected[2])
+
+
 @pytest.mark.parametrize("what", ["python worker", "executor", "worker"])
 def test_a_process_that_is_killed_changes_nothing(
     session: Any, cluster: Any, servers: str, telemetry: str, tmp_path: Path, what: str
@@ -102,8 +116,8 @@ def test_a_process_that_is_killed_changes_nothing(
     learning.start()
     wait_for("a task", lambda: bool(source.processes()))
     victim, name = source.processes()[0], VICTIMS[what]
-    while name not in _command(victim):
-        victim = _parent(victim)
+    while name not in command(victim):
+        victim = parent(victim)
     os.kill(victim, signal.SIGKILL)
     if what == "worker":
         cluster.add_worker()
@@ -129,14 +143,6 @@ def closing_consumers() -> Iterator[None]:
         yield
     finally:
         close_consumers()
-
-
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_errors_of_tasks_quote_no_record(session: Any) -> None:

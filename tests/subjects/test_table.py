@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from stream_dppca.slots import SlotBuffer
 from stream_dppca.subjects import SubjectTable
+from stream_dppca.subjects.first import first_rows
 from tests.conftest import FloatArray
 from tests.subjects.fleets import model, table
 
@@ -54,7 +55,9 @@ def reference(X: FloatArray, ids: list[Any], size: int, records: int) -> list[tu
     size=st.integers(1, 15),
     records=st.integers(1, 4),
     cuts=st.lists(st.integers(0, 80), max_size=4),
-    ways=st.lists(st.sampled_from(["dict", "frame", "array", "list"]), min_size=5, max_size=5),
+    ways=st.lists(
+        st.sampled_from(["dict", "frame", "array", "list", "kept"]), min_size=5, max_size=5
+    ),
 )
 def test_all_ways_in_follow_one_rule(
     ids: list[int | None], size: int, records: int, cuts: list[int], ways: list[str]
@@ -71,6 +74,9 @@ def test_all_ways_in_follow_one_rule(
             frame = pd.DataFrame(part, columns=[0, 1])
             frame["id"] = who
             filled.put_frame(frame)
+        elif way == "kept":  # by a task that has read this part by itself
+            kept = first_rows(who, records)
+            filled.put_rows(part[kept], [who[i] for i in kept])
         else:
             filled.put_rows(part, who if way == "list" else np.array(who, dtype=object))
     assert content(filled) == reference(X, ids, size, records)

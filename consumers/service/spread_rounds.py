@@ -1,0 +1,208 @@
+"""Rounds of a topic on an engine: tasks read and decode, the subjects' rows meet in the driver.
+
+A round is cut into pieces, one per task. A task reads its piece, decodes it, drops what is of other
+rounds, and of each subject all rows after the first `records` of the piece: those could not count.
+The driver gives what is left to the table of the round, piece after piece in the order of reading,
+so that the table is that of the local engine to the last bit, however the round was cut. A subject
+has one place and is clipped once, because its rows are counted, averaged and clipped in one process
+only. At most that many rows per subject and piece cross the network; they are records, and secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_dppca.engine import EngineError
+from stream_dppca.subjects import first_rows
+
+from ..events import log_event
+from ..kafka.executor import read_ranges
+from ..model.codecs import Subject
+from ..protocols import Bounds
+from ..settings import RoundRule
+from .metrics import Metrics
+from .plan import Range
+from .round_reader import Take, refuse_sender_time
+from .rounds import PlannedRound, refuse_truncated
+from .spread import GuardedEngine, Spread, SubjectRecipe
+
+__all__ = ["EngineRounds", "pieces"]
+
+#: What the tasks of one job return, at most: 128 MB of float64.
+MOST_NUMBERS: Final = 2**24
+
+Piece = tuple[Range, ...]
+
+
+@dataclass(frozen=True, repr=False)  # it holds records
+class Kept:
+    """What a task found in its piece of a round."""
+
+    rows: NDArray[np.floating[Any]]
+    subjects: list[Subject]
+    slots: int  #: rows of the round, those without a subject included
+    refused: int | None = None  #: a partition that holds a time which a sender has set
+
+
+@dataclass(frozen=True, repr=False)  # the connection holds passwords
+class RoundSource:
+    """Reads pieces of one round, in whatever process it is asked."""
+
+    connection: Mapping[str, str]  #: in the words of librdkafka
+    topic: str
+    codec: SubjectRecipe
+    window: tuple[int, int]  #: the round: from, and up to, in milliseconds
+    width: int
+    stall_s: float
+
+    def read(self, piece: Piece) -> Kept:
+        """The rows of a piece that may count, in the order of reading."""
+        codec, records = self.codec(), self.codec.records
+        rows: list[NDArray[np.floating[Any]]] = [np.empty((0, self.width))]
+        subjects: list[Subject] = []
+        slots = 0
+        start_ms, end_ms = self.window
+        for part in piece:  # one after the other: that is their order
+            for chunk in read_ranges(
+                self.connection, self.topic, [part], self.stall_s, stamped=True
+            ):
+                if None in chunk.times:
+                    return Kept(rows[0], [], 0, refused=part.partition)
+                at = np.array(chunk.times, dtype=np.int64)
+                mine = np.flatnonzero((at >= start_ms) & (at < end_ms)).tolist()
+                if mine:
+                    decoded, whose = codec.decode(
+                        [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
+                    )
+                    slots += len(whose)
+                    kept = first_rows(whose, records)
+                    rows.append(decoded[kept])
+                    subjects += [whose[i] for i in kept]
+        # Once more: what was kept of each chunk may be too much of the piece.
+        kept = first_rows(subjects, records)
+        return Kept(np.concatenate(rows)[kept], [subjects[i] for i in kept], slots)
+
+
+def read_piece(source: RoundSource, piece: Piece) -> Kept:
+    """The task. Whatever goes wrong, no error quotes a record or an offset."""
+    try:
+        with np.errstate(all="ignore"):  # a warning would tell of the records
+            return source.read(piece)
+    except Exception as error:
+        problem = type(error).__name__
+    raise EngineError(f"a piece of a round: {problem} in a task") from None
+
+
+def pieces(ranges: Sequence[Range], tasks: int, most: int) -> list[list[Piece]]:
+    """Cut the ranges of a round into jobs of at most `most` offsets, and those into pieces.
+
+    Examples
+    --------
+    >>> jobs = pieces([Range(1, 0, 5), Range(0, 7, 10)], tasks=2, most=6)
+    >>> [[[tuple(part) for part in piece] for piece in job] for job in jobs]
+    [[[(1, 0, 3)], [(1, 3, 5), (0, 7, 8)]], [[(0, 8, 10)]]]
+    """
+    each = max(most // tasks, 1)
+    cut: list[Piece] = []
+    piece: list[Range] = []
+    room = each
+    for p, start, end in ranges:
+        while start < end:
+            stop = min(end, start + room)
+            piece.append(Range(p, start, stop))
+            room, start = room - (stop - start), stop
+            if not room:
+                cut.append(tuple(piece))
+                piece, room = [], each
+    if piece:
+        cut.append(tuple(piece))
+    return [cut[i : i + tasks] for i in range(0, len(cut), tasks)]
+
+
+class EngineRounds:
+    """Stands where `RoundReader` stands: `start`, then `read` until `complete`."""
+
+    def __init__(
+        self,
+        spread: Spread,
+        topic: str,
+        rule: RoundRule,
+        metrics: Metrics,
+        *,
+        width: int,
+        stall_s: float,
+        bounds: Callable[[list[int]], dict[int, Bounds]],
+        take: Take,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        width
+            Number of features.
+        stall_s
+            How long a task may wait for planned messages before it fails.
+        bounds
+            Says where partitions begin and end now.
+        take
+            Is given the rows of the round that may count, in order, in pieces.
+        """
+        if spread.subjects is None:
+            raise RuntimeError("an engine without a recipe for subjects")
+        self._spread, self._topic, self._rule, self._metrics = spread, topic, rule, metrics
+        self._recipe = spread.subjects
+        self._width, self._stall_s, self._bounds, self._take = width, stall_s, bounds, take
+        self._engine = GuardedEngine(spread)
+        self._left: list[list[Piece]] | None = None  # jobs of the current round
+        self._window = 0, 0
+
+    def start(self, planned: PlannedRound) -> None:
+        """Begin a round; says that retention removed some of it, refuses a truncated topic."""
+        found = self._bounds([r.partition for r in planned.ranges]) if planned.ranges else {}
+        for p, start, end in planned.ranges:
+            if end > found[p].end:
+                refuse_truncated(self._topic, p)
+            if start < found[p].first:
+                log_event("offsets_lost", level="warning", topic=self._topic, partition=p)
+                self._metrics.offsets_lost.inc(min(end, found[p].first) - start)
+        number, rows = planned.number, self._recipe.rows_per_message
+        self._window = self._rule.start_ms(number), self._rule.end_ms(number)
+        most = max(MOST_NUMBERS // (self._width * rows), self._spread.tasks)
+        self._left = pieces(planned.ranges, self._spread.tasks, most)
+
+    def read(self, timeout_s: float) -> bool:
+        """Run the next job of the round, if there is one."""
+        if not self._left:
+            return False
+        source = RoundSource(
+            self._spread.connection, self._topic, self._recipe, self._window, self._width,
+            self._stall_s,
+        )  # fmt: skip
+        found = self._engine.map(partial(read_piece, source), self._left[0])
+        for kept in found:
+            if kept.refused is not None:
+                refuse_sender_time(self._topic, kept.refused)
+        for kept in found:
+            self._metrics.slots.inc(kept.slots)
+            self._take(kept.rows, kept.subjects)
+        del self._left[0]
+        return True
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the current round has been read."""
+        return self._left is not None and not self._left
+
+    def finish(self) -> None:
+        """End the round, which is complete."""
+        if not self.complete:
+            raise RuntimeError("not at the end of a round")
+        self._left = None
+
+    def close(self) -> None:
+        self._left = None

@@ -1,0 +1,122 @@
+"""A job that has no executor waits: it has not stalled, and it can be called off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+from consumers.errors import ClusterError, EngineLost
+from consumers.kafka.memory import MemoryBroker
+from consumers.service.cores import CoreWatch
+from consumers.service.loop import Service
+from consumers.service.spread import GuardedEngine, Spread
+from stream_dppca.engine import EngineError
+from tests.consumers.test_service import log_of, settings
+from tests.processes import PATIENCE_SECONDS, wait_for
+
+
+class StarvedEngine:
+    """Runs no job before it has an executor; a job that is called off fails."""
+
+    def __init__(self) -> None:
+        self.executors, self.asked = 0, 0
+        self._over = threading.Event()
+
+    def look(self) -> int:
+        self.asked += 1
+        return self.executors
+
+    def give(self) -> None:
+        self.executors = 1
+        self._over.set()
+
+    def cancel(self) -> None:
+        self._over.set()
+
+    def map(self, task: Any, groups: Any) -> list[Any]:
+        assert self._over.wait(PATIENCE_SECONDS)
+        if not self.executors:
+            raise EngineError("it was called off")
+        return [task(group) for group in groups]
+
+
+@pytest.fixture
+def engine() -> StarvedEngine:
+    return StarvedEngine()
+
+
+@pytest.fixture
+def spread(engine: StarvedEngine) -> Iterator[Spread]:
+    cores = CoreWatch(engine.look, engine.cancel, look_s=0.01, quiet_s=0.0)
+    yield Spread(engine, 2, {}, lambda: None, cores)  # type: ignore[arg-type, return-value]
+    cores.close()
+    cores._thread.join()
+
+
+def waiting(spread: Spread) -> tuple[threading.Thread, list[Any]]:
+    """A job that waits, and what comes of it."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.extend(GuardedEngine(spread).map(lambda group: group + 1, [1, 2]))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, found
+
+
+def service_on(spread: Spread) -> Service:
+    given = settings()
+    return Service(given, log_of(MemoryBroker(), given), watched=False, spread=spread)
+
+
+def test_a_service_that_waits_for_executors_is_alive(engine: StarvedEngine, spread: Spread) -> None:
+    service = service_on(spread)
+    service._watchdog._beat = float("-inf")  # it has stood still for ever
+    assert not service.alive()
+    thread, found = waiting(spread)
+    wait_for("a sign of life", service.alive)
+    assert "no executors" in service.ready()[1]
+    engine.give()
+    thread.join()
+    assert found == [2, 3]
+
+
+def test_a_job_that_runs_is_not_waited_for(engine: StarvedEngine, spread: Spread) -> None:
+    """Only the lack of executors excuses standing still."""
+    assert spread.cores is not None
+    told: list[bool] = []
+    spread.cores.listener = lambda: not told.append(True)
+    engine.executors = 1
+    thread, found = waiting(spread)
+    wait_for("many looks", lambda: engine.asked > 20)
+    engine.give()
+    thread.join()
+    assert not told and found == [2, 3]
+
+
+def test_a_signal_ends_the_wait(engine: StarvedEngine, spread: Spread) -> None:
+    service = service_on(spread)
+    thread, found = waiting(spread)
+    service.stop.set()
+    thread.join()
+    assert [type(error) for error in found] == [ClusterError]
+
+
+def test_an_engine_that_is_lost_ends_the_process(engine: StarvedEngine) -> None:
+    """Dropping the task would not help: every other one would fail, too."""
+    engine.cancel()
+    for lost, kind in ((False, ClusterError), (True, EngineLost)):
+        on = SimpleNamespace(engine=engine, cores=None, lost=lambda lost=lost: lost)
+        with pytest.raises(kind):
+            GuardedEngine(on).map(len, [])  # type: ignore[arg-type]
+    assert not issubclass(EngineLost, ClusterError)

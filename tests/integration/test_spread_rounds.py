@@ -1,0 +1,190 @@
+"""Rounds of a real topic, read by the tasks of an engine: the table of the local reader."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+
+from consumers.errors import ClusterError, ConfigurationError, StateRefused
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.configure import kafka_config, librdkafka_connection
+from consumers.kafka.executor import close_consumers
+from consumers.model.codecs import make_subject_codec
+from consumers.protocols import Bounds
+from consumers.service import spread_rounds
+from consumers.service.metrics import Metrics
+from consumers.service.plan import Range
+from consumers.service.round_reader import RoundReader
+from consumers.service.rounds import PlannedRound
+from consumers.service.spread import CodecRecipe, Spread, SubjectRecipe
+from consumers.service.spread_rounds import EngineRounds
+from consumers.settings import RoundRule, Settings
+from stream_dppca import DPPCA
+from tests.engine.helpers import PicklingEngine
+
+from ..processes import wait_for
+from .conftest import RunningBroker
+
+FEATURES = ("a", "b", "c")
+PLACES, RECORDS = 300, 3
+PARTITIONS = 3
+
+
+@pytest.fixture(autouse=True)
+def no_consumer_is_left() -> Iterator[None]:
+    yield
+    close_consumers()
+
+
+def fill(servers: str, topic: str, by_broker: bool = True) -> RoundRule:
+    """A topic whose first round, and what follows it: more subjects than places, garbage, some
+    without an id, busy ones all over the partitions. Returns the rule of its rounds."""
+    kind = "LogAppendTime" if by_broker else "CreateTime"
+    with KafkaAdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topics({topic: {
+            "num_partitions": PARTITIONS, "replication_factor": 1,
+            "configs": {"message.timestamp.type": kind},
+        }})  # fmt: skip
+        admin.wait_for_topics([topic])
+    rng = np.random.default_rng(4)
+    producer = KafkaProducer(bootstrap_servers=servers, linger_ms=20)
+    last = 0
+    try:
+        for count in (4000, 500):
+            wait_for("the next round", lambda last=last: time.time() * 1000 > last + 1)
+            sent = []
+            for i in range(count):
+                who = "busy" if i % 7 == 0 else f"device {rng.zipf(1.3) % 600}"
+                row = (rng.standard_normal(3) * [30.0, 2.0, 0.5] + [100.0, -3.0, 0.0]).tolist()
+                record = {"id": who, **dict(zip(FEATURES, row, strict=True))}
+                if i % 31 == 0:
+                    del record["id"]
+                value = b"not a record" if i % 50 == 3 else json.dumps(record).encode()
+                sent.append(producer.send(topic, value, partition=i % PARTITIONS))
+            producer.flush()
+            stamps = [future.get(60).timestamp for future in sent]
+            last = last or max(stamps)
+    finally:
+        producer.close()
+    return RoundRule("id", last + 1, 1)
+
+
+def planned(servers: str, topic: str) -> PlannedRound:
+    """The first round, among all that there is; partitions in the order 1, 2, 0."""
+    consumer = KafkaConsumer(bootstrap_servers=servers)
+    try:
+        ends = consumer.end_offsets([TopicPartition(topic, p) for p in range(PARTITIONS)])
+    finally:
+        consumer.close()
+    ranges = tuple(Range(p, 0, ends[TopicPartition(topic, p)]) for p in (1, 2, 0))
+    return PlannedRound(0, ranges, {r.partition: r.end for r in ranges})
+
+
+def settings(servers: str, topic: str) -> Settings:
+    return Settings(
+        features=FEATURES, bootstrap_servers=servers, input_topic=topic, epsilon=1.0, delta=1e-6,
+        batch_size=PLACES, unit="subject", subject="id", round="1h", period="1h", records=RECORDS,
+        http_port=0,
+    )  # fmt: skip
+
+
+def model() -> DPPCA:
+    return DPPCA(
+        features=FEATURES, epsilon=8.0, delta=1e-3, batch_size=PLACES, unit="subject",
+        subject="id", period=1, records=RECORDS, center="none", scales=None, seed=3,
+    )  # fmt: skip
+
+
+def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> EngineRounds:
+    recipe = SubjectRecipe(CodecRecipe.of(given), rule.subject, RECORDS)
+    on = Spread(engine, 2, librdkafka_connection(given), recipe.codec, subjects=recipe)
+    return EngineRounds(
+        on, given.input_topic, rule, Metrics(), width=3, stall_s=240.0, bounds=bounds_of(given),
+        take=take,
+    )  # fmt: skip
+
+
+def bounds_of(given: Settings) -> Any:
+    def bounds(partitions: list[int]) -> dict[int, Bounds]:
+        with (
+            closing(KafkaCluster(kafka_config(given))) as cluster,
+            closing(cluster.offsets(given.input_topic)) as offsets,
+        ):
+            return offsets.bounds(partitions)
+
+    return bounds
+
+
+def local(given: Settings, rule: RoundRule, take: Any) -> RoundReader:
+    cluster, topic = KafkaCluster(kafka_config(given)), given.input_topic
+    codec = make_subject_codec("json", FEATURES, 1 << 20, subject=rule.subject, records=RECORDS)
+    reader = cluster.reader(topic, stamped=True)
+    return RoundReader(reader, topic, codec, rule, Metrics(), stall_s=240.0,
+                       bounds=bounds_of(given), take=take)  # fmt: skip
+
+
+def table(reader: RoundReader | EngineRounds, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:
+    """Read a round to its end: what the table of the model holds then, and its seeded release."""
+    reader.start(round_)
+    wait_for("the round", lambda: (reader.read(0.1) and False) or reader.complete)
+    reader.finish()
+    reader.close()
+    places = of._slots
+    rows, place = places._rows[: places._fill].copy(), places._place[: places._fill].copy()
+    of.close_round()
+    return rows, place, of.components
+
+
+def take(of: DPPCA) -> Any:
+    return lambda rows, subjects: of.learn_array(rows, subjects=subjects)
+
+
+def test_an_engine_fills_the_table_of_the_local_reader(
+    broker: RunningBroker, fresh_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit, in one job or in many: all subjects have their places in a full table."""
+    servers, topic = broker.bootstrap_servers, fresh_name("rounds")
+    rule, given = fill(servers, topic), settings(servers, topic)
+    round_, one = planned(servers, topic), model()
+    rows, places, components = table(local(given, rule, take(one)), one, round_)
+    assert len(set(places.tolist())) == PLACES < len(places) and len(components)
+    offsets = sum(end - start for _, start, end in round_.ranges)
+    for most, jobs in ((2**24, 1), (3 * 100, -(-offsets // 100))):
+        monkeypatch.setattr(spread_rounds, "MOST_NUMBERS", most)
+        engine, other = PicklingEngine(), model()
+        found = table(on_engine(given, rule, engine, take(other)), other, round_)
+        assert engine.jobs == jobs
+        assert found[0].tobytes() == rows.tobytes() and found[1].tobytes() == places.tobytes()
+        assert found[2] == pytest.approx(components, abs=1e-9)
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise ValueError("31337")
+
+
+def test_what_an_engine_refuses(
+    broker: RunningBroker, fresh_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times that senders set, and a topic that is shorter than it was; no text says more."""
+    servers, topic = broker.bootstrap_servers, fresh_name("sender-time")
+    rule, given = fill(servers, topic, by_broker=False), settings(servers, topic)
+    round_ = planned(servers, topic)
+    reader = on_engine(given, rule, PicklingEngine(), None)
+    reader.start(round_)
+    with pytest.raises(ConfigurationError, match="CreateTime"):
+        reader.read(0.1)
+    longer = tuple(Range(p, start, end + 1) for p, start, end in round_.ranges)
+    with pytest.raises(StateRefused, match="ends before the place"):
+        reader.start(PlannedRound(0, longer, {}))
+    monkeypatch.setattr(spread_rounds, "read_ranges", broken)
+    reader.start(round_)
+    with pytest.raises(ClusterError) as failed:
+        reader.read(0.1)
+    assert str(failed.value) == "a piece of a round: ValueError in a task"

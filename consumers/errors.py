@@ -2,6 +2,7 @@
 
     ServiceError
     ├── ConfigurationError     a setting or a topic is not as it must be; says what to change
+    │   └── MissingColumns     a file lacks columns (in `files.blocks`)
     ├── StateRefused           the stored state cannot be gone on from; says why
     └── ClusterError           the cluster did not do what was asked; drop everything, load again
         ├── Fenced             somebody else owns the task now

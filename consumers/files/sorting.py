@@ -53,7 +53,7 @@ def rounds_at_once(width: int, places: int, records: int, most_bytes: int = KEPT
     Examples
     --------
     >>> rounds_at_once(10, 1000, 4), rounds_at_once(50, 100_000, 4), rounds_at_once(50, 10**7, 4)
-    (2283, 6, 1)
+    (2284, 6, 1)
     """
     return max(1, most_bytes // (places * (8 * width * records + _SUBJECT_BYTES)))
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from consumers import crashpoints
 from consumers.cli import main
@@ -227,6 +229,57 @@ def test_a_busy_subject_keeps_no_more_than_its_records() -> None:
     assert {r: kept.subjects for r, kept in found.items()} == {
         1: [b"1"] * 4 + [b"a"], 2: [b"c"], 3: [],
     }  # fmt: skip
+
+
+stamps = st.tuples(st.sampled_from("abcd"), st.none() | st.integers(-1000, 7000))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(stamps, max_size=30),
+    st.lists(st.tuples(st.integers(0, 30), st.none() | st.integers(-1000, 7000)), max_size=9),
+    st.integers(1, 7),
+    st.integers(1, 5),
+)
+def test_one_subject_takes_one_place_and_moves_no_row_of_others(
+    rows: list[tuple[str, int | None]],
+    canary: list[tuple[int, int | None]],
+    at_once: int,
+    size: int,
+) -> None:
+    """Any rows of one subject, put in anywhere, with places for all (5) and for fewer."""
+    numbered = [(who, when, float(i)) for i, (who, when) in enumerate(rows)]
+    more: list[tuple[str, int | None, float]] = list(numbered)
+    for place, when in canary:
+        more.insert(min(place, len(more)), ("canary", when, -1.0))
+
+    def kept(of: list[tuple[str, int | None, float]]) -> list[dict[bytes, list[float]]]:
+        parts = [of[i : i + size] for i in range(0, len(of), size)]
+        blocks = [
+            StampedRows(np.array([[row[2]] for row in part]), [r[0] for r in part],
+                        [r[1] for r in part])
+            for part in parts
+        ]  # fmt: skip
+        found: list[dict[bytes, list[float]]] = []
+        for _, kept in sorted_rounds(
+            lambda wanted: [b for i, b in enumerate(blocks) if wanted(i)],
+            RoundRule("device", 1000, 1), Span(0, 6), at_once=at_once, places=size, records=2,
+        ):  # fmt: skip
+            found.append({})
+            for subject, row in zip(kept.subjects, kept.rows(1), strict=True):
+                found[-1].setdefault(subject, []).append(float(row[0]))
+        return found
+
+    without, with_canary = kept(numbered), kept(more)
+    assert len(without) == len(with_canary) == 6
+    for number, (one, other) in enumerate(zip(without, with_canary, strict=True)):
+        there = any(when is not None and when // 1000 == number for _, when in canary)
+        assert other.pop(b"canary", None) is None or there
+        lost = one.keys() - other.keys()
+        assert len(lost) <= (1 if there and len(one) == size else 0)
+        assert other == {who: rows for who, rows in one.items() if who not in lost}
+        # And each row is where its own time is.
+        assert all(rows[int(i)][1] // 1000 == number for ids in one.values() for i in ids)
 
 
 def test_a_part_of_the_file_is_read_again_only_if_it_has_rows_of_these_rounds() -> None:

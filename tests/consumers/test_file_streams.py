@@ -126,7 +126,20 @@ def test_a_record_is_not_taken_for_a_header(
     assert caught.value.on_terminal.endswith("its first line is not a header, it has numbers in it")
 
 
-def on_a_terminal(*arguments: str, code: int = 0) -> str:
+def test_a_terminal_shows_the_columns_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("host,a,bee\n1,2,3\n")
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        assert main(["run", "--input", str(path), *SETTINGS, "--quiet"]) == 78
+        said = capsys.readouterr().err
+        assert ("has no column b. Its columns are: host, a, bee" in said) == terminal
+        assert ("host" in said) == terminal
+
+
+def on_a_terminal(*arguments: str) -> str:
     """Run a command whose output is a terminal; returns what the terminal was sent."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "consumers.cli", *arguments]
@@ -143,15 +156,8 @@ def on_a_terminal(*arguments: str, code: int = 0) -> str:
             pass
         finally:
             os.close(ours)
-        assert process.wait(PATIENCE_SECONDS) == code, shown.decode()
+        assert process.wait(PATIENCE_SECONDS) == 0, shown.decode()
     return shown.decode()
-
-
-def test_a_terminal_shows_the_columns_that_there_are(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text("host,a,bee\n1,2,3\n")
-    shown = on_a_terminal("run", "--input", str(path), *SETTINGS, "--quiet", code=78)
-    assert "has no column b. Its columns are: host, a, bee" in shown
 
 
 def test_a_terminal_shows_a_table_and_a_program_gets_lines(tmp_path: Path) -> None:

@@ -283,23 +283,50 @@ def _run(options: argparse.Namespace) -> int:
         return fail("--format must be given: csv, jsonl, parquet or npy", EXIT_CONFIGURATION)
     if plain != options.input and format in ("parquet", "npy"):
         return fail(f"{format} files must not be compressed once more", EXIT_CONFIGURATION)
-    if settings.unit == "subject" and options.time is None:
-        text = "--time must be given with --subject: the column that says when a row is from"
-        return fail(text, EXIT_CONFIGURATION)
-    if settings.unit != "subject" and options.time is not None:
-        return fail("--time is for --subject: rounds are stretches of time", EXIT_CONFIGURATION)
+    if wrong := _wrong_times(options, settings):
+        return fail(wrong, EXIT_CONFIGURATION)
 
+    from ..files.blocks import MissingColumns
     from .output import Releases, json_lines
     from .progress import shown_progress
 
-    with shown_progress(options.input, quiet=options.quiet) as shown:
-        releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
-        learn = _run_rounds if settings.unit == "subject" else _run_batches
-        said = learn(options, settings, format, releases or json_lines, shown)
+    try:
+        with shown_progress(options.input, quiet=options.quiet) as shown:
+            releases = Releases(shown.write) if sys.stdout.isatty() and not options.json else None
+            learn = _run_rounds if settings.unit == "subject" else _run_batches
+            said = learn(options, settings, format, releases or json_lines, shown)
+    except MissingColumns as error:
+        if not sys.stderr.isatty():
+            raise
+        return fail(error.on_terminal, EXIT_CONFIGURATION)
     if releases is not None:
         releases.end()
     sys.stderr.write(said)
     return 0
+
+
+def _wrong_times(options: argparse.Namespace, settings: FileSettings) -> str | None:
+    """Return what is wrong with the options that say when: they belong to --subject."""
+    if settings.unit != "subject":
+        given = {"--time": options.time, "--from": options.begin, "--until": options.until}
+        for name, value in given.items():
+            if value is not None:
+                return f"{name} is for --subject: rounds are stretches of time. Found {value}."
+        return None
+    if options.time is None:
+        return "--time must be given with --subject: the column that says when a row is from"
+    if options.until is None:
+        from ..settings.durations import duration_text
+
+        round = "24h" if settings.round is None else duration_text(settings.round)
+        return (
+            "--until must be given with --subject: the end of the last round to release. It is not "
+            "found in the file, because the time of the last row would tell when its subject sent "
+            f"it. For example: stream-dppca run --input {options.input} --subject "
+            f"{settings.subject} --round {round} --time {options.time} --from 2026-01-31 "
+            "--until 2026-02-01"
+        )
+    return None
 
 
 def _run_batches(
@@ -336,14 +363,20 @@ def _run_rounds(
 ) -> str:
     """Learn from a file, round by round; returns what is to be said at the end."""
     from ..files.rounds import run_rounds
+    from ..files.span import time_text
 
     done = run_rounds(
-        settings, options.input, format, options.time, state=options.state, out=out,
-        progress=shown.progress, new_records=options.new_records,
+        settings, options.input, format, options.time, begin=options.begin, until=options.until,
+        state=options.state, out=out, progress=shown.progress, new_records=options.new_records,
     )  # fmt: skip
+    if done.rounds == 0 and not done.finished:
+        return "no round before --until is left to release: this is the last release again\n"
+    said = ""
+    if done.rounds and done.state_end_ms is not None:
+        said = f"began at {time_text(done.state_end_ms)}, where the state ended\n"
     if done.finished:
-        return "the horizon is reached: this model learns nothing more\n"
-    return "" if done.rounds else "there were no rows of new rounds in the input\n"
+        said += "the horizon is reached: this model learns nothing more\n"
+    return said
 
 
 def _score(options: argparse.Namespace) -> int:

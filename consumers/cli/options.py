@@ -167,7 +167,8 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "--input",
             required=True,
             metavar="FILE",
-            help="file to read, also .gz and .zst, or - for standard input",
+            help="file to read, also .gz and .zst, or - for standard input; in csv and jsonl each "
+            "line is one record, also where a line break stands in quotes",
         )
         choices = ("csv", "jsonl", "parquet", "npy")
         parser.add_argument(
@@ -179,6 +180,16 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument(
             "--time", metavar="COLUMN",
             help="with --subject: column with the time of each row, ISO 8601 or seconds since 1970",
+        )  # fmt: skip
+        parser.add_argument(
+            "--from", dest="begin", metavar="TIME",
+            help="with --subject: beginning of the first round, a date or a time in UTC, such as "
+            "2026-01-31; not needed with a state, which says where to begin",
+        )  # fmt: skip
+        parser.add_argument(
+            "--until", metavar="TIME",
+            help="with --subject: end of the last round; all rounds before it are released, also "
+            "empty ones, and rows of other times are ignored",
         )  # fmt: skip
         parser.add_argument(
             "--new-records", action="store_true",

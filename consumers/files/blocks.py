@@ -19,6 +19,7 @@ from .streams import existing_file, opened
 
 __all__ = [
     "FileFormat",
+    "MissingColumns",
     "Rows",
     "csv_columns",
     "line_blocks",
@@ -69,7 +70,8 @@ def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
 def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
     """Read the header of a CSV; returns the places of the columns with these names."""
     header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
-    _require("the CSV", header, names)
+    _require("the CSV (its header is its first line, and each line after it is one record)",
+             header, names)  # fmt: skip
     return [header.index(name) for name in names]
 
 
@@ -87,18 +89,46 @@ def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
         yield rows
 
 
+class MissingColumns(ConfigurationError):
+    """A file lacks columns.
+
+    The text names those that are missing, and none of those that the file has: if a CSV has no
+    header, its first line is a record.
+
+    Parameters
+    ----------
+    source
+        The file, in words.
+    missing
+        Names that were asked for.
+    found
+        Names that the file has, or the cells of its first record.
+    """
+
+    def __init__(self, source: str, missing: Sequence[str], found: Sequence[str]) -> None:
+        text = f"{source} has no column {', '.join(missing)}"
+        super().__init__(
+            f"{text}. The columns that it has are shown on a terminal only, because the first line "
+            "of a CSV without a header is a record: run the command there to see them."
+        )
+        self.on_terminal = _with_columns(text, missing, found)  #: for nobody but the operator
+
+
 def _require(source: str, columns: Sequence[str], features: Sequence[str]) -> None:
-    """Raise unless all features are among the columns; name the columns that there are."""
+    """Raise unless all features are among the columns."""
     missing = [name for name in features if name not in columns]
-    if not missing:
-        return
-    text = f"{source} has no column {', '.join(missing)}"
+    if missing:
+        raise MissingColumns(source, missing, columns)
+
+
+def _with_columns(text: str, missing: Sequence[str], columns: Sequence[str]) -> str:
+    """Add the columns that there are, and those that were probably meant."""
     if any(map(_is_number, columns)):  # these are not names, but a record
-        raise ConfigurationError(f"{text}: its first line is not a header, it has numbers in it")
+        return f"{text}: its first line is not a header, it has numbers in it"
     close = [difflib.get_close_matches(name, columns, n=1) for name in missing]
     meant = ", ".join(found[0] for found in close if found)
     hint = f"; did you mean {meant}?" if meant else "."
-    raise ConfigurationError(f"{text}{hint} Its columns are: {', '.join(columns) or '(none)'}")
+    return f"{text}{hint} Its columns are: {', '.join(columns) or '(none)'}"
 
 
 def _is_number(text: str) -> bool:
@@ -137,9 +167,15 @@ def _parquet(
 
 
 def parquet_batches(
-    source: str, names: Sequence[str], share: Callable[[float], None] = lambda share: None
+    source: str,
+    names: Sequence[str],
+    share: Callable[[float], None] = lambda share: None,
+    wanted: Callable[[int], bool] = lambda batch: True,
 ) -> Iterator[list[list[Any]]]:
-    """The columns of a Parquet file with these names, many rows at a time."""
+    """The columns of a Parquet file with these names, many rows at a time.
+
+    `wanted` says whether the batch of this number, counted from 0, is to be read or passed over.
+    """
     try:
         pa = importlib.import_module("pyarrow")
         pq = importlib.import_module("pyarrow.parquet")
@@ -149,9 +185,11 @@ def parquet_batches(
         file = pq.ParquetFile(existing_file(source))
         _require(source, file.schema_arrow.names, names)
         read, total = 0, max(1, file.metadata.num_rows)
-        for batch in file.iter_batches(ROWS, columns=list(names)):
+        for index, batch in enumerate(file.iter_batches(ROWS, columns=list(names))):
             read += batch.num_rows
             share(read / total)
+            if not wanted(index):
+                continue
             yield [_cells(batch.column(batch.schema.get_field_index(name))) for name in names]
     except (pa.ArrowException, OSError):  # their texts may quote the file
         raise ConfigurationError(f"{source} is not a Parquet file, or a damaged one") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any, Final, NamedTuple
 
@@ -44,6 +44,8 @@ def parse_time(value: Any) -> int | None:
     --------
     >>> [parse_time(text) for text in ("1970-01-01T00:01Z", "1970-01-01 01:00:00+01:00", "2.5", 7)]
     [60000, 0, 2500, 7000]
+    >>> parse_time(datetime.date(1970, 1, 2))
+    86400000
     >>> parse_time("yesterday"), parse_time(float("nan")), parse_time(True), parse_time(1e15)
     (None, None, None, None)
     """
@@ -56,6 +58,8 @@ def parse_time(value: Any) -> int | None:
                 value = float(text)
             except ValueError:
                 value = datetime.datetime.fromisoformat(text)
+        if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+            value = datetime.datetime(value.year, value.month, value.day, tzinfo=datetime.UTC)
         if isinstance(value, datetime.datetime):
             if value.tzinfo is None:
                 value = value.replace(tzinfo=datetime.UTC)
@@ -66,7 +70,12 @@ def parse_time(value: Any) -> int | None:
 
 
 def read_stamped_blocks(
-    source: str, format: FileFormat, features: Sequence[str], subject: str, time: str
+    source: str,
+    format: FileFormat,
+    features: Sequence[str],
+    subject: str,
+    time: str,
+    wanted: Callable[[int], bool] = lambda block: True,
 ) -> Iterator[StampedRows]:
     """The rows of a file in blocks, columns in the order of `features`.
 
@@ -74,31 +83,43 @@ def read_stamped_blocks(
     ----------
     subject, time
         The columns that say whose and when a row is.
+    wanted
+        Says whether the block of this number, counted from 0, is to be read or passed over. The
+        blocks of a file are the same each time that it is read.
     """
     if format == "npy":
         raise ConfigurationError("--subject needs columns with names: csv, jsonl or parquet")
     if format == "parquet":
-        yield from _parquet(source, features, subject, time)
+        yield from _parquet(source, features, subject, time, wanted)
     else:
         with opened(source) as (stream, _):
-            yield from (_csv if format == "csv" else _jsonl)(stream, features, subject, time)
+            read = _csv if format == "csv" else _jsonl
+            yield from read(stream, features, subject, time, wanted)
 
 
 def _jsonl(
-    stream: IO[bytes], features: Sequence[str], subject: str, time: str
+    stream: IO[bytes],
+    features: Sequence[str],
+    subject: str,
+    time: str,
+    wanted: Callable[[int], bool],
 ) -> Iterator[StampedRows]:
     codec = make_subject_codec("json", features, 1 << 20, subject=subject, records=1)
     find_time = make_member_parser(time)
-    for lines in line_blocks(stream):
+    for lines in _among(line_blocks(stream), wanted):
         rows, subjects = codec.decode(lines, ())
         yield StampedRows(rows, subjects, [parse_time(find_time(line)) for line in lines])
 
 
 def _csv(
-    stream: IO[bytes], features: Sequence[str], subject: str, time: str
+    stream: IO[bytes],
+    features: Sequence[str],
+    subject: str,
+    time: str,
+    wanted: Callable[[int], bool],
 ) -> Iterator[StampedRows]:
     *columns, who, when = csv_columns(stream, [*features, subject, time])
-    for lines in line_blocks(stream):
+    for lines in _among(line_blocks(stream), wanted):
         rows = np.full((len(lines), len(features)), np.nan)
         subjects: list[Subject] = [None] * len(lines)
         times: list[int | None] = [None] * len(lines)
@@ -111,9 +132,13 @@ def _csv(
 
 
 def _parquet(
-    source: str, features: Sequence[str], subject: str, time: str
+    source: str, features: Sequence[str], subject: str, time: str, wanted: Callable[[int], bool]
 ) -> Iterator[StampedRows]:
-    for columns in parquet_batches(source, [*features, subject, time]):
+    for columns in parquet_batches(source, [*features, subject, time], wanted=wanted):
         *values, subjects, times = columns
         rows = np.array([[number(x) for x in column] for column in values], dtype=np.float64).T
         yield StampedRows(rows, subjects, [parse_time(x) for x in times])
+
+
+def _among(blocks: Iterator[list[bytes]], wanted: Callable[[int], bool]) -> Iterator[list[bytes]]:
+    return (block for number, block in enumerate(blocks) if wanted(number))

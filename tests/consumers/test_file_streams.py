@@ -18,9 +18,10 @@ import pandas as pd
 import pytest
 import zstandard
 
+from consumers.cli import main
 from consumers.cli.output import summary
 from consumers.errors import ConfigurationError
-from consumers.files.blocks import read_blocks
+from consumers.files.blocks import MissingColumns, read_blocks
 from consumers.model.releases import parse_release
 
 from .. import zygote
@@ -86,26 +87,57 @@ def test_damaged_files(tmp_path: Path, ending: str, damage: Any) -> None:
 
 
 def test_missing_columns_are_named_with_those_that_are_there(tmp_path: Path) -> None:
+    """Those that are there only in the text for a terminal."""
     path = tmp_path / "x.csv"
     path.write_text("device,aa,memory\n1,2,3\n")
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(MissingColumns) as caught:
         list(read_blocks(str(path), "csv", ("memroy", "aa", "zzz")))
-    assert str(caught.value) == (
-        "the CSV has no column memroy, zzz; did you mean memory? "
+    header = "the CSV (its header is its first line, and each line after it is one record)"
+    assert caught.value.on_terminal == (
+        f"{header} has no column memroy, zzz; did you mean memory? "
         "Its columns are: device, aa, memory"
     )
+    assert str(caught.value).startswith(f"{header} has no column memroy, zzz. The columns")
+    assert "memory" not in str(caught.value) and "device" not in str(caught.value)
     pd.DataFrame({"cpu": [1.0]}).to_parquet(tmp_path / "x.parquet")
-    with pytest.raises(ConfigurationError, match=r"has no column a, b\. Its columns are: cpu$"):
+    with pytest.raises(MissingColumns, match=r"has no column a, b\. The columns") as caught:
         rows_of(tmp_path / "x.parquet", "parquet")
+    assert caught.value.on_terminal.endswith("has no column a, b. Its columns are: cpu")
 
 
-def test_a_record_is_not_taken_for_a_header(tmp_path: Path) -> None:
-    """Without a header, the first line is a record, and nothing of it is shown."""
-    path = tmp_path / "x.csv"
+def test_a_record_is_not_taken_for_a_header(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a header, the first line is a record: what it holds changes no byte of the error."""
+    said = set()
+    for record in ("host-77,0.123,9", "host-77,2026-01-01T00:00:00Z,", "aa,bb", ""):
+        path = tmp_path / "x.csv"
+        path.write_text(f"{record}\nhost-78,0.456,9\n")
+        assert main(["run", "--input", str(path), *SETTINGS]) == 78
+        said.add(capsys.readouterr())
+    (only,) = said
+    assert (
+        not only.out
+        and "has no column a, b. The columns that it has are shown on a terminal" in (only.err)
+    )
+    # Numbers are not names: these are not shown on a terminal either.
     path.write_text("host-77,0.123,9\nhost-78,0.456,9\n")
-    with pytest.raises(ConfigurationError, match="first line is not a header") as caught:
+    with pytest.raises(MissingColumns) as caught:
         rows_of(path)
-    assert "host-77" not in str(caught.value) and "0.123" not in str(caught.value)
+    assert caught.value.on_terminal.endswith("its first line is not a header, it has numbers in it")
+
+
+def test_a_terminal_shows_the_columns_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("host,a,bee\n1,2,3\n")
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        assert main(["run", "--input", str(path), *SETTINGS, "--quiet"]) == 78
+        said = capsys.readouterr().err
+        assert ("has no column b. Its columns are: host, a, bee" in said) == terminal
+        assert ("host" in said) == terminal
 
 
 def on_a_terminal(*arguments: str) -> str:

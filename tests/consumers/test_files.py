@@ -72,6 +72,23 @@ def test_bad_lines_are_nulls(tmp_path: Path) -> None:
     assert np.isnan(read(path, "jsonl")).all(axis=1).tolist() == [False, True, True, True, False]
 
 
+def test_one_line_is_one_record(tmp_path: Path) -> None:
+    """A line break in quotes ends a record, so a quote can never swallow the records after it."""
+    path = tmp_path / "x.csv"
+    header, others = "cpu,memory,disk.read,comment\n", "4,5,6,ok\n7,8,9,ok\n"
+    nothing = [np.nan] * 3
+    for comment, lines in {
+        "ok": [[1, 2, 3]],
+        '"o\nk"': [[1, 2, 3], nothing],  # its first line can be read, the rest of it is a null
+        '"o\r\nk': [[1, 2, 3], nothing],
+        '"o\n\n\nk"': [[1, 2, 3], nothing, nothing, nothing],
+        '"o\n10,11,12,k"': [[1, 2, 3], [10, 11, 12]],  # a line that reads as a record is one
+        '"': [[1, 2, 3]],
+    }.items():
+        path.write_text(f"{header}1,2,3,{comment}\n{others}", newline="")
+        np.testing.assert_array_equal(read(path, "csv"), [*lines, [4, 5, 6], [7, 8, 9]])
+
+
 def test_a_cell_that_python_cannot_hold_is_a_null(tmp_path: Path) -> None:
     """A date beyond the year 9999, and text that is no UTF-8: pyarrow raises for the column."""
     pa = pytest.importorskip("pyarrow")

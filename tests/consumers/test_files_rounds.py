@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from consumers import crashpoints
 from consumers.cli import main
-from consumers.files.stamped import read_stamped_blocks
+from consumers.files import rounds
+from consumers.files.sorting import sorted_rounds
+from consumers.files.span import Span
+from consumers.files.stamped import StampedRows, read_stamped_blocks
+from consumers.settings import RoundRule
 from stream_dppca import DPPCA
 
 from ..launch import silence
@@ -64,8 +70,14 @@ def _silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     crashpoints.on_reach.clear()
 
 
-def run(path: Path, *more: str, seed: str = "0") -> int:
-    return main(["run", "--input", str(path), *FLAGS, "--seed", seed, *more])
+def at(hour: int) -> str:
+    """The beginning of an hour, as one writes it."""
+    return f"{datetime.datetime.fromtimestamp(START + hour * HOUR, datetime.UTC):%Y-%m-%dT%H:%MZ}"
+
+
+def run(path: Path, *more: str, until: int = 4, begin: int | None = 0, seed: str = "0") -> int:
+    times = [*([] if begin is None else ["--from", at(begin)]), "--until", at(until)]
+    return main(["run", "--input", str(path), *FLAGS, "--seed", seed, *times, *more])
 
 
 def released(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -127,38 +139,170 @@ def test_rows_of_nobody_are_ignored(tmp_path: Path, capsys: pytest.CaptureFixtur
         {**rows[0], "at": "nan"},
         {**rows[0], "at": ""},
     ]
-    assert run(write(tmp_path / "a.csv", [*odd, *rows[:100], *odd, *rows[100:], *odd])) == 0
+    mixed = [*odd, *rows[:100], *odd, *rows[100:], *odd]
+    assert run(write(tmp_path / "a.csv", mixed), until=2) == 0
     with_odd = released(capsys)
-    assert run(write(tmp_path / "a.csv", rows)) == 0
+    assert run(write(tmp_path / "a.csv", rows), until=2) == 0
     assert released(capsys) == with_odd
 
 
-def test_rows_may_be_in_any_order_within_a_round(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = fleet([0, 1])
-    assert run(write(tmp_path / "a.csv", rows)) == 0
-    in_order = released(capsys)
-    assert run(write(tmp_path / "a.csv", [*rows[99::-1], *rows[:99:-1]])) == 0
-    mixed = released(capsys)
-    assert [r["subjects"] for r in mixed] == pytest.approx([r["subjects"] for r in in_order])
+NOBODY = "nobody-must-read-this"
+#: All that one subject might do to the others with the times of its rows.
+ODD_TIMES = {
+    "late": [START + 4 * HOUR],
+    "far in the future": ["2326-01-01", "9999-12-31T23:59:59Z", START + 10**10],
+    "long ago": [START - 1, START - 10**6, "0001-01-01"],
+    "not times": ["yesterday", "nan", "", "1e400", "-inf"],
+    "out of order": [START + 2 * HOUR],
+}
 
 
-def test_rows_of_an_earlier_round_are_refused_before_anything_is_released(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("odd", ODD_TIMES)
+@pytest.mark.parametrize("where", ["first", "middle", "last"])
+def test_the_times_of_one_subject_change_nothing_for_others(
+    tmp_path: Path, odd: str, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One row with a wrong time must not close a round for others."""
+    """Two files that differ in one subject: as many releases, and the same of the others.
+
+    A row in a declared round counts there, wherever it stands: rounds before it are the same.
+    """
     rows = fleet([0, 1, 2])
-    late = {**rows[0], "device": "nobody-must-read-this"}
-    state = tmp_path / "state"
-    code = run(write(tmp_path / "a.csv", [*rows, late]), "--state", str(state))
-    out, err = capsys.readouterr()
-    assert code == 78 and not out and not state.exists()
-    assert "in the order of their rounds" in err and "column at" in err
-    assert "nobody-must" not in err and "d0" not in err
-    far = {**rows[0], "at": START + 10**10}
-    assert run(write(tmp_path / "a.csv", [*rows, far])) == 78
-    assert "within 100000 rounds" in capsys.readouterr().err
+    canary = [{**rows[0], "device": NOBODY, "at": when} for when in ODD_TIMES[odd]]
+    place = {"first": 0, "middle": 150, "last": len(rows)}[where]
+    found = []
+    for name, day in ("with", [*rows[:place], *canary, *rows[place:]]), ("without", rows):
+        folder = tmp_path / name
+        folder.mkdir()
+        state = str(folder / "state")
+        assert run(write(folder / "a.csv", day), "--state", state, until=3) == 0
+        said = capsys.readouterr()
+        assert NOBODY not in said.err and str(canary[0]["at"] or NOBODY) not in said.err
+        second = write(folder / "b.csv", fleet([3], seed=1))
+        more = ("--state", state, "--new-records")
+        assert run(second, *more, until=4, begin=None) == 0
+        later = capsys.readouterr()
+        assert later.err.splitlines()[-1] == f"began at {at(3)}, where the state ended"
+        lines = [json.loads(line) for line in (said.out + later.out).splitlines()]
+        found.append((said.err, later.err, lines))
+    (_, _, there), (_, _, absent) = found
+    assert found[0][:2] == found[1][:2]
+    assert [r["batch"] for r in there] == [r["batch"] for r in absent] == [1, 2, 3, 3, 4]
+    same = 2 if odd == "out of order" else 5
+    assert there[:same] == absent[:same]
+    assert [r["subjects"] for r in there] == pytest.approx(
+        [r["subjects"] for r in absent], abs=1.01
+    )
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_rows_may_be_in_any_order(
+    tmp_path: Path,
+    kind: str,
+    at_once: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each row is in the round of its time, however often the file is read for that."""
+    rows = fleet([0, 1, 2, 3])
+    assert run(write(tmp_path / f"a.{kind}", rows)) == 0
+    in_order = released(capsys)
+    monkeypatch.setattr(rounds, "rounds_at_once", lambda *numbers: at_once)
+    # One row of each hour in turn: the rows of an hour are in the same order as before.
+    turns = [rows[hour * 100 + i] for i in range(100) for hour in (2, 0, 3, 1)]
+    for mixed in (turns, [*rows[200:], *rows[:200]]):
+        assert run(write(tmp_path / f"a.{kind}", mixed)) == 0
+        assert released(capsys) == in_order
+
+
+def test_a_busy_subject_keeps_no_more_than_its_records() -> None:
+    """Memory is bounded by places and records, whatever one subject sends."""
+    rule, n = RoundRule("device", 1000, 1), 5000
+    X = np.arange(3.0 * n).reshape(n, 3)
+    busy = StampedRows(X, ["1", 1] * (n // 2), [1500] * n)
+    others = StampedRows(X[:4], ["a", "b", "c", None], [1000, 1999, 2000, 1000])
+    found = dict(
+        sorted_rounds(
+            lambda wanted: [busy, others], rule, Span(1, 4), at_once=2, places=2, records=4
+        )
+    )
+    assert {r: kept.subjects for r, kept in found.items()} == {
+        1: [b"1"] * 4 + [b"a"], 2: [b"c"], 3: [],
+    }  # fmt: skip
+
+
+moments = st.sampled_from([None, -1, *range(0, 6500, 500)])  # of six rounds, and of none
+stamps = st.tuples(st.sampled_from("abcd"), moments)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(stamps, min_size=10, max_size=30),
+    st.lists(st.tuples(st.integers(0, 30), moments), max_size=9),
+    st.integers(1, 6),
+    st.integers(2, 5),
+)
+def test_one_subject_takes_one_place_and_moves_no_row_of_others(
+    rows: list[tuple[str, int | None]],
+    canary: list[tuple[int, int | None]],
+    at_once: int,
+    size: int,
+) -> None:
+    """Any rows of one subject, put in anywhere, with places for all (5) and for fewer."""
+    numbered = [(who, when, float(i)) for i, (who, when) in enumerate(rows)]
+    more: list[tuple[str, int | None, float]] = list(numbered)
+    for place, when in canary:
+        more.insert(min(place, len(more)), ("canary", when, -1.0))
+
+    def kept(of: list[tuple[str, int | None, float]]) -> list[dict[bytes, list[float]]]:
+        parts = [of[i : i + size] for i in range(0, len(of), size)]
+        blocks = [
+            StampedRows(np.array([[row[2]] for row in part]), [r[0] for r in part],
+                        [r[1] for r in part])
+            for part in parts
+        ]  # fmt: skip
+        found: list[dict[bytes, list[float]]] = []
+        for _, kept in sorted_rounds(
+            lambda wanted: [b for i, b in enumerate(blocks) if wanted(i)],
+            RoundRule("device", 1000, 1), Span(0, 6), at_once=at_once, places=size, records=2,
+        ):  # fmt: skip
+            found.append({})
+            for subject, row in zip(kept.subjects, kept.rows(1), strict=True):
+                found[-1].setdefault(subject, []).append(float(row[0]))
+        return found
+
+    without, with_canary = kept(numbered), kept(more)
+    assert len(without) == len(with_canary) == 6
+    for number, (one, other) in enumerate(zip(without, with_canary, strict=True)):
+        there = any(when is not None and when // 1000 == number for _, when in canary)
+        assert other.pop(b"canary", None) is None or there
+        lost = one.keys() - other.keys()
+        assert len(lost) <= (1 if there and len(one) == size else 0)
+        assert other == {who: rows for who, rows in one.items() if who not in lost}
+        # And it is what one finds by looking at this round alone.
+        alone: dict[bytes, list[float]] = {}
+        for who, when, x in numbered:
+            if when is not None and when // 1000 == number:
+                mine = alone.setdefault(who.encode(), []) if len(alone) < size else []
+                alone.get(who.encode(), mine).append(x)
+        assert one == {who: values[:2] for who, values in alone.items()}
+
+
+def test_a_part_of_the_file_is_read_again_only_if_it_has_rows_of_these_rounds() -> None:
+    rule, row = RoundRule("device", 1000, 1), np.zeros((1, 3))
+    blocks = [StampedRows(row, ["a"], [ms]) for ms in (0, 3000, 1000, 99_000, 2000)]
+    read: list[list[int]] = []
+
+    def blocks_of(wanted: Callable[[int], bool]) -> Iterator[StampedRows]:
+        read.append([])
+        for number in range(len(blocks) + 1):  # as if the file had grown
+            if wanted(number) and number < len(blocks):
+                read[-1].append(number)
+                yield blocks[number]
+
+    found = sorted_rounds(blocks_of, rule, Span(0, 6), at_once=2, places=2, records=4)
+    assert [len(kept.subjects) for _, kept in found] == [1, 1, 1, 1, 0, 0]
+    assert read == [[0, 1, 2, 3, 4], [1, 4], []]
 
 
 def test_a_second_run_resumes_and_no_round_is_released_twice(
@@ -167,12 +311,12 @@ def test_a_second_run_resumes_and_no_round_is_released_twice(
     rows, state = fleet([0, 1, 2, 3]), tmp_path / "state"
     whole = expected(rows, 4)
     first = write(tmp_path / "a.csv", rows[:200])
-    assert run(first, "--state", str(state)) == 0
+    assert run(first, "--state", str(state), until=2) == 0
     assert [r["batch"] for r in released(capsys)] == [1, 2]
-    assert run(first, "--state", str(state)) == 0
+    assert run(first, "--state", str(state), until=2) == 0
     out, err = capsys.readouterr()
     assert [json.loads(line)["batch"] for line in out.splitlines()] == [2]
-    assert "no rows of new rounds" in err
+    assert "no round before --until is left to release" in err
     # The rest in another file, which also has rows of a round that is over.
     second = write(tmp_path / "b.csv", rows[150:])
     assert run(second, "--state", str(state)) == 65
@@ -186,6 +330,11 @@ def test_a_second_run_resumes_and_no_round_is_released_twice(
     assert [r["batch"] for r in released(capsys)] == [4]
     text = state.read_text()
     assert '"d1"' not in text and "digest" in text
+    # No round is skipped.
+    assert run(second, "--state", str(state), begin=6, until=7) == 78
+    assert f"--from must not be later than {at(4)}, where the state ended" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
@@ -221,17 +370,17 @@ def test_a_state_with_other_rounds_is_refused(
     tmp_path: Path, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, state = write(tmp_path / "a.csv", fleet([0])), tmp_path / "state"
-    assert run(path, "--state", str(state)) == 0
+    assert run(path, "--state", str(state), until=1) == 0
     if "--time" in more:
         path.write_text(path.read_text().replace(",at,", ",when,", 1))
-    assert run(path, "--state", str(state), *more) == 65
+    assert run(path, "--state", str(state), *more, until=1) == 65
     assert said in capsys.readouterr().err
 
 
 def test_the_horizon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, state = write(tmp_path / "a.csv", fleet(range(5))), str(tmp_path / "state")
     for batches in ([1, 2, 3], [3]):
-        assert run(path, "--state", state, "--horizon", "3h") == 0
+        assert run(path, "--state", state, "--horizon", "3h", until=5) == 0
         out, err = capsys.readouterr()
         assert [json.loads(line)["batch"] for line in out.splitlines()] == batches
         assert "the horizon is reached" in err
@@ -240,12 +389,22 @@ def test_the_horizon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--input", "-", "--format", "csv"], "read twice"),
+        (["--input", "-", "--format", "csv"], "not standard input"),
         (["--subject", "@key"], "a column of the file"),
         (["--time", "when"], "no column when"),
         (["--subject", "who"], "no column who"),
         (["--subject", "cpu"], "must not be one of the features"),
         (["--round", "500ms"], "at least 1s"),
+        (["--from", "31.1.2026"], "--from must be a date or a time in ISO 8601"),
+        (["--until", "1700000000"], "Found '1700000000'"),
+        (["--until", at(0)], f"--until must be later than --from. Found --from {at(0)} and"),
+        (["--until", "2326-01-01"], "--until must be at most 100000 rounds of 1h after 2023-11"),
+        (
+            ["--from", "2023-11-14T22:30"],
+            "--from must be the beginning of a round: a multiple of 1h since 1970-01-01T00:00Z. "
+            "Found 2023-11-14T22:30; the rounds around it begin at 2023-11-14T22:00Z and "
+            "2023-11-14T23:00Z.",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -265,11 +424,29 @@ def test_time_and_subject_belong_together(
     subject = ["--subject", "device", "--round", "1h"]
     assert main(["run", "--input", path, *plain, *subject, "--quiet"]) == 78
     assert "--time must be given" in capsys.readouterr().err
+    for option in ("--from", "--until"):
+        assert main(["run", "--input", path, *plain, option, "2026-01-31", "--quiet"]) == 78
+        assert f"{option} is for --subject" in capsys.readouterr().err
     np.save(tmp_path / "a.npy", np.zeros((5, 3)))
     assert run(tmp_path / "a.npy") == 78
     assert "columns with names" in capsys.readouterr().err
 
 
+def test_the_rounds_must_be_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error says why they are not found in the file, and what to type."""
+    path = str(write(tmp_path / "a.csv", fleet([0])))
+    assert main(["run", "--input", path, *FLAGS, "--from", at(0)]) == 78
+    said = capsys.readouterr().err
+    assert "--until must be given with --subject" in said and "when its subject sent it" in said
+    assert said.rstrip().endswith(
+        f"stream-dppca run --input {path} --subject device --round 1h --time at "
+        "--from 2026-01-31 --until 2026-02-01"
+    )
+    assert main(["run", "--input", path, *FLAGS, "--until", at(1)]) == 78
+    assert "--from must be given for a new model" in capsys.readouterr().err
+
+
 def test_a_terminal_shows_the_last_release_in_full(tmp_path: Path) -> None:
-    shown = on_a_terminal("run", "--input", str(write(tmp_path / "x.csv", fleet([0, 1]))), *FLAGS)
+    path, times = str(write(tmp_path / "x.csv", fleet([0, 1]))), ["--from", at(0), "--until", at(2)]
+    shown = on_a_terminal("run", "--input", path, *FLAGS, *times)
     assert "component 0" in shown and '{"' not in shown

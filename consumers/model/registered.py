@@ -7,7 +7,8 @@ An id is part of a record, so it must not decide about other records:
 
 - An id that the registry does not know makes **its own message** a null. That answer is not kept:
   the next message with the same id asks again, so how it is read does not depend on this one.
-- A schema that cannot be used (another kind, damaged, no numbers in it) makes nulls, too.
+- A schema that cannot be used (another kind, damaged, larger than `LARGEST_SCHEMA`, no numbers in
+  it) makes nulls, too.
 - A registry that does not answer is an error of the cluster. The task is dropped and loads again,
   as for brokers that are away. Nothing is skipped, and the error does not say which id was asked.
 """
@@ -28,6 +29,7 @@ __all__ = [
     "DEEPEST_NAME",
     "FRAME_BYTES",
     "LARGEST_ID",
+    "LARGEST_SCHEMA",
     "FeatureTree",
     "MalformedMessage",
     "RegisteredCodec",
@@ -41,6 +43,9 @@ __all__ = [
 FRAME_BYTES: Final = 5
 #: Ids are positive 32-bit integers; registries do not even understand the question for others.
 LARGEST_ID: Final = 2**31 - 1
+#: Characters of the largest schema that is compiled, those that it refers to included. Compiling
+#: one of this size takes a few hundredths of a second.
+LARGEST_SCHEMA: Final = 1 << 18
 
 #: Dots in the longest name that is suggested for a feature: types may hold themselves.
 DEEPEST_NAME: Final = 8
@@ -71,7 +76,8 @@ class RegisteredCodec(RowPerMessage):
     source
         Where schemas come from.
     compile
-        Makes the reader of a schema, or raises `UnusableSchema`.
+        Makes the reader of a schema. Whatever it raises means that the schema cannot be used;
+        `UnusableSchema` says so on purpose.
     """
 
     def __init__(
@@ -109,10 +115,24 @@ class RegisteredCodec(RowPerMessage):
                 self._readers[frame] = self._reader(schema)
 
     def _reader(self, schema: RegisteredSchema) -> RowReader:
+        """The reader of a schema; whatever is wrong with the schema, its messages are nulls.
+
+        A schema is as little to be trusted as a message: its producer may have registered it. No
+        list of what parsers raise would be complete, so everything is caught, here alone.
+        """
         try:
+            if _length(schema, set()) > LARGEST_SCHEMA:
+                return _refuse
             return self._compile(schema)
-        except UnusableSchema:
+        except Exception:
             return _refuse
+
+
+def _length(schema: RegisteredSchema, counted: set[int]) -> int:
+    """Characters of a schema and of all that it refers to, each counted once."""
+    counted.add(id(schema))
+    below = (r for _, r in schema.references if id(r) not in counted)
+    return len(schema.text) + sum(_length(reference, counted) for reference in below)
 
 
 def whole_number(value: bytes, at: int, digits: int = 10) -> tuple[int, int]:

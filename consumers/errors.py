@@ -8,6 +8,7 @@
         ├── OutcomeUnknown     a transaction may or may not have been committed
         ├── OffsetsGone        the offsets to read at do not exist (any more)
         └── Unavailable        no answer in time
+            └── RegistryAway   nor from the schema registry, which is asked again
 
 Texts name settings, topics, partitions and offsets, never anything of a record.
 """
@@ -20,6 +21,7 @@ __all__ = [
     "Fenced",
     "OffsetsGone",
     "OutcomeUnknown",
+    "RegistryAway",
     "ServiceError",
     "StateRefused",
     "Unavailable",
@@ -56,3 +58,7 @@ class OffsetsGone(ClusterError):
 
 class Unavailable(ClusterError):
     """No answer in time."""
+
+
+class RegistryAway(Unavailable):
+    """The schema registry as a whole does not answer, or lets nobody in."""

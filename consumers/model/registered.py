@@ -5,16 +5,23 @@ format of Confluent). The schema of an id never changes, so it is fetched once a
 
 An id is part of a record, so it must not decide about other records:
 
-- An id that the registry does not know makes **its own message** a null. That answer is not kept:
-  the next message with the same id asks again, so how it is read does not depend on this one.
+- An id that the registry does not know makes **its own message** a null. That answer counts for the
+  messages that were fetched before the question, and is not kept for any other: ids are given in
+  order, so with a memory, however short, a record could name the next id before it exists, and
+  make nulls of the messages that are written with it a moment later. Serializers register a schema
+  before they write with it, so a message that is read has a schema that can be found, whatever was
+  asked before. The price is one request for each unknown id in each fetch; `prepare` bounds
+  how long they hold up the loop.
 - A schema that cannot be used (another kind, damaged, larger than `LARGEST_SCHEMA`, no numbers in
   it) makes nulls, too.
-- A registry that does not answer is an error of the cluster. The task is dropped and loads again,
-  as for brokers that are away. Nothing is skipped, and the error does not say which id was asked.
+- A registry that does not answer is waited for, and the error does not say which id was asked.
+  Nothing is skipped.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -93,7 +100,10 @@ class RegisteredCodec(RowPerMessage):
 
     def decode(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         """Rows of the messages, in order."""
-        self._prepare(values)
+        self.prepare(values, set(), math.inf)
+        return super().decode(values)
+
+    def read(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         return super().decode(values)
 
     def _read(self, value: bytes) -> Sequence[float]:
@@ -102,17 +112,22 @@ class RegisteredCodec(RowPerMessage):
     def _pack_partly(self, memory: memoryview, at: int, value: bytes | None) -> bool:
         return False  # a reader has put NaN where a feature is missing
 
-    def _prepare(self, values: Sequence[bytes | None]) -> None:
+    def prepare(self, values: Sequence[bytes | None], unknown: set[bytes], seconds: float) -> bool:
         """Fetch the schemas that these messages name and that are not known yet."""
-        limit = self._max_bytes
+        limit, until = self._max_bytes, time.monotonic() + seconds
         frames = {v[:FRAME_BYTES] for v in values if v is not None and len(v) <= limit}
-        for frame in sorted(frames - self._readers.keys()):
+        for frame in sorted(frames - self._readers.keys() - unknown):
             number = int.from_bytes(frame[1:])
             if len(frame) < FRAME_BYTES or frame[0] or number > LARGEST_ID:
                 continue
+            if time.monotonic() > until:
+                return False
             schema = self._source.schema(number)
-            if schema is not None:
+            if schema is None:
+                unknown.add(frame)
+            else:
                 self._readers[frame] = self._reader(schema)
+        return True
 
     def _reader(self, schema: RegisteredSchema) -> RowReader:
         """The reader of a schema; whatever is wrong with the schema, its messages are nulls.

@@ -149,6 +149,10 @@ class Service:
         silent_s = time.monotonic() - min(answered, default=math.inf)
         if silent_s > SILENT_SECONDS:
             return self._state, f"the brokers have not answered for {silent_s:.0f} s"
+        away = self.metrics.registry_away.copy().values()
+        if away:
+            silent_s = time.monotonic() - min(away)
+            return self._state, f"the schema registry has not answered for {silent_s:.0f} s"
         if not fruitless or self._state != "working":
             return self._state, ""
         which = "batch" if fruitless == 1 else f"{fruitless} batches"

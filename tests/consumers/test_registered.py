@@ -25,7 +25,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wr
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ClusterError, ConfigurationError, Unavailable
+from consumers.errors import ConfigurationError, RegistryAway
 from consumers.kafka.registry import RegistryClient
 from consumers.model.codecs import make_codec, make_subject_codec
 from consumers.protocols import RegisteredSchema
@@ -608,28 +608,82 @@ def test_an_unknown_id_decides_about_nothing_else(served: Registry) -> None:
 
 
 @pytest.mark.parametrize("status, broken", [
-    (500, None), (503, None), (401, None), (403, None), (404, None), (429, None), (None, b"<html>"),
-    (404, b"not here"),
+    (403, None), (404, None), (410, None), (422, None), (None, b"<html>"), (404, b"not here"),
+    (None, b""), (None, b"[]"), (None, b"7"), (None, b'{"schema": 7}'),
+    (None, b'{"schema": "1", "references": 1}'), (None, b"[" * 100_000),
 ])  # fmt: skip
-def test_a_registry_that_does_not_say_is_an_error_that_names_nothing(
+def test_an_answer_that_may_concern_one_id_is_a_null(
     served: Registry, status: int | None, broken: bytes | None
+) -> None:
+    """A record chooses the id, so it must not hold up others; nor is the answer remembered."""
+    number = served.register("refused", {**TELEMETRY, "name": f"Refused{status}"})
+    source = RegistryClient({"url": served.url}, protobuf=False)
+    codec = make_codec("avro", FEATURES, LIMIT, registry=source)
+    served.status, served.broken = status, broken
+    try:
+        assert np.isnan(codec.decode([framed(number, GOOD)])).all()
+    finally:
+        served.status = served.broken = None
+    lasting = broken == b'{"schema": 7}'  # that is a schema, if one that cannot be used
+    assert np.isnan(codec.decode([framed(number, GOOD)])).all() == lasting
+
+
+def test_references_that_double_are_asked_for_once(served: Registry) -> None:
+    """Thirty levels, each referring twice to the next: 2^30 paths, thirty schemas."""
+    for level in range(30):
+        schema = {"type": "record", "name": f"L{level}", "fields": []}
+        below = {"name": f"L{level - 1}", "subject": f"L{level - 1}", "version": 1}
+        number = served.register(f"L{level}", schema, references=[below, below] if level else [])
+    served.asked.clear()
+    found = RegistryClient({"url": served.url}, protobuf=False).schema(number)
+    assert found is not None and len(served.asked) == 30
+    began = time.process_time()
+    codec = make_codec("avro", ("x",), LIMIT, registry=Schemas({1: found}))
+    assert np.isnan(codec.decode([framed(1, b"")])).all()  # read, and x is missing
+    assert time.process_time() - began < 1.0
+
+
+def test_questions_take_no_longer_than_allowed() -> None:
+    """And are not asked again for the same messages, but for later ones."""
+    asked: list[int] = []
+
+    class Slow(Schemas):
+        def schema(self, number: int) -> RegisteredSchema | None:
+            asked.append(number)
+            return super().schema(number)
+
+    source = Slow()
+    codec = make_codec("avro", ("x",), LIMIT, registry=source)
+    values = [framed(number, b"") for number in range(1, 4)]
+    unknown: set[bytes] = set()
+    assert not codec.prepare(values, unknown, -1.0) and asked == []
+    assert codec.prepare(values, unknown, 60.0) and asked == [1, 2, 3]
+    assert codec.prepare(values, unknown, -1.0) and asked == [1, 2, 3]
+    source[2] = RegisteredSchema("avro", '"double"')
+    assert codec.prepare(values, set(), 60.0) and asked == [1, 2, 3] * 2
+    assert codec.prepare(values[1:2], set(), -1.0)
+
+
+@pytest.mark.parametrize("status", [500, 503, 401, 407, 408, 429])
+def test_a_registry_that_is_away_is_an_error_that_names_nothing(
+    served: Registry, status: int
 ) -> None:
     number = served.register("away", {**TELEMETRY, "name": "Away"})
     codec = make_codec("avro", FEATURES, LIMIT,
                        registry=RegistryClient({"url": served.url}, protobuf=False))  # fmt: skip
-    served.status, served.broken = status, broken
+    served.status = status
     try:
-        with pytest.raises(ClusterError, match="schema registry") as caught:
+        with pytest.raises(RegistryAway, match="schema registry") as caught:
             codec.decode([framed(number, GOOD)])
     finally:
-        served.status = served.broken = None
+        served.status = None
     assert str(number) not in str(caught.value) and caught.value.__cause__ is None
     assert not np.isnan(codec.decode([framed(number, GOOD)])).all()
 
 
 def test_a_registry_that_is_not_there() -> None:
     source = RegistryClient({"url": "http://127.0.0.1:9"}, protobuf=False)
-    with pytest.raises(Unavailable, match=r"^the schema registry does not answer \(\w+\)$"):
+    with pytest.raises(RegistryAway, match=r"^the schema registry does not answer \(\w+\)$"):
         source.schema(7)
 
 

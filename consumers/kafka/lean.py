@@ -92,29 +92,19 @@ class _View(DefaultRecordBatch):  # type: ignore[misc]
         self.unpacked = 0  #: decompressed bytes so far
 
     def entries(self, max_bytes: int) -> Iterator[Entry]:
-        """Messages, as far as they can be read."""
+        """Messages; raises `CorruptRecordError` after the last one that can be read."""
         last = self.last_offset - self.base_offset
         time_ms = self.max_timestamp if self.timestamp_type == self.LOG_APPEND_TIME else None
         about = self._num_records, self.base_offset, last, time_ms, max_bytes
-        with suppress(CorruptRecordError):
-            if self.compression_type == self.CODEC_NONE:
-                yield from read_entries(self._buffer, self._pos, *about)
-                return
-            pieces = self._pieces()
-            first: list[bytes] = []
-            whole = True
-            try:
-                for piece in pieces:
-                    first.append(piece)
-                    if self.unpacked > WHOLE:
-                        whole = False
-                        break
-            except CorruptRecordError:
-                pass  # what has come before is read
-            if whole:
-                yield from read_entries(b"".join(first), 0, *about)
-            else:
-                yield from read_entries_in_pieces(chain(first, pieces), *about)
+        if self.compression_type == self.CODEC_NONE:
+            return read_entries(self._buffer, self._pos, *about)
+        pieces, first = self._pieces(), []
+        with suppress(CorruptRecordError):  # what has come before is read
+            for piece in pieces:
+                first.append(piece)
+                if self.unpacked > WHOLE:
+                    return read_entries_in_pieces(chain(first, pieces), *about)
+        return read_entries(b"".join(first), 0, *about)
 
     def _pieces(self) -> Iterator[bytes]:
         for piece in unpacked(self.compression_type, self._buffer[self._pos :]):
@@ -138,9 +128,10 @@ class _Entries(Fetcher.PartitionRecords):  # type: ignore[misc]
             self.leader_epoch = batch.leader_epoch
             self.bytes_read += batch.size_in_bytes
             if not self._is_hidden(batch):
-                for entry in batch.entries(self.max_bytes):
-                    self.next_fetch_offset = entry.offset + 1
-                    yield entry
+                with suppress(CorruptRecordError):
+                    for entry in batch.entries(self.max_bytes):
+                        self.next_fetch_offset = entry.offset + 1
+                        yield entry
             # Compaction may have removed the last messages of the batch, or they cannot be read:
             # pass them, too.
             self.next_fetch_offset = batch.next_offset
@@ -220,7 +211,7 @@ def read_entries(
     max_bytes
         Longer keys and values are None.
     """
-    before, most, longest = -1, last << 1, max_bytes << 1
+    before, most, longest, stop = -1, last << 1, max_bytes << 1, len(data)
     try:
         for _ in range(count):
             length, at = _number(data, at) if data[at] > 0x7F else (data[at], at + 1)
@@ -242,7 +233,7 @@ def read_entries(
                 if size <= longest:
                     value = bytes(data[at : at + (size >> 1)])
                 at += size >> 1
-            if at > end or end > len(data) or length & 1 or delta & 1:
+            if at > end or end > stop or length & 1 or delta & 1:
                 raise CorruptRecordError("a message is not as long as it says")
             if not before < delta <= most:
                 raise CorruptRecordError("a message is not in its place")
@@ -251,7 +242,7 @@ def read_entries(
             at = end
     except IndexError:
         raise CorruptRecordError("a batch ends inside a message") from None
-    if at != len(data):
+    if at != stop:
         raise CorruptRecordError("a batch is not as long as its messages")
 
 

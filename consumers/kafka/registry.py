@@ -33,6 +33,8 @@ TIMEOUT_SECONDS: Final = 3.0
 #: more others. What is beyond is left out, so that such a schema cannot be used.
 MOST_DEPTH: Final = 32
 MOST_REFERENCES: Final = 256
+#: Answers that the client keeps; compiled schemas are kept elsewhere.
+MOST_KEPT: Final = 50
 
 
 class RegistryClient:
@@ -53,6 +55,7 @@ class RegistryClient:
                 **options,
                 "timeout": TIMEOUT_SECONDS,
                 "max.retries": 0,
+                "cache.capacity": MOST_KEPT,
             }
         )
 

@@ -1,7 +1,8 @@
 """Decodes messages whose schema is in a Schema Registry: the frame around Avro and Protobuf.
 
 Such a message begins with a zero byte and the id of its schema, four bytes, big-endian (the wire
-format of Confluent). The schema of an id never changes, so it is fetched once and kept.
+format of Confluent). The schema of an id never changes, so it is fetched once and kept, with the
+last `MOST_READERS` others.
 
 An id is part of a record, so it must not decide about other records:
 
@@ -37,6 +38,7 @@ __all__ = [
     "FRAME_BYTES",
     "LARGEST_ID",
     "LARGEST_SCHEMA",
+    "MOST_READERS",
     "FeatureTree",
     "MalformedMessage",
     "RegisteredCodec",
@@ -53,6 +55,8 @@ LARGEST_ID: Final = 2**31 - 1
 #: Characters of the largest schema that is compiled, those that it refers to included. Compiling
 #: one of this size takes a few hundredths of a second.
 LARGEST_SCHEMA: Final = 1 << 18
+#: Schemas that are kept, unless one fetch names more. The largest takes a few megabytes.
+MOST_READERS: Final = 500
 
 #: Dots in the longest name that is suggested for a feature: types may hold themselves.
 DEEPEST_NAME: Final = 8
@@ -127,6 +131,10 @@ class RegisteredCodec(RowPerMessage):
                 unknown.add(frame)
             else:
                 self._readers[frame] = self._reader(schema)
+        # Who needs one that is forgotten asks for it again: what is read does not depend on it.
+        others = [frame for frame in self._readers if frame not in frames]
+        for frame in others[: max(0, len(self._readers) - MOST_READERS)]:
+            del self._readers[frame]
         return True
 
     def _reader(self, schema: RegisteredSchema) -> RowReader:

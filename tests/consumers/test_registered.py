@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError, RegistryAway
 from consumers.kafka.registry import RegistryClient
+from consumers.model import registered
 from consumers.model.codecs import make_codec, make_subject_codec
 from consumers.protocols import RegisteredSchema
 
@@ -641,6 +642,23 @@ def test_references_that_double_are_asked_for_once(served: Registry) -> None:
     codec = make_codec("avro", ("x",), LIMIT, registry=Schemas({1: found}))
     assert np.isnan(codec.decode([framed(1, b"")])).all()  # read, and x is missing
     assert time.process_time() - began < 1.0
+
+
+def test_schemas_are_forgotten_before_they_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that one fetch names are kept for it, and one that was forgotten is asked for again."""
+    monkeypatch.setattr(registered, "MOST_READERS", 3)
+    schema = {"type": "record", "name": "T", "fields": [{"name": "x", "type": "double"}]}
+    text = json.dumps(schema)
+    source = Schemas({number: RegisteredSchema("avro", text) for number in range(1, 11)})
+    codec = make_codec("avro", ("x",), LIMIT, registry=source)
+    value = struct.pack("<d", 1.5)
+    for _ in range(2):
+        assert codec.decode([framed(n, value) for n in range(1, 11)]).tolist() == [[1.5]] * 10
+        for number in (3, 7):
+            assert codec.decode([framed(number, value)]).tolist() == [[1.5]]
+            assert len(codec._readers) == 3  # type: ignore[attr-defined]
 
 
 def test_questions_take_no_longer_than_allowed() -> None:

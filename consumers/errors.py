@@ -10,6 +10,7 @@
         ├── OutcomeUnknown     a transaction may or may not have been committed
         ├── OffsetsGone        the offsets to read at do not exist (any more)
         └── Unavailable        no answer in time
+            └── RegistryAway   nor from the schema registry, which is asked again
 
 Texts name settings, topics, partitions and offsets, never anything of a record.
 """
@@ -23,6 +24,7 @@ __all__ = [
     "Fenced",
     "OffsetsGone",
     "OutcomeUnknown",
+    "RegistryAway",
     "ServiceError",
     "StateRefused",
     "Unavailable",
@@ -63,3 +65,7 @@ class OffsetsGone(ClusterError):
 
 class Unavailable(ClusterError):
     """No answer in time."""
+
+
+class RegistryAway(Unavailable):
+    """The schema registry as a whole does not answer, or lets nobody in."""

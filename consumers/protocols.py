@@ -215,9 +215,9 @@ class SchemaSource(Protocol):
     """A registry of schemas. What it says of an id never changes, except that new ones come."""
 
     def schema(self, number: int) -> RegisteredSchema | None:
-        """The schema with this id; None if the registry says that there is none.
+        """The schema with this id; None if the registry has none, or does not give it.
 
-        Raises `ClusterError` if the registry does not answer.
+        Raises `RegistryAway` if the registry as a whole does not answer.
         """
         ...
 

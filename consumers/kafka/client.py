@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 from kafka import KafkaProducer, codec  # type: ignore[import-untyped]
@@ -16,10 +17,12 @@ from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unav
 from ..protocols import Message
 from .config import KafkaConfig
 from .lean import receive_more_at_a_time
+from .unpack import unpacked
 
 __all__ = [
     "FENCED",
     "close_client",
+    "passing_damage",
     "read_tail",
     "read_to_end",
     "send_messages",
@@ -66,7 +69,50 @@ def _read_any_msg(batch: Any) -> Any:
         return _read_msg(batch)
 
 
+_next_record = DefaultRecordBatch.__next__
+_damage_passed = ContextVar("damage_passed", default=False)
+
+
+@contextlib.contextmanager
+def passing_damage() -> Iterator[None]:
+    """Read batches of the input as far as they can be read, and pass the rest.
+
+    kafka-python raises at a batch whose frame is damaged, and gets no further. States and
+    releases are ours, and are read without this: to pass over one of them would lose it.
+    """
+    token = _damage_passed.set(True)
+    try:
+        yield
+    finally:
+        _damage_passed.reset(token)
+
+
+def _unpack(batch: Any) -> None:
+    """Decompress a batch. What the libraries raise becomes one error of kafka-python."""
+    if not batch._decompressed and batch.compression_type != batch.CODEC_NONE:
+        packed, found = memoryview(batch._buffer)[batch._pos :], bytearray()
+        try:
+            for piece in unpacked(batch.compression_type, packed):
+                found += piece
+        except kafka_errors.CorruptRecordError:
+            if not _damage_passed.get():
+                raise
+        batch._buffer, batch._pos = found, 0
+    batch._decompressed = True
+
+
+def _next_readable(batch: Any) -> Any:
+    try:
+        return _next_record(batch)
+    except kafka_errors.CorruptRecordError:
+        if not _damage_passed.get():
+            raise
+        raise StopIteration from None
+
+
 DefaultRecordBatch._read_msg = _read_any_msg
+DefaultRecordBatch._maybe_uncompress = _unpack
+DefaultRecordBatch.__next__ = _next_readable
 receive_more_at_a_time()
 
 

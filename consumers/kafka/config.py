@@ -41,6 +41,7 @@ class KafkaConfig:
     request_timeout_s: float = 30.0
     transaction_timeout_s: float = 60.0
     fetch: Mapping[str, Any] = field(default_factory=dict)  #: of the reader of the input
+    max_message_bytes: int = 1 << 20  #: longer messages of the input are not kept
     #: The connection as librdkafka names it, if that is to read the input.
     librdkafka: Mapping[str, Any] | None = None
 

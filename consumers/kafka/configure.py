@@ -42,9 +42,11 @@ def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") 
     """
     client_id = client_id or f"stream-dppca-{settings.model}"
     fetch = {name: getattr(settings, name) for name in _FETCH}
+    more = {}
     if not isinstance(settings, ViewSettings):  # which reads releases, not records
         messages = max(1, READ_ROWS // settings.rows_per_message)
         fetch["max_poll_records"] = min(settings.max_poll_records, messages)
+        more["max_message_bytes"] = settings.max_message_bytes
     return KafkaConfig(
         connection=_kafka_python(settings, client_id),
         group=settings.group,
@@ -56,6 +58,7 @@ def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") 
         transaction_timeout_s=settings.transaction_timeout_s,
         fetch=fetch,
         librdkafka=_librdkafka(settings, client_id) if settings.reader == "confluent" else None,
+        **more,
     )
 
 

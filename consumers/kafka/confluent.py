@@ -2,12 +2,16 @@
 
 kafka-python spends more time on a message than it takes to decode one; librdkafka reads in C. It
 only reads: the group, the transactions and all that fences a task stay with kafka-python.
+
+librdkafka cannot get past a batch that it cannot decompress, and it cannot decompress all that
+brokers accept (lz4 with bytes after its frame). Such a batch is read with kafka-python.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -19,18 +23,22 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from ..errors import ClusterError, OffsetsGone
+from ..errors import ClusterError, OffsetsGone, Unavailable
 from ..protocols import Chunk
 from .config import LIBRDKAFKA_READER, KafkaConfig
-from .reader import KafkaOffsets
+from .reader import KafkaOffsets, KafkaReader
 
 __all__ = ["ConfluentReader"]
 
 #: What is read ahead, at most. Without a bound it would be as much as there is memory.
 AHEAD_KILOBYTES: Final = 32 << 10
+#: How long kafka-python waits at a time for a batch that librdkafka cannot read.
+READ_SECONDS: Final = 0.2
 
 #: Errors that say that an offset is below or above what there is.
 _GONE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
+#: Errors of a batch whose frame is damaged.
+_DAMAGED = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
 #: Others than these mean that brokers are away; librdkafka goes on by itself when they are back.
 _LASTING = frozenset(
     (
@@ -38,7 +46,6 @@ _LASTING = frozenset(
         KafkaError._UNKNOWN_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError._BAD_MSG,
         KafkaError._FATAL,
     )
 )
@@ -54,6 +61,8 @@ class ConfluentReader(KafkaOffsets):
         fetch = config.fetch
         self._most = int(fetch.get("max_poll_records", 5000))
         self._at: dict[int, int] = {}
+        self._damaged: set[int] = set()  # partitions in which librdkafka cannot go on
+        self._careful: KafkaReader | None = None  # which can
         self._fast = Consumer(
             {
                 **(config.librdkafka or {}),
@@ -69,6 +78,7 @@ class ConfluentReader(KafkaOffsets):
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         self._at = dict(offsets)
+        self._damaged.clear()
         self._paused: frozenset[int] = frozenset()
         self._fast.assign([TopicPartition(self._topic, p, at) for p, at in offsets.items()])
 
@@ -110,9 +120,27 @@ class ConfluentReader(KafkaOffsets):
             values.append(message.value())
         for partition, (offsets, _) in found.items():
             self._pass(partition, offsets[-1] + 1)
-        return [
+        chunks = [
             Chunk(partition, *both, *stamps.get(partition, ())) for partition, both in found.items()
         ]
+        while self._damaged:
+            chunks += self._read_damaged(self._damaged.pop())
+        return chunks
+
+    def _read_damaged(self, partition: int) -> list[Chunk]:
+        """Read on with kafka-python, past the damaged batch."""
+        if self._careful is None:
+            self._careful = KafkaReader(self._config, self._topic, stamped=self._stamped)
+        start, chunks = self._at[partition], []
+        self._careful.assign({partition: start})
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while (at := self._careful.positions()[partition]) <= start:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{self._topic}:{partition} could not be read")
+            chunks += self._careful.read(READ_SECONDS)
+        self._pass(partition, at)
+        self._fast.seek(TopicPartition(self._topic, partition, at))
+        return chunks
 
     def _note(self, message: Any) -> None:
         """What came instead of a message. Whoever catches what is raised assigns anew, so messages
@@ -120,6 +148,8 @@ class ConfluentReader(KafkaOffsets):
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
             self._pass(message.partition(), message.offset())
+        elif error.code() in _DAMAGED and message.partition() in self._at:
+            self._damaged.add(message.partition())
         elif error.code() in _GONE:
             raise OffsetsGone("an offset is out of range")
         elif error.fatal() or error.code() in _LASTING:
@@ -132,6 +162,8 @@ class ConfluentReader(KafkaOffsets):
         return dict(self._at)
 
     def close(self) -> None:
+        if self._careful is not None:
+            self._careful.close()
         with contextlib.suppress(KafkaException, RuntimeError):
             self._fast.close()
         super().close()

@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Bounds, Chunk
-from .client import close_client, translated_errors
+from .client import close_client, passing_damage, translated_errors
 from .config import KafkaConfig
 from .lean import Entry, make_lean
 
@@ -97,7 +97,7 @@ class KafkaReader(KafkaOffsets):
         super().__init__(config, topic, **config.fetch)
         self._stamped = stamped
         # Connects now, so that an error comes here.
-        self._lean = make_lean(self._consumer)
+        self._lean = make_lean(self._consumer, config.max_message_bytes)
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         with translated_errors():
@@ -116,7 +116,7 @@ class KafkaReader(KafkaOffsets):
                     self._consumer.resume(partition)
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        with translated_errors():
+        with translated_errors(), passing_damage():
             polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
         found = {tp.partition: messages for tp, messages in polled.items() if messages}
         if not self._lean:

@@ -3,6 +3,11 @@
 That client knows the ways in which registries are deployed (several addresses, TLS, passwords,
 proxies) and is kept by the makers of the registry. What it raises is turned into our errors here:
 its texts name the schema that was asked for, which is part of a record.
+
+A record chooses the id that is asked for. So an answer that may concern this id alone must not hold
+anything up: refused (403), not found, gone, or not to be understood, it is an unknown schema, and
+its messages are nulls. Only what concerns the registry as a whole is waited for: no connection, no
+answer in time, who are you (401, 407), too many requests (429), and its own errors (5xx).
 """
 
 from __future__ import annotations
@@ -12,19 +17,24 @@ from typing import Any, Final
 
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 
-from ..errors import ClusterError, Unavailable
+from ..errors import RegistryAway
 from ..protocols import RegisteredSchema
 
 __all__ = ["RegistryClient"]
 
-#: Codes of a registry that has no such subject, version or schema. Any other answer with status
-#: 404 does not say that: it may come from a proxy, or the address may be wrong.
+#: Codes of a registry that has no such subject, version or schema.
 NOT_FOUND: Final = frozenset({40401, 40402, 40403})
-#: Longest wait for an answer. The task that asks is dropped and asks again, so few repetitions.
-TIMEOUT_SECONDS: Final = 10.0
-RETRIES: Final = 1
-#: Schemas that refer to each other more deeply than this cannot be real.
+#: The statuses below 500 that concern whoever asks, not what is asked for.
+OF_THE_WHOLE: Final = frozenset({401, 407, 408, 429})
+#: Longest wait for an answer. Who waits asks again, and looks at other things in between; so the
+#: client repeats nothing.
+TIMEOUT_SECONDS: Final = 3.0
+#: Schemas that refer to each other more deeply than this cannot be real, nor those that refer to
+#: more others. What is beyond is left out, so that such a schema cannot be used.
 MOST_DEPTH: Final = 32
+MOST_REFERENCES: Final = 256
+#: Answers that the client keeps; compiled schemas are kept elsewhere.
+MOST_KEPT: Final = 50
 
 
 class RegistryClient:
@@ -44,37 +54,57 @@ class RegistryClient:
             {
                 **options,
                 "timeout": TIMEOUT_SECONDS,
-                "max.retries": RETRIES,
-                "retries.wait.ms": 100,
+                "max.retries": 0,
+                "cache.capacity": MOST_KEPT,
             }
         )
 
     def schema(self, number: int) -> RegisteredSchema | None:
         try:
-            return self._resolved(self._client.get_schema(number, fmt=self._format))
+            return _Resolver(self._client, self._format).schema(number)
         except SchemaRegistryError as error:
-            if error.error_code in NOT_FOUND:
+            status = error.http_status_code
+            if 400 <= status < 500 and status not in OF_THE_WHOLE:
                 return None
-            raise ClusterError(
-                f"the schema registry answers with status {error.http_status_code}"
-            ) from None
+            raise RegistryAway(f"the schema registry answers with status {status}") from None
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+            return None  # it has answered, but not with a schema
         except Exception as error:  # of the HTTP client: its text names the address asked for
-            raise Unavailable(
+            raise RegistryAway(
                 f"the schema registry does not answer ({type(error).__name__})"
             ) from None
 
-    def _resolved(self, found: Any, depth: int = 0) -> RegisteredSchema:
-        """A schema with those that it refers to."""
+
+class _Resolver:
+    """Asks for one schema and for those that it refers to, each once."""
+
+    def __init__(self, client: SchemaRegistryClient, format: str | None) -> None:
+        self._client, self._format = client, format
+        self._left = MOST_REFERENCES
+        self._known: dict[tuple[str, int], RegisteredSchema] = {}
+
+    def schema(self, number: int) -> RegisteredSchema:
+        return self._resolved(self._client.get_schema(number, fmt=self._format), 0)
+
+    def _resolved(self, found: Any, depth: int) -> RegisteredSchema:
         references = []
         for reference in (found.references or []) if depth < MOST_DEPTH else []:
-            try:  # one that was deleted later is still there for those that refer to it
-                named = self._client.get_version(
-                    reference.subject, reference.version, deleted=True, fmt=self._format
-                )
+            self._left -= 1
+            if self._left < 0:
+                break
+            try:
+                named = self._version(reference.subject, reference.version, depth)
             except SchemaRegistryError as error:
                 if error.error_code in NOT_FOUND:  # for good, so the schema cannot be used
                     continue
                 raise
-            references.append((str(reference.name), self._resolved(named.schema, depth + 1)))
+            references.append((str(reference.name), named))
         kind = (found.schema_type or "AVRO").lower()
         return RegisteredSchema(kind, found.schema_str or "", tuple(references))
+
+    def _version(self, subject: str, version: int, depth: int) -> RegisteredSchema:
+        if (subject, version) not in self._known:
+            # One that was deleted later is still there for those that refer to it.
+            found = self._client.get_version(subject, version, deleted=True, fmt=self._format)
+            self._known[subject, version] = self._resolved(found.schema, depth + 1)
+        return self._known[subject, version]

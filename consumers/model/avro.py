@@ -19,14 +19,19 @@ message that nests ten thousand times: one message would stop a service for good
 
 A feature `a.b` is the field `b` of a record `a`, or the value `b` of a map `a`. A field that the
 schema does not have is missing.
+
+Whoever writes messages may also be allowed to register schemas, so the size of a compiled schema is
+bounded by public numbers (`MOST_PARTS`, `DEEPEST_PART`, `MOST_DIGITS`); one that exceeds them makes
+nulls of its own messages.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import fastavro
@@ -41,7 +46,15 @@ from .registered import (
     whole_number,
 )
 
-__all__ = ["avro_reader"]
+__all__ = ["DEEPEST_PART", "MOST_DIGITS", "MOST_PARTS", "avro_reader"]
+
+#: Types that one reader is compiled of, at most. A named type that is passed over counts once,
+#: one that holds features each time it is used, so unions of unions cannot multiply for long.
+MOST_PARTS: Final = 20_000
+#: How deeply the types of a schema may nest. A type that holds itself does not count again.
+DEEPEST_PART: Final = 100
+#: Largest scale and precision of a decimal. A float64 has no more than 1100 decimal places.
+MOST_DIGITS: Final = 1100
 
 #: From a message and a position to the next position; numbers go into the row.
 Step = Callable[[bytes, int, list[float]], int]
@@ -49,6 +62,10 @@ Wanted = int | FeatureTree | None
 
 #: Types of fixed size, as `struct` spells them.
 _FIXED: Final = {"null": "", "boolean": "?", "float": "f", "double": "d"}
+
+_BUILT_IN: Final = frozenset({
+    *_FIXED, "int", "long", "string", "bytes", "record", "error", "enum", "array", "map", "fixed",
+})  # fmt: skip
 
 
 def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowReader:
@@ -82,14 +99,15 @@ class _Compiler:
         self._named: dict[str, Any] = {}
         self._skips: dict[str, list[_Fixed | Step]] = {}  # of records, each compiled once
         self._inside: set[str] = set()
-        try:
-            self._schema = self._parsed(schema)
-        except Exception:  # whatever is wrong with it
-            raise UnusableSchema from None
+        self._count = self._depth = 0  # of the types compiled so far, and of the current one
+        self._references: set[int] = set()  # identities of those that have been parsed
+        self._schema = self._parsed(schema)
 
     def _parsed(self, schema: RegisteredSchema) -> Any:
         for _, reference in schema.references:
-            self._parsed(reference)
+            if id(reference) not in self._references:  # two schemas may refer to the same one
+                self._references.add(id(reference))
+                self._parsed(reference)
         if schema.kind != "avro":
             raise UnusableSchema
         return fastavro.parse_schema(json.loads(schema.text), named_schemas=self._named)
@@ -101,7 +119,15 @@ class _Compiler:
     # A type is a list of parts: formats of fixed size with the features in them, and steps.
 
     def _parts(self, kind: Any, wanted: Wanted) -> list[_Fixed | Step]:
-        name, kind = self._resolved(kind)
+        self._count += 1
+        self._depth += 1
+        if self._count > MOST_PARTS or self._depth > DEEPEST_PART:
+            raise UnusableSchema
+        parts = self._parts_of(*self._resolved(kind), wanted)
+        self._depth -= 1
+        return parts
+
+    def _parts_of(self, name: str, kind: Any, wanted: Wanted) -> list[_Fixed | Step]:
         if isinstance(kind, list):
             return [self._union(kind, wanted)]
         if name == "record" or name == "error":
@@ -120,15 +146,19 @@ class _Compiler:
             if isinstance(kind, list):
                 return "union", kind
             if isinstance(kind, str):
-                if kind not in self._named:
+                if self._is_built_in(kind):
                     return kind, {"type": kind}
                 kind = self._named[kind]
             elif isinstance(kind["type"], str):
-                if kind["type"] not in self._named:
+                if self._is_built_in(kind["type"]):
                     return kind["type"], kind
                 kind = self._named[kind["type"]]
             else:
                 kind = kind["type"]
+
+    def _is_built_in(self, name: str) -> bool:
+        """Whether a name is one of Avro's own, even if a schema calls a type of its own by it."""
+        return name in _BUILT_IN or name not in self._named
 
     def _record(self, kind: Any, wanted: Wanted) -> list[_Fixed | Step]:
         if isinstance(wanted, int):
@@ -147,13 +177,19 @@ class _Compiler:
             return [_read_whole(feature)]
         if kind.get("logicalType") == "decimal" and name in ("bytes", "fixed"):
             size = kind["size"] if name == "fixed" else None
-            return [_read_decimal(feature, 10 ** int(kind.get("scale", 0)), size)]
+            scale, precision = kind.get("scale", 0), kind.get("precision", MOST_DIGITS)
+            # JSON has other things than whole numbers, and numbers beyond all reason.
+            if not all(type(digits) is int for digits in (scale, precision)):
+                raise UnusableSchema
+            if not 0 <= scale <= MOST_DIGITS or not 0 < precision <= MOST_DIGITS:
+                raise UnusableSchema
+            return [_read_decimal(feature, 10**scale, size)]
         return [_refuse]
 
     def _union(self, kinds: Sequence[Any], wanted: Wanted) -> Step:
-        steps = [self._joined(self._parts(kind, wanted)) for kind in kinds]
-        if len(steps) > 64:  # an index of one byte, for speed
+        if len(kinds) > 64:  # an index of one byte, for speed
             return _refuse
+        steps = [self._joined(self._parts(kind, wanted)) for kind in kinds]
 
         def read(value: bytes, at: int, row: list[float]) -> int:
             index = value[at]
@@ -216,7 +252,8 @@ class _Compiler:
             self._inside.remove(name)
             fixed = [part for part in parts if isinstance(part, _Fixed)]
             if len(fixed) == len(parts):
-                self._skips[name] = [sum(fixed, _Fixed("", []))]
+                # As one number: records that hold each other twice double it with every level.
+                self._skips[name] = [_Fixed(f"{sum(part.size for part in fixed)}x", [])]
             else:
                 self._skips[name] = [self._joined(parts)]
         return self._skips[name]
@@ -252,17 +289,11 @@ class _Compiler:
     @staticmethod
     def _joined(parts: Sequence[_Fixed | Step]) -> Step:
         steps: list[Step] = []
-        run = _Fixed("", [])
-        for part in parts:
-            if isinstance(part, _Fixed):
-                run = run + part
-                continue
-            if run.size:
-                steps.append(run.step())
-            run = _Fixed("", [])
-            steps.append(part)
-        if run.size:
-            steps.append(run.step())
+        for fixed, run in itertools.groupby(parts, lambda part: isinstance(part, _Fixed)):
+            if not fixed:
+                steps += run  # type: ignore[arg-type]
+            elif (whole := _Fixed.of(run)).size:  # type: ignore[arg-type]
+                steps.append(whole.step())
         if len(steps) == 1:
             return steps[0]
 
@@ -284,8 +315,14 @@ class _Fixed:
         except struct.error:  # of a size beyond all reason
             raise UnusableSchema from None
 
-    def __add__(self, other: _Fixed) -> _Fixed:
-        return _Fixed(self._format + other._format, self._features + other._features)
+    @staticmethod
+    def of(run: Iterable[_Fixed]) -> _Fixed:
+        """All fields of a run as one."""
+        fields = list(run)
+        return _Fixed(
+            "".join(part._format for part in fields),
+            [feature for part in fields for feature in part._features],
+        )
 
     def step(self) -> Step:
         size, features = self.size, self._features

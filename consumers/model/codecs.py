@@ -67,8 +67,19 @@ class Codec(Protocol):
         """Rows of the messages, in order: `rows_per_message` for each."""
         ...
 
+    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> bool:
+        """Fetch what is needed to read these messages, for about so long. False if time is up.
+
+        Call it again with the same messages and the same set until it is True; then `read` asks
+        nobody. Raises `RegistryAway`, after which it can be called again, too.
+        """
+        ...
+
     def read(self, values: Values) -> NDArray[np.floating[Any]]:
-        """The same rows in the precision of the messages, for who converts them on the way."""
+        """The same rows in the precision of the messages, for who converts them on the way.
+
+        The messages must have been prepared.
+        """
         ...
 
 
@@ -258,6 +269,9 @@ class RowPerMessage:
             rows[bad] = np.nan
         return rows
 
+    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> bool:
+        return True
+
     def read(self, values: Values) -> Rows:
         return self.decode(values)
 
@@ -423,6 +437,9 @@ class _Packed:
 
     def decode(self, values: Values) -> Rows:
         return _as_float64(self.read(values))
+
+    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> bool:
+        return True
 
     def read(self, values: Values) -> NDArray[np.floating[Any]]:
         per_message, width = self.rows_per_message, self._width

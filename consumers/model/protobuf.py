@@ -38,10 +38,12 @@ from .registered import (
     whole_number,
 )
 
-__all__ = ["message_type", "protobuf_field_names", "protobuf_reader"]
+__all__ = ["MOST_TYPES", "message_type", "protobuf_field_names", "protobuf_reader"]
 
 #: Bytes of a number in the path to the type of a message, at most: it has 32 bits.
 INDEX_DIGITS: Final = 5
+#: Types and fields of a file, at most. A reader is made of the types that messages name.
+MOST_TYPES: Final = 20_000
 #: Puts the numbers of a message into the row.
 Fill = Callable[[Any, list[float]], None]
 
@@ -63,21 +65,21 @@ _WELL_KNOWN: Final = (
 
 def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowReader:
     """Compile a schema into the reader of its messages; parameters as for `avro_reader`."""
-    try:
-        types = list(_types(schema))
-    except Exception:  # whatever is wrong with it
-        raise UnusableSchema from None
+    types = dict(_types(schema))
     nothing = [math.nan] * width
-    known: dict[tuple[int, ...], tuple[Any, Fill]] = {}
-    for path, kind in types:
+    known: dict[tuple[int, ...], tuple[Any, Fill]] = {}  # those that messages have named
+
+    def made(path: tuple[int, ...]) -> tuple[Any, Fill]:
+        kind = types[path]
         known[path] = message_factory.GetMessageClass(kind).FromString, _fill(kind, tree)
+        return known[path]
 
     def read(value: bytes) -> Sequence[float]:
         if value[FRAME_BYTES]:
             path, at = _path(value)
         else:
             path, at = (0,), FRAME_BYTES + 1
-        parse, fill = known[path]
+        parse, fill = known.get(path) or made(path)
         row = nothing.copy()
         fill(parse(value[at:]), row)
         return row
@@ -149,6 +151,8 @@ def _add(
     )
     described.name = name or described.name or "message.proto"
     if described.name not in added:
+        if sum(map(_size, described.message_type)) > MOST_TYPES:
+            raise UnusableSchema
         added.add(described.name)
         for imported, reference in schema.references:
             _add(reference, imported, pool, added)
@@ -156,6 +160,11 @@ def _add(
             _add_well_known(imported, pool, added)
         pool.Add(described)
     return described.name
+
+
+def _size(kind: descriptor_pb2.DescriptorProto) -> int:
+    """Types and fields of a type and of those inside it, which nest at most a hundred times."""
+    return 1 + len(kind.field) + sum(map(_size, kind.nested_type))
 
 
 def _add_well_known(name: str, pool: descriptor_pool.DescriptorPool, added: set[str]) -> None:

@@ -1,19 +1,28 @@
 """Decodes messages whose schema is in a Schema Registry: the frame around Avro and Protobuf.
 
 Such a message begins with a zero byte and the id of its schema, four bytes, big-endian (the wire
-format of Confluent). The schema of an id never changes, so it is fetched once and kept.
+format of Confluent). The schema of an id never changes, so it is fetched once and kept, with the
+last `MOST_READERS` others.
 
 An id is part of a record, so it must not decide about other records:
 
-- An id that the registry does not know makes **its own message** a null. That answer is not kept:
-  the next message with the same id asks again, so how it is read does not depend on this one.
-- A schema that cannot be used (another kind, damaged, no numbers in it) makes nulls, too.
-- A registry that does not answer is an error of the cluster. The task is dropped and loads again,
-  as for brokers that are away. Nothing is skipped, and the error does not say which id was asked.
+- An id that the registry does not know makes **its own message** a null. That answer counts for the
+  messages that were fetched before the question, and is not kept for any other: ids are given in
+  order, so with a memory, however short, a record could name the next id before it exists, and
+  make nulls of the messages that are written with it a moment later. Serializers register a schema
+  before they write with it, so a message that is read has a schema that can be found, whatever was
+  asked before. The price is one request for each unknown id in each fetch; `prepare` bounds
+  how long they hold up the loop.
+- A schema that cannot be used (another kind, damaged, larger than `LARGEST_SCHEMA`, no numbers in
+  it) makes nulls, too.
+- A registry that does not answer is waited for, and the error does not say which id was asked.
+  Nothing is skipped.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -28,6 +37,8 @@ __all__ = [
     "DEEPEST_NAME",
     "FRAME_BYTES",
     "LARGEST_ID",
+    "LARGEST_SCHEMA",
+    "MOST_READERS",
     "FeatureTree",
     "MalformedMessage",
     "RegisteredCodec",
@@ -41,6 +52,11 @@ __all__ = [
 FRAME_BYTES: Final = 5
 #: Ids are positive 32-bit integers; registries do not even understand the question for others.
 LARGEST_ID: Final = 2**31 - 1
+#: Characters of the largest schema that is compiled, those that it refers to included. Compiling
+#: one of this size takes a few hundredths of a second.
+LARGEST_SCHEMA: Final = 1 << 18
+#: Schemas that are kept, unless one fetch names more. The largest takes a few megabytes.
+MOST_READERS: Final = 500
 
 #: Dots in the longest name that is suggested for a feature: types may hold themselves.
 DEEPEST_NAME: Final = 8
@@ -71,7 +87,8 @@ class RegisteredCodec(RowPerMessage):
     source
         Where schemas come from.
     compile
-        Makes the reader of a schema, or raises `UnusableSchema`.
+        Makes the reader of a schema. Whatever it raises means that the schema cannot be used;
+        `UnusableSchema` says so on purpose.
     """
 
     def __init__(
@@ -87,7 +104,10 @@ class RegisteredCodec(RowPerMessage):
 
     def decode(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         """Rows of the messages, in order."""
-        self._prepare(values)
+        self.prepare(values, set(), math.inf)
+        return super().decode(values)
+
+    def read(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         return super().decode(values)
 
     def _read(self, value: bytes) -> Sequence[float]:
@@ -96,23 +116,46 @@ class RegisteredCodec(RowPerMessage):
     def _pack_partly(self, memory: memoryview, at: int, value: bytes | None) -> bool:
         return False  # a reader has put NaN where a feature is missing
 
-    def _prepare(self, values: Sequence[bytes | None]) -> None:
+    def prepare(self, values: Sequence[bytes | None], unknown: set[bytes], seconds: float) -> bool:
         """Fetch the schemas that these messages name and that are not known yet."""
-        limit = self._max_bytes
+        limit, until = self._max_bytes, time.monotonic() + seconds
         frames = {v[:FRAME_BYTES] for v in values if v is not None and len(v) <= limit}
-        for frame in sorted(frames - self._readers.keys()):
+        for frame in sorted(frames - self._readers.keys() - unknown):
             number = int.from_bytes(frame[1:])
             if len(frame) < FRAME_BYTES or frame[0] or number > LARGEST_ID:
                 continue
+            if time.monotonic() > until:
+                return False
             schema = self._source.schema(number)
-            if schema is not None:
+            if schema is None:
+                unknown.add(frame)
+            else:
                 self._readers[frame] = self._reader(schema)
+        # Who needs one that is forgotten asks for it again: what is read does not depend on it.
+        others = [frame for frame in self._readers if frame not in frames]
+        for frame in others[: max(0, len(self._readers) - MOST_READERS)]:
+            del self._readers[frame]
+        return True
 
     def _reader(self, schema: RegisteredSchema) -> RowReader:
+        """The reader of a schema; whatever is wrong with the schema, its messages are nulls.
+
+        A schema is as little to be trusted as a message: its producer may have registered it. No
+        list of what parsers raise would be complete, so everything is caught, here alone.
+        """
         try:
+            if _length(schema, set()) > LARGEST_SCHEMA:
+                return _refuse
             return self._compile(schema)
-        except UnusableSchema:
+        except Exception:
             return _refuse
+
+
+def _length(schema: RegisteredSchema, counted: set[int]) -> int:
+    """Characters of a schema and of all that it refers to, each counted once."""
+    counted.add(id(schema))
+    below = (r for _, r in schema.references if id(r) not in counted)
+    return len(schema.text) + sum(_length(reference, counted) for reference in below)
 
 
 def whole_number(value: bytes, at: int, digits: int = 10) -> tuple[int, int]:

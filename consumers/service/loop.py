@@ -154,6 +154,10 @@ class Service:
             return self._state, f"the brokers have not answered for {silent_s:.0f} s"
         if time.monotonic() - self._starved_at < SILENT_SECONDS:
             return self._state, "the engine has no executors: other applications have all cores?"
+        away = self.metrics.registry_away.copy().values()
+        if away:
+            silent_s = time.monotonic() - min(away)
+            return self._state, f"the schema registry has not answered for {silent_s:.0f} s"
         if not fruitless or self._state != "working":
             return self._state, ""
         which = "batch" if fruitless == 1 else f"{fruitless} batches"

@@ -106,6 +106,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         #: When the brokers last said where the input ends, for each task; by the monotonic clock.
         self.answered: dict[int, float] = {}
+        #: Since when each reader that waits for the schema registry has waited.
+        self.registry_away: dict[int, float] = {}
         self.slots = self._counter("dppca_slots_total")
         self.batches = self._counter("dppca_batches_total")
         self.fruitless = self._counter("dppca_batches_without_result_total")

@@ -6,6 +6,10 @@ so the array of a batch does not depend on how its messages came. What belongs t
 waits in memory, and partitions that are far ahead are paused. An offset at which nothing can be
 read (a control record, an aborted transaction, a message that compaction or retention removed)
 leaves nulls.
+
+Messages whose schemas cannot be fetched now wait here, and nothing more is read until they can be:
+the task stays, and with it all that is planned. If it were dropped, a record that names a schema of
+its own choice would decide when the plan begins anew.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ from numpy.typing import NDArray
 
 from stream_dppca.arrays import BoolArray, FloatArray, IntArray, aligned
 
-from ..errors import ClusterError, OffsetsGone
-from ..events import log_event
+from ..errors import ClusterError, OffsetsGone, RegistryAway
+from ..events import describe_error, log_event
 from ..model.codecs import Codec
 from ..protocols import Chunk, Reader
 from .metrics import Metrics
@@ -34,6 +38,10 @@ __all__ = ["RangeReader"]
 AHEAD_ROWS: Final = 1 << 16
 #: Time between questions for the positions of the reader, while messages come.
 ASK_SECONDS: Final = 0.05
+#: How long one read asks for schemas; the loop has other things to look at.
+SCHEMA_SECONDS: Final = 0.5
+#: Time between two notes that the registry is away.
+NOTE_SECONDS: Final = 30.0
 
 
 class _Piece(NamedTuple):
@@ -82,6 +90,11 @@ class RangeReader:
         self._paused: frozenset[int] = frozenset()
         self._holes: dict[int, list[tuple[int, int]]] = {}  # removed before they were read
         self._waited_s = self._ask_at = 0.0
+        # What has come and waits for schemas, those of the first that the registry does not know,
+        # and when to say again that it is away.
+        self._undecoded: deque[Chunk] = deque()
+        self._unknown: set[bytes] = set()
+        self._note_at = 0.0
         # The current batch: which messages have come, the ranges that are not complete, and where
         # they stand. Its rows lie in memory that all batches share, one after the other.
         self._memory: FloatArray | None = None
@@ -155,15 +168,17 @@ class RangeReader:
         self._pause()
         began = time.monotonic()
         try:
-            chunks = self._reader.read(timeout_s)
+            chunks = [] if self._undecoded else self._reader.read(timeout_s)
         except OffsetsGone:
             self._pass_removed()
             self._watch(False, time.monotonic() - began)
             return False
-        for chunk in chunks:
-            self._decode(chunk)
-        progress = bool(chunks)
+        self._undecoded.extend(chunks)
+        progress = self._decode_all(timeout_s)
         self._settle()
+        if self._undecoded:  # the reader is further than what has been decoded
+            self._waited_s = 0.0
+            return progress
         # Ranges may end in what can never be read. To ask takes time, so not after each read.
         if self._open and (not chunks or began >= self._ask_at):
             self._ask_at = began + ASK_SECONDS
@@ -173,6 +188,35 @@ class RangeReader:
             self._settle()
         self._watch(progress, time.monotonic() - began)
         return progress
+
+    def _decode_all(self, timeout_s: float) -> bool:
+        """Decode what has come, as far as its schemas are there. True if there was anything."""
+        progress = False
+        until = time.monotonic() + SCHEMA_SECONDS
+        while self._undecoded:
+            chunk = self._undecoded[0]
+            try:
+                left = max(0.0, until - time.monotonic())
+                if not self._codec.prepare(chunk.values, self._unknown, left):
+                    return True
+            except RegistryAway as error:
+                self._wait_for_registry(error, timeout_s)
+                return progress
+            self._metrics.registry_away.pop(id(self), None)
+            self._decode(chunk)
+            self._undecoded.popleft()
+            self._unknown = set()
+            progress = True
+        return progress
+
+    def _wait_for_registry(self, error: RegistryAway, timeout_s: float) -> None:
+        now = time.monotonic()
+        if id(self) not in self._metrics.registry_away:
+            self._metrics.registry_away[id(self)] = self._note_at = now
+        if now >= self._note_at:
+            self._note_at = now + NOTE_SECONDS
+            log_event("waiting_for_registry", level="warning", **describe_error(error))
+        time.sleep(timeout_s)  # as long as a read that finds nothing
 
     def _decode(self, chunk: Chunk) -> None:
         offsets = np.array(chunk.offsets, dtype=np.int64)
@@ -246,7 +290,9 @@ class RangeReader:
             self._metrics.offsets_lost.inc(max(0, min(end, b) - max(start, a)))
 
     def close(self) -> None:
+        self._metrics.registry_away.pop(id(self), None)
         self._ahead.clear()
+        self._undecoded.clear()
         self._memory = self._there = None
         self._reader.close()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
-from collections.abc import Callable, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +24,13 @@ from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import calc_crc32c
 from kafka.structs import TopicPartition
 
-from consumers.kafka import client, lean
-from consumers.kafka.lean import Entry, read_entries
+from consumers.kafka import client, lean, unpack
+from consumers.kafka.lean import Entry, read_entries, read_entries_in_pieces
 
 PARTITION = TopicPartition("t", 0)
 #: Of the builder: none, gzip, snappy, lz4, zstd.
 CODECS = range(5)
+LIMIT = 1 << 20
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 maybe_bytes = st.none() | st.binary(max_size=200)
@@ -43,7 +46,7 @@ def made(
         "is_transactional": False, "producer_id": -1, "producer_epoch": -1, "base_sequence": -1,
     } | how  # fmt: skip
     builder = DefaultRecordBatchBuilder(
-        magic=2, compression_type=codec, batch_size=1 << 20, **options
+        magic=2, compression_type=codec, batch_size=1 << 30, **options
     )
     for i, (key, value, named) in enumerate(records):
         # Times far apart, so that their differences take several bytes.
@@ -146,7 +149,7 @@ def test_bytes_that_are_no_messages(records: list[Record], data: st.DataObject) 
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(body[: data.draw(st.integers(0, len(body)))])
     try:
-        found = list(read_entries(cut, 0, len(records), 0, None))
+        found = list(read_entries(cut, 0, len(records), 0, len(records) - 1, None, LIMIT))
     except CorruptRecordError as error:
         assert error.__cause__ is None
     else:
@@ -158,7 +161,7 @@ def test_a_value_does_not_reach_beyond_its_message() -> None:
     longer = bytearray(body)
     longer[5] += 4  # the length of the first value
     with pytest.raises(CorruptRecordError, match="not as long"):
-        list(read_entries(bytes(longer), 0, 2, 0, None))
+        list(read_entries(bytes(longer), 0, 2, 0, 1, None, LIMIT))
 
 
 def test_names_of_headers_do_not_matter() -> None:
@@ -166,6 +169,131 @@ def test_names_of_headers_do_not_matter() -> None:
     batch = made([(None, b"v", [("name", b"h")])]).replace(b"name", b"n\xff\xfee")
     part = lean._Entries(0, PARTITION, MemoryRecords(marked(batch, 0)))
     assert [entry.value for entry in part.take()] == [b"v"]
+
+
+# Compressed batches that a producer has made to do harm
+
+
+def entries_of(data: bytes, limit: int = LIMIT) -> tuple[list[Entry], int]:
+    kind = type("Entries", (lean._Entries,), {"max_bytes": limit})
+    part = kind(0, PARTITION, MemoryRecords(data))
+    return part.take(), part.next_fetch_offset
+
+
+def repacked(batch: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """The batch with another body, its length and its checksum made good."""
+    header = DefaultRecordBatch.HEADER_STRUCT.size
+    found = bytearray(batch[:header] + change(batch[header:]))
+    struct.pack_into(">i", found, 8, len(found) - 12)
+    return marked(bytes(found), 0)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "a tail": lambda body: body + b"tail",
+    "cut short": lambda body: body[: len(body) // 2],
+    "something else": lambda body: b"\xff" * len(body),
+    "nothing": lambda body: b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_that_cannot_be_decompressed_is_passed(codec: int, damage: str) -> None:
+    """On both ways in, and the batches around it are read. A prefix of its messages may be read;
+    which one depends on the frame alone."""
+    records: list[Record] = [(b"k", b"value %d" % i, []) for i in range(20)]
+    bad = repacked(made(records, 0, codec), DAMAGE[damage])
+    data = made(records[:3]) + marked(bad, 3) + made(records[:3], 23)
+    entries, following = entries_of(data)
+    assert following == 26
+    offsets = [entry.offset for entry in entries]
+    assert offsets[:3] == [0, 1, 2] and offsets[-3:] == [23, 24, 25]
+    assert offsets[3:-3] == list(range(3, len(offsets) - 3))
+    assert all(entry.value == b"value %d" % (entry.offset - 3) for entry in entries[3:-3])
+    if damage != "a tail":
+        assert len(entries) < 26
+    plain = Fetcher.PartitionRecords(0, PARTITION, MemoryRecords(data))
+    with client.passing_damage():
+        assert [record.offset for record in plain.take()] == offsets
+    assert plain.next_fetch_offset == 26
+    # States and releases are not passed over.
+    plain = Fetcher.PartitionRecords(0, PARTITION, MemoryRecords(bad))
+    if damage != "a tail" or codec in (2, 4):
+        with pytest.raises(CorruptRecordError):
+            plain.take()
+            plain.take()
+
+
+def test_an_unknown_compression_is_passed() -> None:
+    bad = marked(made([(None, b"v", [])] * 2), 0, attributes=6)
+    assert entries_of(bad + made([(None, b"w", [])], 2)) == ([Entry(2, b"w", None, None)], 3)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_neighbours_of_a_huge_message_are_read(codec: int) -> None:
+    """It is decompressed in pieces and passed over: memory follows the limit, not the message."""
+    huge = bytes(48 << 20)
+    records: list[Record] = [(b"k", b"before", []), (huge[: 2 << 20], b"long key", []),
+                             (None, huge, [("h", b"x")]), (b"k", b"after", [])]  # fmt: skip
+    batch = made(records, 0, codec)
+    entries_of(batch[:0])
+    tracemalloc.start()
+    entries, following = entries_of(batch)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert following == 4
+    assert [(entry.value, entry.key) for entry in entries] == [
+        (b"before", b"k"), (b"long key", None), (None, None), (b"after", b"k"),
+    ]  # fmt: skip
+    if codec != 2:  # snappy's blocks are not cut; those of its usual format are small
+        assert peak < 24 << 20
+
+
+@given(records=some_records, data=st.data())
+def test_pieces_of_any_size_give_the_same_messages(
+    records: list[Record], data: st.DataObject
+) -> None:
+    """So that whether a batch is large decides about none of its messages; damaged or not."""
+    body = bytearray(made(records)[DefaultRecordBatch.HEADER_STRUCT.size :])
+    for _ in range(data.draw(st.integers(0, 2))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    cut, limit = data.draw(st.integers(0, len(body))), data.draw(st.integers(0, 100))
+    size = data.draw(st.integers(1, 40))
+    pieces = [bytes(body[:cut][i : i + size]) for i in range(0, cut, size)]
+    about = len(records), 7, len(records) - 1, None, limit
+
+    def read(entries: Iterator[Entry]) -> list[Entry]:
+        found = []
+        with contextlib.suppress(CorruptRecordError):
+            for entry in entries:
+                found.append(entry)
+        return found
+
+    whole = read(read_entries(bytes(body[:cut]), 0, *about))
+    assert read(read_entries_in_pieces(pieces, *about)) == whole
+
+
+def test_a_fetch_of_bombs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of it is fetched again: the loop turns in between."""
+    monkeypatch.setattr(lean, "UNPACKED_PER_FETCH", 1 << 20)
+    bombs = b"".join(made([(None, bytes(1 << 20), [])], base, 4) for base in range(5))
+    assert entries_of(bombs, 10) == ([Entry(0, None, None, None)], 1)
+
+
+def test_a_batch_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpack, "MOST_UNPACKED", 9 << 20)
+    records: list[Record] = [(None, b"v", []), (None, bytes(20 << 20), []), (None, b"w", [])]
+    assert entries_of(made(records, 0, 1)) == ([Entry(0, b"v", None, None)], 3)
+
+
+def test_offsets_stay_inside_their_batch() -> None:
+    """Offsets that stand still or lie beyond the batch would be taken for those of others."""
+    body = made([(None, b"v", []), (None, b"w", [])])[DefaultRecordBatch.HEADER_STRUCT.size :]
+    at = body.index(b"w") - 3  # the difference of the second offset
+    for delta in (0, 4):
+        wrong = body[:at] + bytes([delta]) + body[at + 1 :]
+        with pytest.raises(CorruptRecordError, match="place"):
+            list(read_entries(wrong, 0, 2, 0, 1, None, LIMIT))
 
 
 class TestReceiving:

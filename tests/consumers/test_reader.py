@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 from kafka import errors as kafka_errors
 
-from consumers.errors import ClusterError
+from consumers.errors import ClusterError, RegistryAway
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.reader import KafkaOffsets
 from consumers.model.codecs import make_codec
-from consumers.protocols import Chunk
+from consumers.protocols import Chunk, RegisteredSchema
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
 from consumers.service.ranges import RangeReader
@@ -77,6 +78,48 @@ def test_messages_that_come_again_do_not_set_it_back() -> None:
     ranges.read(0.0)
     np.testing.assert_array_equal(ranges.take(), X[6:])
     assert ranges._n_ahead == 0
+
+
+SCHEMA = '{"type": "record", "name": "T", "fields": [{"name": "x", "type": "double"}]}'
+
+
+class Source:
+    """A registry that is away for some questions."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        self.away -= 1
+        if self.away >= 0:
+            raise RegistryAway("the schema registry answers with status 503")
+        return RegisteredSchema("avro", SCHEMA) if number == 1 else None
+
+
+def test_messages_wait_for_their_schemas_and_keep_their_slots() -> None:
+    """Nothing more is read meanwhile, and where the reader stands is not taken for what has been
+    decoded. A partition that waits for the registry has not stalled."""
+    reader = memory_log(cluster()).reader(INPUT)
+    codec = make_codec("avro", ("x",), 1000, registry=Source(away=3))
+    X = np.arange(4.0)
+    schema = [1, 2, 1, 1]  # the second is unknown
+    values = [
+        b"\0" + number.to_bytes(4) + struct.pack("<d", x)
+        for number, x in zip(schema, X, strict=True)
+    ]
+    chunks = [Chunk(0, [0, 1, 2, 3], values)]
+    reader.read = lambda timeout_s: [chunks.pop(0)]  # type: ignore[method-assign]
+    reader.positions = lambda: {0: 4}  # type: ignore[method-assign]
+    metrics = Metrics()
+    ranges = RangeReader(reader, INPUT, codec, metrics, width=1, size=4, stall_s=0.0)
+    ranges.begin({0: 0})
+    ranges.start([Range(0, 0, 4)])
+    for _ in range(3):
+        assert not ranges.read(0.001) and not ranges.complete
+        assert len(metrics.registry_away) == 1 and chunks == []
+    assert ranges.read(0.001) and ranges.complete and not metrics.registry_away
+    np.testing.assert_array_equal(ranges.take()[:, 0], [0.0, np.nan, 2.0, 3.0])
+    ranges.close()
 
 
 def test_a_batch_has_nothing_of_the_one_before() -> None:

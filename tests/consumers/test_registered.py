@@ -25,8 +25,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wr
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ClusterError, ConfigurationError, Unavailable
+from consumers.errors import ConfigurationError, RegistryAway
 from consumers.kafka.registry import RegistryClient
+from consumers.model import registered
 from consumers.model.codecs import make_codec, make_subject_codec
 from consumers.protocols import RegisteredSchema
 
@@ -424,6 +425,125 @@ def test_a_bad_frame_is_one_null(value: bytes | None) -> None:
     assert all(map(same, rows[0], ROW)) and all(map(same, rows[2], ROW))
 
 
+# Schemas that their producers have made to do harm
+
+
+def halves(levels: int, leaf: Any) -> dict[str, Any]:
+    """A record that holds two records, each of which holds two, and so on: 2^levels leaves."""
+    inner: Any = leaf
+    for level in range(levels):
+        inner = {"type": "record", "name": f"R{level}", "fields": [
+            {"name": "a", "type": inner},
+            {"name": "b", "type": inner if level == 0 else f"R{level - 1}"},
+        ]}  # fmt: skip
+    return {"type": "record", "name": "Top", "fields": [
+        {"name": "x", "type": "double"}, {"name": "rest", "type": inner},
+    ]}  # fmt: skip
+
+
+def decimal(**options: Any) -> dict[str, Any]:
+    kind = {"type": "bytes", "logicalType": "decimal", **options}
+    return {"type": "record", "name": "D", "fields": [{"name": "x", "type": kind}]}
+
+
+def unions(levels: int) -> Any:
+    """A record with a union of thirty records, each with a record with such a union, and so on."""
+    kind: Any = {"type": "record", "name": "V0", "fields": [{"name": "x", "type": "double"}]}
+    for level in range(1, levels + 1):
+        branches = [
+            {"type": "record", "name": f"U{level}_{i}", "fields": [
+                {"name": "x", "type": kind if i == 0 else f"V{level - 1}"}]}
+            for i in range(30)
+        ]  # fmt: skip
+        kind = {"type": "record", "name": f"V{level}", "fields": [{"name": "x", "type": branches}]}
+    return kind
+
+
+def deep(levels: int) -> Any:
+    kind: Any = "int"
+    for _ in range(levels):
+        kind = {"type": "array", "items": kind}
+    return {"type": "record", "name": "Deep", "fields": [{"name": "y", "type": kind}]}
+
+
+HARMFUL = {
+    "decimal of no scale": decimal(precision=9, scale=None),
+    "decimal of a vast scale": decimal(scale=30_000_000),
+    "decimal of a vast precision": decimal(precision=10**9, scale=2),
+    "decimal of a doubtful scale": decimal(precision=9, scale=True),
+    "more bytes than there are": halves(70, "double"),
+    "nested a hundred times": deep(100),
+    "nested two thousand times": '{"type":"array","items":' * 2000 + '"int"' + "}" * 2000,
+    "larger than allowed": {**TELEMETRY, "doc": "x" * (1 << 18)},
+    "a size that is no number": {"type": "fixed", "name": "x", "size": "many"},
+    "a size beyond all numbers": '{"type":"fixed","name":"x","size":1' + "0" * 5000 + "}",
+    "a name that is a list": {"type": ["no", "such", {"type": "thing"}]},
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("harmful", HARMFUL.values(), ids=list(HARMFUL))
+def test_a_harmful_schema_makes_nulls_of_its_own_messages(harmful: Any) -> None:
+    text = harmful if isinstance(harmful, str) else json.dumps(harmful)
+    good = {"type": "record", "name": "G", "fields": [{"name": "x", "type": "double"}]}
+    source = Schemas({
+        1: RegisteredSchema("avro", json.dumps(good)), 2: RegisteredSchema("avro", text),
+    })  # fmt: skip
+    message = avro(good, {"x": 1.5})
+    values = [framed(number, message) for number in (1, 2, 1)]
+    began = time.process_time()
+    rows = decode("avro", ("x",), source, values)
+    assert rows[0] == rows[2] == [1.5] and np.isnan(rows[1]).all()
+    assert time.process_time() - began < 2.0
+
+
+def test_unions_that_multiply_are_refused_in_time() -> None:
+    """Thirty to the power of eight places in which the feature may be, and a schema of 20 kB."""
+    features = (".".join("x" * 17),)
+    began = time.process_time()
+    rows = avro_rows(unions(8), features, b"\0" * 8 + struct.pack("<d", 1.5))
+    assert np.isnan(rows).all() and time.process_time() - began < 2.0
+    two = avro_rows(unions(2), ("x.x.x.x.x",), b"\0" * 2 + struct.pack("<d", 1.5))
+    assert two == [[1.5]]
+
+
+def test_records_that_double_are_passed_over_as_a_number() -> None:
+    """Thirty levels: 2^30 doubles that no message can hold, and a schema of 3 kB."""
+    schema = halves(30, "double")
+    began = time.process_time()
+    rows = avro_rows(schema, ("x",), struct.pack("<d", 1.5))
+    assert np.isnan(rows).all() and time.process_time() - began < 1.0
+    (row,) = avro_rows(halves(3, "double"), ("x",), struct.pack("<9d", *range(9)))
+    assert row == [0.0]
+
+
+def test_a_type_may_have_the_name_of_a_type_of_avro() -> None:
+    """It must not be looked for among the named ones for ever."""
+    inner = {"type": "record", "name": "record", "fields": [{"name": "y", "type": "double"}]}
+    schema = {"type": "record", "name": "Top", "fields": [
+        {"name": "x", "type": "double"}, {"name": "in", "type": inner}]}  # fmt: skip
+    assert avro_rows(schema, ("x",), struct.pack("<2d", 1.5, 2.0)) == [[1.5]]
+
+
+def test_a_harmful_descriptor_makes_nulls_of_its_own_messages() -> None:
+    def file(types: int, fields: int) -> RegisteredSchema:
+        made = descriptor_pb2.FileDescriptorProto(name="f.proto", syntax="proto3")
+        for i in range(types):
+            kind = made.message_type.add(name=f"M{i}")
+            for j in range(fields):
+                kind.field.add(name=f"x{j or ''}", number=j + 1, type=F.TYPE_DOUBLE,
+                               label=F.LABEL_OPTIONAL)  # fmt: skip
+        return RegisteredSchema("protobuf", base64.b64encode(made.SerializeToString()).decode())
+
+    source = Schemas({1: file(1, 1), 2: file(21_000, 0), 3: file(1, 20_000), 4: file(100, 100)})
+    message = b"\0\x09" + struct.pack("<d", 1.5)
+    values = [framed(number, message) for number in (1, 2, 3, 4, 1)]
+    began = time.process_time()
+    rows = decode("protobuf", ("x",), source, values)
+    assert rows[0] == rows[3] == rows[4] == [1.5] and np.isnan(rows[1:3]).all()
+    assert time.process_time() - began < 2.0
+
+
 def test_serializers_and_a_registry_over_http(served: Registry) -> None:
     client = SchemaRegistryClient({"url": served.url})
     context = SerializationContext("telemetry", MessageField.VALUE)
@@ -489,28 +609,99 @@ def test_an_unknown_id_decides_about_nothing_else(served: Registry) -> None:
 
 
 @pytest.mark.parametrize("status, broken", [
-    (500, None), (503, None), (401, None), (403, None), (404, None), (429, None), (None, b"<html>"),
-    (404, b"not here"),
-])  # fmt: skip
-def test_a_registry_that_does_not_say_is_an_error_that_names_nothing(
+    (403, None), (404, None), (410, None), (422, None), (None, b"<html>"), (404, b"not here"),
+    (None, b""), (None, b"[]"), (None, b"7"), (None, b'{"schema": 7}'),
+    (None, b'{"schema": "1", "references": 1}'), (None, b"[" * 100_000),
+], ids=lambda given: repr(given)[:40])  # fmt: skip
+def test_an_answer_that_may_concern_one_id_is_a_null(
     served: Registry, status: int | None, broken: bytes | None
+) -> None:
+    """A record chooses the id, so it must not hold up others; nor is the answer remembered."""
+    number = served.register("refused", {**TELEMETRY, "name": f"Refused{status}"})
+    source = RegistryClient({"url": served.url}, protobuf=False)
+    codec = make_codec("avro", FEATURES, LIMIT, registry=source)
+    served.status, served.broken = status, broken
+    try:
+        assert np.isnan(codec.decode([framed(number, GOOD)])).all()
+    finally:
+        served.status = served.broken = None
+    lasting = broken == b'{"schema": 7}'  # that is a schema, if one that cannot be used
+    assert np.isnan(codec.decode([framed(number, GOOD)])).all() == lasting
+
+
+def test_references_that_double_are_asked_for_once(served: Registry) -> None:
+    """Thirty levels, each referring twice to the next: 2^30 paths, thirty schemas."""
+    for level in range(30):
+        schema = {"type": "record", "name": f"L{level}", "fields": []}
+        below = {"name": f"L{level - 1}", "subject": f"L{level - 1}", "version": 1}
+        number = served.register(f"L{level}", schema, references=[below, below] if level else [])
+    served.asked.clear()
+    found = RegistryClient({"url": served.url}, protobuf=False).schema(number)
+    assert found is not None and len(served.asked) == 30
+    began = time.process_time()
+    codec = make_codec("avro", ("x",), LIMIT, registry=Schemas({1: found}))
+    assert np.isnan(codec.decode([framed(1, b"")])).all()  # read, and x is missing
+    assert time.process_time() - began < 1.0
+
+
+def test_schemas_are_forgotten_before_they_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that one fetch names are kept for it, and one that was forgotten is asked for again."""
+    monkeypatch.setattr(registered, "MOST_READERS", 3)
+    schema = {"type": "record", "name": "T", "fields": [{"name": "x", "type": "double"}]}
+    text = json.dumps(schema)
+    source = Schemas({number: RegisteredSchema("avro", text) for number in range(1, 11)})
+    codec = make_codec("avro", ("x",), LIMIT, registry=source)
+    value = struct.pack("<d", 1.5)
+    for _ in range(2):
+        assert codec.decode([framed(n, value) for n in range(1, 11)]).tolist() == [[1.5]] * 10
+        for number in (3, 7):
+            assert codec.decode([framed(number, value)]).tolist() == [[1.5]]
+            assert len(codec._readers) == 3  # type: ignore[attr-defined]
+
+
+def test_questions_take_no_longer_than_allowed() -> None:
+    """And are not asked again for the same messages, but for later ones."""
+    asked: list[int] = []
+
+    class Slow(Schemas):
+        def schema(self, number: int) -> RegisteredSchema | None:
+            asked.append(number)
+            return super().schema(number)
+
+    source = Slow()
+    codec = make_codec("avro", ("x",), LIMIT, registry=source)
+    values = [framed(number, b"") for number in range(1, 4)]
+    unknown: set[bytes] = set()
+    assert not codec.prepare(values, unknown, -1.0) and asked == []
+    assert codec.prepare(values, unknown, 60.0) and asked == [1, 2, 3]
+    assert codec.prepare(values, unknown, -1.0) and asked == [1, 2, 3]
+    source[2] = RegisteredSchema("avro", '"double"')
+    assert codec.prepare(values, set(), 60.0) and asked == [1, 2, 3] * 2
+    assert codec.prepare(values[1:2], set(), -1.0)
+
+
+@pytest.mark.parametrize("status", [500, 503, 401, 407, 408, 429])
+def test_a_registry_that_is_away_is_an_error_that_names_nothing(
+    served: Registry, status: int
 ) -> None:
     number = served.register("away", {**TELEMETRY, "name": "Away"})
     codec = make_codec("avro", FEATURES, LIMIT,
                        registry=RegistryClient({"url": served.url}, protobuf=False))  # fmt: skip
-    served.status, served.broken = status, broken
+    served.status = status
     try:
-        with pytest.raises(ClusterError, match="schema registry") as caught:
+        with pytest.raises(RegistryAway, match="schema registry") as caught:
             codec.decode([framed(number, GOOD)])
     finally:
-        served.status = served.broken = None
+        served.status = None
     assert str(number) not in str(caught.value) and caught.value.__cause__ is None
     assert not np.isnan(codec.decode([framed(number, GOOD)])).all()
 
 
 def test_a_registry_that_is_not_there() -> None:
     source = RegistryClient({"url": "http://127.0.0.1:9"}, protobuf=False)
-    with pytest.raises(Unavailable, match=r"^the schema registry does not answer \(\w+\)$"):
+    with pytest.raises(RegistryAway, match=r"^the schema registry does not answer \(\w+\)$"):
         source.schema(7)
 
 

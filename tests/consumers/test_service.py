@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from stream_dppca import DPPCAError
 
 from ..launch import CRASH_AT
 from ..processes import ROOT, wait_for
+from ..registry import registry
 from .helpers import FEATURES, as_json, check_output, in_thread, rows
 
 BATCH = 300
@@ -108,6 +110,38 @@ def test_errors_of_the_log_are_got_over() -> None:
         wait_for("releases", lambda: log_of(cluster, s).topic(s.output_topic)
                  and check_output(log_of(cluster, s), s.output_topic) == {0: 5})  # fmt: skip
         assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 3
+
+
+def test_a_registry_that_is_away_is_waited_for_inside_the_task() -> None:
+    """A record names the schema. If it could make the task load again, it would begin the plan of
+    the records that follow anew."""
+    cluster = MemoryBroker()
+    cluster.create("in", 2)
+    schema = {"type": "record", "name": "T", "fields": [
+        {"name": name, "type": "double"} for name in ("a", "b")]}  # fmt: skip
+    with registry() as served:
+        s = settings(features=("a", "b"), format="avro", schema_registry_url=served.url)
+        number = served.register("t", schema)
+        frame = b"\0" + number.to_bytes(4)
+        for i, (a, b, _) in enumerate(rows(2 * BATCH + 5).tolist()):
+            cluster.produce("in", frame + struct.pack("<2d", a, b), i % 2)
+        served.status = 503
+        said = "working; the schema registry has not answered for"
+        with running(cluster, s) as service:
+            wait_for("a note", lambda: service.ready()[1].startswith(said))
+            asked = len(served.asked)
+            wait_for("more questions", lambda: len(served.asked) > asked + 3)
+            (task,) = service._tasks.values()
+        assert service.ready() == (False, "leaving")  # it does not wait on, and nothing is out
+        with running(cluster, s) as service:
+            wait_for("a note", lambda: service.ready()[1].startswith(said))
+            (task,) = service._tasks.values()
+            served.status = None
+            wait_for("releases", lambda: check_output(
+                log_of(cluster, s), s.output_topic) == {0: 2})  # fmt: skip
+            assert service._tasks == {0: task}, "it was not dropped"
+            assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 0
+            assert service.ready() == (True, "working")
 
 
 def test_what_cannot_be_mended_ends_the_service() -> None:

@@ -138,11 +138,15 @@ def _codec_target(format: Format) -> Callable[[bytes], None]:
 
 
 def _batch_target() -> Callable[[bytes], None]:
-    assert [entry.value for entry in read_entries(_batch(), 0, 3, 7, None)] == [b"abc", None, b"vv"]
+    assert [entry.value for entry in read_entries(_batch(), 0, 3, 7, 2, None, 99)] == [
+        b"abc",
+        None,
+        b"vv",
+    ]
 
     def one(batch: bytes) -> None:
         try:
-            entries = list(read_entries(batch, 0, 3, 7, None))
+            entries = list(read_entries(batch, 0, 3, 7, 2, None, 99))
         except CorruptRecordError as error:
             assert not error.__context__ or error.__suppress_context__
         else:

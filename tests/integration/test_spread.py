@@ -206,7 +206,7 @@ def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
         served.status = 503
         with pytest.raises(EngineError) as failed:
             answer(question, source, Reading(1e18), Group(0, 1000))
-        assert str(failed.value) == "slots 0 to 1000: ClusterError in a task"
+        assert str(failed.value) == "slots 0 to 1000: RegistryAway in a task"
         assert failed.value.__cause__ is None and failed.value.__suppress_context__
         served.status = None
         found = answer(question, source, Reading(1e18), Group(0, 1000))

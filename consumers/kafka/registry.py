@@ -7,7 +7,8 @@ its texts name the schema that was asked for, which is part of a record.
 A record chooses the id that is asked for. So an answer that may concern this id alone must not hold
 anything up: refused (403), not found, gone, or not to be understood, it is an unknown schema, and
 its messages are nulls. Only what concerns the registry as a whole is waited for: no connection, no
-answer in time, who are you (401, 407), too many requests (429), and its own errors (5xx).
+answer in time, who are you (401, 407), too many requests (429), its own errors (5xx), and a "not
+found" without a registry's own code, which is what a wrong address says to every question.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class RegistryClient:
             return _Resolver(self._client, self._format).schema(number)
         except SchemaRegistryError as error:
             status = error.http_status_code
-            if 400 <= status < 500 and status not in OF_THE_WHOLE:
+            no_registry = status == 404 and error.error_code not in NOT_FOUND
+            if 400 <= status < 500 and status not in OF_THE_WHOLE and not no_registry:
                 return None
             raise RegistryAway(f"the schema registry answers with status {status}") from None
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError):

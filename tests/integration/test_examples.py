@@ -54,7 +54,7 @@ def test_subjects() -> None:
     assert "hour 0: warming_up" in shown and "hour 11: learned" in shown
     devices = [float(found) for found in re.findall(r"about (\d+) devices", shown)]
     assert len(devices) == 12 and np.median(devices) == pytest.approx(2700, rel=0.1)
-    (component,) = re.findall(r"component: (.*)", shown)
+    (component,) = re.findall(r"(?m)^component: (.*)", shown)
     loadings = np.abs([float(found) for found in re.findall(r"[+-][\d.]+", component)])
     assert loadings == pytest.approx(3**-0.5, abs=0.1)
     assert "private: True, epsilon 2 per subject, over any 24 consecutive rounds" in shown

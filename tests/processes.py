@@ -27,8 +27,12 @@ PATIENCE_SECONDS: Final = 240.0
 TIMED: Final = os.environ.get("STREAM_DPPCA_TIMED") == "1"
 #: The environment of an instance without noise.
 SILENT: Final = {NOISE: "off"}
-#: For producers of tests that leave a transaction open: brokers do not abort it on a busy machine.
-PATIENT_TRANSACTION: Final = {"transaction_timeout_ms": int(PATIENCE_SECONDS * 1000)}
+#: For producers of tests with transactions: on a busy machine brokers do not abort them, and the
+#: client does not give up.
+PATIENT_TRANSACTION: Final = {
+    "transaction_timeout_ms": int(PATIENCE_SECONDS * 1000),
+    "max_block_ms": int(PATIENCE_SECONDS * 1000),
+}
 #: The environment of an instance whose watchdog lets it leave in order, however busy the machine.
 PATIENT_LEAVING: Final = {LEAVE_SECONDS: "120"}
 

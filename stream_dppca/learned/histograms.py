@@ -51,9 +51,10 @@ def hull(counts: FloatArray, sd: float) -> tuple[float, float, float] | None:
     lonely = (two > SURE) & ~(occupied[:-1] | occupied[1:])  # neither bin is sure, both are
     for side in (slice(None, -1), slice(1, None)):
         high[side] = np.where(lonely, np.maximum(high[side], two), high[side])
-    # x and -x are side by side, and nothing is far from 0.
+    # x and -x are side by side. Zero is no octave: it is far from none, and none is far from it.
+    zero, high[_ZERO] = high[_ZERO] > SURE, 0.0
     occupied = _trusted(high, SURE, np.abs(np.arange(OCTAVES) - _ZERO))
-    occupied[_ZERO] = high[_ZERO] > SURE
+    occupied[_ZERO] = zero
     if not occupied.any():
         return None
     first, last = np.flatnonzero(occupied)[[0, -1]].tolist()

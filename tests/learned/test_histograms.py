@@ -63,6 +63,9 @@ def test_near_by_it_takes_less() -> None:
     zero[ZERO] = weak
     found = hull(zero, SD)
     assert found is not None and found[0] <= 0 < found[1]
+    mostly_zero = np.zeros(OCTAVES)
+    mostly_zero[ZERO], mostly_zero[ZERO + 72] = 3000.0, weak
+    assert octave_of(hull(mostly_zero, SD)) == 8
     alone = np.zeros(OCTAVES)
     alone[ZERO + 80] = weak
     assert octave_of(hull(alone, SD)) == 16

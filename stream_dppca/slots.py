@@ -126,7 +126,8 @@ class SlotBuffer(Forgetful):
         X = aligned(len(frame), len(self.features))
         if is_pandas_dataframe(frame) and (where := self._columns(frame)) is not None:
             chosen = frame if where == slice(None) else frame.iloc[:, where]
-            if all(map(plain, set(chosen.dtypes.tolist()))):
+            # Not their set: the hash of a categorical type fails on some of its values.
+            if all(map(plain, chosen.dtypes.tolist())):
                 with np.errstate(all="ignore"):
                     X[:] = chosen.to_numpy()
                 return X

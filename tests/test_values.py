@@ -210,6 +210,7 @@ def neighbours(draw: st.DrawFn) -> tuple[list[tuple[Any, ...]], int, list[tuple[
 
 @pytest.mark.parametrize("maker", [*MAKERS, *OTHERS])
 @given(pair=neighbours())
+@example(pair=([(0.0, 0.0), (0.0, 0.0)], 0, [((1.5,), 0.0), (0.0, 0.0)]))
 @example(pair=([(1j, 1.0), (2 + 0j, 2.0)], 0, [("text", 1.0), (2 + 0j, 2.0)]))
 @example(pair=([(1.5, 1.0), (2.5, 2.0)], 0, [(1j, 1.0), (2.5, 2.0)]))
 @example(pair=([(5, 1.0), (2**53 + 1, 2.0)], 0, [(2**64 + 1, 1.0), (2**53 + 1, 2.0)]))

@@ -17,15 +17,16 @@ cluster: $(VENV)/.cluster  ## the same on a Spark cluster: a master, two workers
 test test-fast: export OPENBLAS_NUM_THREADS := 1
 test test-fast: export OMP_NUM_THREADS := 1
 
+# The same examples of hypothesis in every run; plain pytest tries others.
 test: $(VENV)/.ready  ## every test, doctest and README example
-	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not spark" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup --hypothesis-profile=ci -m "not spark" $(ARGS)
 
 test-spark: $(VENV)/.ready  ## one model on a real Spark cluster; needs Java 17
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[spark,test]"
 	@$(BIN)/python -m pytest tests/spark $(ARGS)
 
 test-fast: $(VENV)/.ready  ## what needs no broker, without audits: `audit` in pyproject.toml
-	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not broker and not spark and not audit" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup --hypothesis-profile=ci -m "not broker and not spark and not audit" $(ARGS)
 
 check: $(VENV)/.ready  ## lint, types, import contracts
 	@$(BIN)/ruff check .

@@ -80,7 +80,7 @@ class Plan(BaseModel):
             f"epsilon = {self.epsilon:g}, delta = {self.delta:g}",
             f"batches of {self.batch_size} records (at least {self.minimum_batch_size}, "
             f"recommended {self.recommended_batch_size})",
-            warm_up_line(counted(self.warm_up_batches, "batch", "batches")),
+            warm_up_line(self.warm_up_batches, "batch", "batches"),
             f"noise of a release, in each coordinate: {100 * self.noise_per_step:.2g} % of the "
             "variance along the first component",
             *error_lines(self.expected_error, "records", self.first_share),

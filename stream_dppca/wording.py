@@ -16,11 +16,11 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def warm_up_line(length: str) -> str:
-    """What the warm-up takes, of which the length is given in words."""
-    if length.startswith("0 "):
+def warm_up_line(number: int, one: str, many: str = "") -> str:
+    """What the warm-up takes, in batches or rounds."""
+    if number == 0:
         return "centre and scales are known: no warm-up"
-    return f"warm-up: {length}, in which nothing else is learned"
+    return f"warm-up: {counted(number, one, many)}, in which nothing else is learned"
 
 
 def error_lines(errors: Sequence[tuple[int, float]], unit: str, first_share: float) -> list[str]:

@@ -33,6 +33,7 @@ __all__ = [
     "WIDEN_SDS",
     "LearnedBase",
     "Memory",
+    "kept_share",
     "longer_share",
     "smallest_learned_batch",
 ]
@@ -57,6 +58,15 @@ WIDEN_SDS = 3.0
 MOST_WARM_UP = 64
 #: The most by which a scale is multiplied at a time when scales are refined.
 REFINED_MOST = (0.75, 1.5)
+
+
+def kept_share(memory: Memory) -> float:
+    """Share of the past that is kept with every batch.
+
+    >>> kept_share("auto"), kept_share(4.0)
+    (1.0, 0.75)
+    """
+    return 1.0 if isinstance(memory, str) else 1 - 1 / memory
 
 
 def longer_share(*, d: int, mu: float, units: int) -> float:
@@ -190,8 +200,7 @@ class LearnedBase(Generic[Running]):
 
     def _remember(self, alone: FloatArray, own: float, noise: float, weight: float = 1.0) -> None:
         """Add a batch's own moments to those of all batches and to those of the last few."""
-        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
-        self.moments.add(alone, noise, keep, weight)
+        self.moments.add(alone, noise, kept_share(self.memory), weight)
         self.recent.add(alone, own**2, RECENT, weight)
 
     def _refine_now(self) -> bool:

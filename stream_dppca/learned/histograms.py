@@ -147,7 +147,8 @@ def _trusted(high: FloatArray, sure: float, octave: IntArray) -> BoolArray:
     """
     enough = high > sure
     trusted = high > sure + FAR
-    trusted[np.argmax(high)] |= enough[np.argmax(high)]
+    highest = np.argmax(high)
+    trusted[highest] |= enough[highest]
     while True:
         reached = np.abs(octave[:, np.newaxis] - octave[trusted]).min(axis=1, initial=NEAR + 1)
         more = enough & ~trusted & (reached <= NEAR)

@@ -72,6 +72,7 @@ from .base import (
     WIDEN_SDS,
     LearnedBase,
     Memory,
+    kept_share,
     smallest_learned_batch,
 )
 from .covariance import RunningMean
@@ -116,7 +117,7 @@ class GuidedEstimate(RunningEstimate):
             theta = self.recent.theta
             self.total, self.weight = self.recent.total.copy(), self.recent.weight
             white = whitener.rebase(theta, white)
-        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
+        keep = kept_share(self.memory)
         self.total = self.total * keep + white.f * white.u
         self.weight = self.weight * keep + white.f**2
         self.recent.add(white, whitener)
@@ -362,8 +363,7 @@ class WideMethod(LearnedBase[RunningMean]):
         if not self.known_center:
             # Around the mean of all batches, this one included (Chan, Golub, LeVeque 1983).
             second = second - np.outer(along.shift, along.shift) / self.moments.weight
-        keep = 1.0 if isinstance(self.memory, str) else 1 - 1 / self.memory
-        self.excess.add(along, second, self._level(), keep)
+        self.excess.add(along, second, self._level(), kept_share(self.memory))
 
     def _center_gradients(
         self, p: FloatArray, along: Along, before: FloatArray, sd_before: float

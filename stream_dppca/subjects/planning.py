@@ -77,7 +77,7 @@ class SubjectPlan(BaseModel):
                 f"{counted(self.period, 'round')}, {ends}",
                 f"epsilon by periods: {over}",
                 f"{self.batch_size} places per round (at least {self.minimum_batch_size})",
-                warm_up_line(counted(self.warm_up_rounds, "round")),
+                warm_up_line(self.warm_up_rounds, "round"),
                 *error_lines(self.expected_error, "rounds", self.first_share),
                 *([f"subjects needed for an error of {GOOD:g}: {needed} rounds"] if needed else []),
             ]

@@ -3,17 +3,17 @@
     python examples/anomalies.py
 
 `datasets.Shuttle` comes with river: records of nine sensors, 7 % of them anomalies. Each record is
-scored before it is learned from, as in production. Nothing is told about the data but the names of
-the sensors: centres and scales are learned, too, under the same guarantee. As long as nothing is
-known (the first batch is a warm-up), there are no scores.
+scored before the model learns from it, as in production. The model is told only the names of the
+sensors: it learns centres and scales, too, under the same guarantee. As long as nothing has been
+learned (the first batch is a warm-up), there are no scores.
 
-There are two ways to be strange. A record may lie far out *along* the components: more of what
-varies anyway. Or it may lie *away* from them: a combination that does not occur otherwise
-(`SubspaceDistance`). Here anomalies are so many and so large that they are a good part of what
-varies, so it is the first that finds them.
+A record can be an anomaly in two ways. It may lie far out *along* the components, with more of the
+usual variation, or *away* from them, as a combination that does not occur otherwise
+(`SubspaceDistance`). Here the anomalies are so many and so large that they are a good part of the
+variation, so the distance along the components finds them.
 
-A score is about one record, so it is not private for the record that is scored. What is private is
-the model, for the records that it has learned from.
+A score is about one record, so it is not private for the record that is scored. The model is
+private, for the records that it has learned from.
 """
 
 from __future__ import annotations

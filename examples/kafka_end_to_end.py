@@ -1,13 +1,13 @@
-"""From telemetry on a Kafka topic to scores, with the service in between.
+"""Telemetry on a Kafka topic, private components from the service, and scores made with them.
 
-    python examples/kafka_end_to_end.py                       # starts a broker of its own
+    python examples/kafka_end_to_end.py                       # finds or starts a broker
     KAFKA_BOOTSTRAP_SERVERS=kafka:9092 python examples/kafka_end_to_end.py
 
 1. A producer sends records as JSON, in their own units.
 2. `stream-dppca serve` learns from the topic and publishes private components to another.
 3. A consumer reads the newest release, and scores a record of its own with it.
 
-The parts share nothing but topics: in production each is a program of its own.
+The parts share nothing but topics: in production each is a separate program.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Score records with a release of somebody else's model, in code that knows nothing about it.
+"""Score records with a release of somebody else's model, without this package.
 
     python examples/project_release.py release.json '{"cpu": 93.0, "memory": 41.5}'
 
-A release is a JSON message on the output topic of the service. It holds everything that it takes:
-the formula is `score` below, a dozen lines that can be written in any language. In Python,
-`stream_dppca.Projector.from_release` does the same for whole arrays.
+A release is a JSON message on the output topic of the service. It holds everything that is needed
+to score a record: the formulas are `standardised` and `scores` below, which can be written in any
+language. In Python, `stream_dppca.Projector.from_release` does the same for whole arrays.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""One private model from data at rest on Apache Spark: Parquet files of telemetry.
+"""Learn one private model from Parquet files of telemetry, on Apache Spark.
 
     python examples/spark_frames.py                        # Spark inside this process
     python examples/spark_frames.py spark://master:7077    # a cluster that shares this folder
 
-Executors read the files and add up; the noise, the state and the releases stay with this process.
-Each row has a public number, its place in the stream, and that number decides which batch the row
-is in: the rows may lie in any order and in any number of files. Nothing is told about means, units
-or scales.
+Executors read the files and add the records up; this process has the noise, the state and the
+releases. Each row has a public number, its place in the stream, and that number decides which batch
+the row is in. So the rows may be in any order and in any number of files. The model is not told
+means, units or scales.
 
-A cluster needs authentication and encryption, or it is refused: put `spark.authenticate`,
+A cluster without authentication and encryption is refused: put `spark.authenticate`,
 `spark.network.crypto.enabled` and `spark.io.encryption.enabled` into its `spark-defaults.conf`.
 """
 

@@ -4,14 +4,14 @@
 
 Each of 3000 devices sends a few records per hour, some many more. With `unit="subject"` the
 guarantee is about *everything* that one device sends within a day: what, when, how many records,
-whether any at all. Two things differ from a model per record:
+whether any at all. Two things differ from privacy per record:
 
 - A round ends when a clock says so, never because of the data: `close_round()`, here every hour.
-- A release does not say how many records there were, which is secret. It carries a noisy number of
+- The number of records is secret, so a release does not contain it. It has a noisy number of
   devices instead.
 
-In the last hour one device begins with a thousand absurd records. It still has one place among
-all, with its first few records, so the component stays what it was.
+In the last hour one device sends a thousand absurd records first. It still has only one place, with
+its first few records, so the component hardly changes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ask_once", "connect"]
 
-#: How long a command that asks the brokers once waits for them, unless request_timeout_s is set.
+#: Longest wait of a command that asks the brokers once, unless request_timeout_s is set.
 PATIENCE_SECONDS: Final = 5.0
 
 

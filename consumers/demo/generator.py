@@ -53,7 +53,7 @@ Send = Callable[[Sequence[Message]], None]
 ROWS_PER_MESSAGE: Final = 64  #: records in a packed message
 MACHINES: Final = 64  #: number of keys, so that every partition gets some
 TICK_SECONDS: Final = 0.1  #: between two sends
-#: Records that are later than this are left out: a burst would say nothing about the rate.
+#: Records that are more than this late are left out: a burst would distort the rate.
 DEBT_SECONDS: Final = 1.0
 #: A demonstration must not fill a disk: 256 MiB per partition, and nothing for longer than an hour.
 RETENTION: Final = {
@@ -62,12 +62,12 @@ RETENTION: Final = {
     "segment.bytes": str(32 << 20),
 }
 
-#: What a service with privacy per subject needs of its input.
+#: A service with privacy per subject needs an input topic with this setting.
 BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 
 
 def service_format(format: Format) -> Literal["json", "float32"]:
-    """Return the name that the service has for a format."""
+    """Return the service's name for a format."""
     return "json" if format == "json" else "float32"
 
 
@@ -80,7 +80,7 @@ def messages(
 ) -> Iterator[list[Message]]:
     """Yield lists of messages without end, each list with `rows` records of one machine.
 
-    The machines take turns, and a message has the name of its machine for a key.
+    The machines take turns, and the key of a message is the name of its machine.
 
     The fleet changes after `change_after` records; see `telemetry`.
 
@@ -127,7 +127,7 @@ def produce(
 ) -> int:
     """Send `rate` records per second until `stop`; return how many were sent.
 
-    If the brokers go away, wait for them; records of the meantime are left out.
+    If the brokers go away, wait for them; records that fell due in the meantime are left out.
     """
     sent = 0
     began = paid_until = time.monotonic()

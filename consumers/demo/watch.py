@@ -33,7 +33,7 @@ class Watcher:
         self._pages_at = 0.0
 
     def look(self, on_release: Callable[[], None] = lambda: None) -> None:
-        """Add what has arrived to the history; wait for it a tenth of a second at most."""
+        """Add new releases to the history; wait for them a tenth of a second at most."""
         try:
             if not self._assigned:
                 bounds = self._reader.bounds(sorted(self._reader.partitions()))

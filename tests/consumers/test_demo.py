@@ -330,7 +330,7 @@ def test_what_a_cluster_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(SystemExit):
         demo.main(["--engine", "spark", *other])
-    assert f"--engine spark cannot be had with {other[0]}" in capsys.readouterr().err
+    assert f"--engine spark does not work with {other[0]}" in capsys.readouterr().err
 
 
 def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,8 +131,8 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_bytes(b"cpu,memory\n987654,2\n" * 9)
     for name, said in (
         ("objects.npy", "holds objects, not numbers"), ("several.npy", "is not a .npy file"),
-        ("empty.npy", "is not a .npy file"), ("empty.parquet", "is not a Parquet file"),
-        ("text.parquet", "is not a Parquet file"), ("none.npy", "there is no file"),
+        ("empty.npy", "is not a .npy file"), ("empty.parquet", "is not a valid Parquet file"),
+        ("text.parquet", "is not a valid Parquet file"), ("none.npy", "there is no file"),
     ):  # fmt: skip
         path = tmp_path / name
         with pytest.raises(ConfigurationError, match=said) as caught:

@@ -221,9 +221,9 @@ def test_a_partition_that_ends_early_while_it_runs_offers_nothing() -> None:
     del on.topics[INPUT].partitions[0].entries[15:]
     made.sample()
     assert made.next_batch() is not None and made.next_batch() is None
-    with pytest.raises(StateRefused, match="truncated or made anew"):
+    with pytest.raises(StateRefused, match="truncated or recreated"):
         planner(memory_log(on).reader(INPUT)).begin({0: 20}, "earliest")
-    with pytest.raises(StateRefused, match="truncated or made anew"):
+    with pytest.raises(StateRefused, match="truncated or recreated"):
         planner(memory_log(on).reader(INPUT)).begin({0: 10, 1: 3}, "earliest")
 
 

@@ -299,7 +299,7 @@ def test_a_reader_that_stands_still_is_given_up(failing: bool) -> None:
 def test_a_topic_that_was_made_anew_is_refused() -> None:
     on = topic([Sent(1, 0, "a", 1)])
     driver = Driver(on)
-    with pytest.raises(StateRefused, match="truncated or made anew") as refused:
+    with pytest.raises(StateRefused, match="truncated or recreated") as refused:
         driver.planner.begin({0: 2}, FIRST, 0)
     assert "2" not in str(refused.value)  # offsets count records
 

@@ -561,7 +561,7 @@ def test_a_topic_made_anew_is_refused() -> None:
     fill(on, BATCH)
     drain(start_task(memory_log(on)))
     on.topics[INPUT].partitions[0].entries.clear()
-    with pytest.raises(StateRefused, match="truncated or made anew"):
+    with pytest.raises(StateRefused, match="truncated or recreated"):
         start_task(memory_log(on))
 
 
@@ -691,12 +691,12 @@ def test_a_state_of_another_slot_rule_is_refused() -> None:
     for message in rows(BATCH).reshape(-1, 10, 3):
         on.produce(INPUT, message.astype("<f8").tobytes())
     drain(start_task(memory_log(on), format="float64", rows_per_message=10))
-    with pytest.raises(StateRefused, match="of rows_per_message 10, the settings say 5"):
+    with pytest.raises(StateRefused, match="with rows_per_message 10, but the settings say 5"):
         start_task(memory_log(on), format="float64", rows_per_message=5)
     entry = on.topics[STATE].partitions[0].entries[-1]
     assert entry.value is not None
     entry.value = entry.value.replace(b'"rule":"offsets"', b'"rule":"arrival"')
-    with pytest.raises(StateRefused, match="of slot rule 'arrival', the settings say 'offsets'"):
+    with pytest.raises(StateRefused, match="rule 'arrival', but the settings say 'offsets'"):
         start_task(memory_log(on), format="float64", rows_per_message=10)
 
 

@@ -181,7 +181,7 @@ def test_what_an_engine_refuses(
     with pytest.raises(ConfigurationError, match="CreateTime"):
         reader.read(0.1)
     longer = tuple(Range(p, start, end + 1) for p, start, end in round_.ranges)
-    with pytest.raises(StateRefused, match="ends before the place"):
+    with pytest.raises(StateRefused, match="ends before the offset"):
         reader.start(PlannedRound(0, longer, {}))
     monkeypatch.setattr(spread_rounds, "read_ranges", broken)
     reader.start(round_)

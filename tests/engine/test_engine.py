@@ -245,7 +245,7 @@ def test_processes_that_round_differently_are_refused(monkeypatch: pytest.Monkey
     made = EngineBatches(LocalEngine(), m, tasks=2)
     prints = iter(["a", "b"] * 50)
     monkeypatch.setattr(questions, "fingerprint", lambda *shape: next(prints))
-    with pytest.raises(EngineError, match="do not round alike"):
+    with pytest.raises(EngineError, match="do not round in the same way"):
         m.learn_rows(made.rows(DrawnSource(1, 5)))
 
 

@@ -1,4 +1,4 @@
-"""How accurate is `DPPCA`? Against every private PCA there is, on problems with a known truth.
+"""Accuracy of `DPPCA` and of every other private PCA, on problems with a known truth.
 
     python -m benchmarks.accuracy                 # everything, under an hour on one core
     python -m benchmarks.accuracy --quick         # two minutes, three seeds, nothing to quote

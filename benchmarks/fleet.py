@@ -1,4 +1,4 @@
-"""How many devices does privacy per device need? Simulated fleets, and one of real servers.
+"""Number of devices that privacy per device needs: simulated fleets, and one of real servers.
 
     pip install -e '.[bench]'
     python -m benchmarks.fleet                             # about ten minutes on one core

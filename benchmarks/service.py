@@ -200,7 +200,7 @@ def poll_loop(client: str, servers: str, topic: str, messages: int, format: str)
 
 
 def one_core() -> None:
-    """What is compared runs on one core; the broker has all of them."""
+    """Run this process on one core, like everything that is compared; the broker has all cores."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 

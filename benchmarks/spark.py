@@ -318,7 +318,7 @@ def nothing(group: int) -> int:
 
 
 def tasks(engine: Any) -> Iterator[Row]:
-    """What one more task costs: the slope of the time of a job that does nothing."""
+    """Cost of one more task: the slope of the time of a job that does nothing."""
     numbers = (2, 32, 128)
     seconds = {n: float("inf") for n in numbers}
     for _ in range(6):

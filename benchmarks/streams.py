@@ -48,7 +48,7 @@ class Stream:
 
 
 class Problem(Protocol):
-    """What the tables need to know of a problem besides its records."""
+    """A problem: its records, and the facts about them that the tables need."""
 
     d: int
 

@@ -1,4 +1,4 @@
-"""What does it cost not to know the mean and the scales? And how often is drift seen in vain?
+"""Cost of not knowing the mean and the scales, and the rate of false drift alarms.
 
     python -m benchmarks.unknown                     # about a quarter of an hour on one core
     python -m benchmarks.unknown --seeds 4 --batches 200

@@ -136,7 +136,7 @@ class Instance:
             return error.code, error.read()
 
     def first_history(self) -> Any:
-        """What the live page gets first that is not empty."""
+        """The first event of the live page that is not empty."""
         port = next(e["port"] for e in list(self.events) if e.get("event") == "listening")
         url = f"http://127.0.0.1:{port}/events"
         with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
@@ -163,7 +163,7 @@ class Instance:
 
     @property
     def stopped(self) -> bool:
-        """Whether the process has been stopped by SIGSTOP."""
+        """True if the process has been stopped by SIGSTOP."""
         return self._status("State") == "T"
 
     def wait_until_stopped(self) -> None:

@@ -246,7 +246,7 @@ def test_privacy_and_releases() -> None:
 
 
 def test_nothing_changes_between_batches() -> None:
-    """What can be seen before a batch is full does not depend on the records in it."""
+    """Nothing visible before a batch is full depends on the records in it."""
     m = model()
     m.learn_array(np.random.default_rng(0).standard_normal((1000, 5)))
     before = json.dumps(m.state())

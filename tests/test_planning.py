@@ -29,7 +29,7 @@ def test_predictions_within_a_factor_two(d: int, batch_size: int, batches: int) 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_power_laws_are_predicted_too(k: int) -> None:
-    """Where second moments stay, with more than 64 features."""
+    """Second moments remain here, although there are more than 64 features."""
     d, batch_size, batches = 100, 4000, 8
     values = 1 / np.arange(1.0, d + 1)
     errors = []

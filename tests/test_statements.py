@@ -1,4 +1,4 @@
-"""What the paper says of DP-PCA, on its own examples."""
+"""Statements of the paper about DP-PCA, on its own examples."""
 
 from __future__ import annotations
 

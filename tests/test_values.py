@@ -87,7 +87,7 @@ def test_plain_types_follow_the_rule() -> None:
 
 
 def by_dict(rows: list[tuple[Any, ...]]) -> np.ndarray:
-    """What `learn_one` puts into the slots."""
+    """The numbers that `learn_one` puts into the slots."""
     slots = SlotBuffer(FEATURES, len(rows) + 1, Reading(1e18))
     for row in rows:
         slots.put_dict(dict(zip(FEATURES, row, strict=True)))
@@ -96,7 +96,7 @@ def by_dict(rows: list[tuple[Any, ...]]) -> np.ndarray:
 
 
 def by_frame(frame: Any) -> np.ndarray:
-    """What `learn_many` puts into the slots."""
+    """The numbers that `learn_many` puts into the slots."""
     slots = SlotBuffer(FEATURES, len(frame) + 1, Reading(1e18))
     assert list(slots.put_frame(frame)) == []
     assert slots._rows is not None
@@ -136,8 +136,10 @@ MAKERS: dict[str, Callable[[list[Any]], pd.Series]] = {
 
 
 def holds(made: list[Any], cells: list[Any]) -> bool:
-    """Whether a library has kept the numbers that it was given. Some become others beside text or
-    decimals, before anything of ours sees them."""
+    """Tell whether a library has kept its numbers.
+
+    Next to text or decimals some are changed before our code sees them.
+    """
     return [bits(number(x)) for x in made] == [bits(number(x)) for x in cells]
 
 

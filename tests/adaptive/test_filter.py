@@ -122,7 +122,7 @@ def test_a_new_c_after_the_horizon() -> None:
 
 
 def asked(queries: np.ndarray, powers: list[float]) -> np.ndarray:
-    """What the noise is asked to release, before it is added, in units of its sd."""
+    """The queries that reach the source of noise, in units of its sd."""
     seen = []
 
     class Watching(FrozenNoise):

@@ -170,7 +170,7 @@ def mean_canary(run: AdaptiveRun) -> list[Statistic]:
 
 
 def column_of(weights: Weights, decays: tuple[float, ...], ages: int) -> FloatArray:
-    """What a batch weighs in its own release and in the next ones."""
+    """Weights of a batch in its own release and in the next ones."""
     tails = np.array(decays) ** np.arange(ages - 1)[:, np.newaxis]
     return np.r_[weights.own, tails @ weights.later]
 
@@ -212,7 +212,7 @@ def adaptive_law(run: AdaptiveRun) -> list[Statistic]:
 
 
 def column_length(form: str) -> list[Statistic]:
-    """What a batch weighs in all releases together, with the running sums of production.
+    """Weight of a batch in all releases together, with the running sums of production.
 
     As it acts: one query among zeros, and what it adds to each release, without noise.
     """

@@ -84,7 +84,7 @@ def canaries(form: str, n: int) -> dict[str, list[Statistic]]:
 
 
 def tasks(n: int = 1) -> list[Statistic]:
-    """What leaves the driver for the first job of a batch, with a record and with a null.
+    """Compare what the driver sends to the first job of a batch, with a record and with a null.
 
     Later jobs follow from noisy counts; their groups are those of the first.
     """
@@ -104,7 +104,7 @@ def tasks(n: int = 1) -> list[Statistic]:
 
 
 def pairs(n: int) -> list[Statistic]:
-    """Whether one record is a null, seen in the released range of all pairs.
+    """Tell a record from a null by the released range of all pairs.
 
     Neighbours are alike within pairs, and differ between one pair and the next.
     """

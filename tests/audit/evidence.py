@@ -154,7 +154,7 @@ class Spy:
 
     @property
     def heard(self) -> list[Call]:
-        """What was asked in this batch, by whatever source was made of this one."""
+        """Calls in this batch, to this source or to any source that was made of it."""
         return self.gaussians + (vars(self)["last"].heard if "last" in vars(self) else [])
 
 

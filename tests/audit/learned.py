@@ -129,7 +129,7 @@ CANARIES = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What a canary in a batch has spent, over mu, and whether anything leaked.
+    """Budget that a canary in a batch has spent, over mu, and the leaks that were found.
 
     `single` is the most that it has spent of the mu of a single question.
     """
@@ -408,7 +408,7 @@ MUTANTS: dict[str, Any] = {
 
 
 def ledger(**settings: Any) -> list[float]:
-    """What the questions of each batch may spend together, over mu, by what was asked.
+    """Budget of all questions of each batch together, over mu, by the calls for noise.
 
     A correlated release is asked for with a claimed sensitivity; what it spends is mu times the
     honest one over that.

@@ -108,7 +108,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Canary:
-    """What one subject sends in each round of the period, in two worlds: where and what."""
+    """The records of one subject in each round of the period, in two worlds: places and values."""
 
     name: str
     one: tuple[tuple[float, FloatArray], ...]  # place in the round, from 0 to 1
@@ -209,7 +209,7 @@ def run(
 
 @dataclass(frozen=True)
 class Finding:
-    """What a canary has spent over the share of mu that is for it, and whether anything leaked.
+    """Budget that a canary has spent, over its share of mu, and the leaks that were found.
 
     Over the period that is mu, in each of its rounds mu/sqrt(`PERIOD`); the larger of the two.
     """

@@ -1,4 +1,4 @@
-"""What every baseline promises alike: nulls, clips, signs, seeds, messages."""
+"""Promises that all baselines share: nulls, clips, signs, seeds, messages."""
 
 from __future__ import annotations
 

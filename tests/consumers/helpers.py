@@ -1,4 +1,4 @@
-"""What the tests of the service share."""
+"""Helpers that the tests of the service share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records share a batch, and in which slot, does not depend on any record.
+"""Batches and slots of records do not depend on any record.
 
 The same rows are put on topics of several partitions. Messages are padded with a member that nobody
 reads, fetches are cut in other places, one partition is slowed down: what the estimator is given,

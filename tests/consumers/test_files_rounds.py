@@ -85,7 +85,7 @@ def released(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def expected(rows: Sequence[Row], hours: int) -> list[Any]:
-    """What the estimator makes of each hour."""
+    """The releases of the estimator, hour by hour."""
     told = DPPCA(features=FEATURES, epsilon=8, delta=1e-3, batch_size=PLACES, center="none",
                  scales=None, unit="subject", subject="device", seed=0)  # fmt: skip
     found = []

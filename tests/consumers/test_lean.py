@@ -1,4 +1,4 @@
-"""What the lean reading of kafka-python brings must be what kafka-python itself brings."""
+"""The lean reader returns the same messages as kafka-python itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the readers take what brokers and clients answer, without a broker."""
+"""Readers and the answers of brokers and clients, without a broker."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def test_any_schema_is_read_as_fastavro_reads_it(data: st.DataObject) -> None:
 
 
 def _refused(schema: Any, features: list[str]) -> bool:
-    """Whether the schema, with nothing missing, has no number at the end of some path."""
+    """Tell whether the schema, with nothing missing, has no number at the end of some path."""
 
     def numeric(kind: Any, path: list[str]) -> bool:
         if isinstance(kind, list):

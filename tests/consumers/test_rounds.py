@@ -130,7 +130,7 @@ def read_rounds(sent: Iterable[Sent], until_ms: int, **options: Any) -> Rounds:
 
 
 def others(rounds: Rounds, subject: str) -> Rounds:
-    """What is left of rounds without one subject."""
+    """The rounds without one subject."""
     return {r: [x for x in found if x[0] != subject] for r, found in rounds.items()}
 
 
@@ -394,7 +394,7 @@ CHANGES: tuple[Change, ...] = (gone, many, elsewhere)
 
 
 def others_alike(change: Change, **options: Any) -> bool:
-    """Whether the others' records come in the same rounds and in the same order."""
+    """Tell whether the others' records come in the same rounds and in the same order."""
     a = others(read_rounds(STREAM, UNTIL_MS, **options), "s3")
     b = others(read_rounds(change(STREAM), UNTIL_MS, **options), "s3")
     return a == b

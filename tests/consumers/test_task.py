@@ -268,7 +268,7 @@ def test_a_task_that_closes_waits_for_a_batch_on_its_way(monkeypatch: pytest.Mon
 
 
 def test_a_task_that_closes_does_not_wait_for_ever() -> None:
-    """What was on its way is lost, or comes too late."""
+    """A batch that was being committed is lost, or comes too late."""
     on = cluster()
     fill(on, BATCH)
     gate = Gate("before_transaction")

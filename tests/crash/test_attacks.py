@@ -1,5 +1,5 @@
-"""What operators and brokers do to a service: topics emptied, made anew, compacted, widened,
-deleted; transactions that time out; instances that disagree."""
+"""Attacks by operators and brokers: topics emptied, recreated, compacted, widened, deleted;
+transactions that time out; instances that disagree."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def run_to_the_end(m: Model, **environment: str) -> None:
 
 
 def undisturbed(m: Model, fresh_name: Fresh, **environment: str) -> dict[int, dict[str, Any]]:
-    """What a model that nobody kills makes of the same input."""
+    """The releases of a model on the same input that nobody kills."""
     with model(m.servers, fresh_name("undisturbed")) as other:
         other.environment = m.environment | {"DPPCA_MODEL": other.name}
         instance = other.start(**environment)

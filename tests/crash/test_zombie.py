@@ -27,7 +27,7 @@ STEADY = {"session_timeout_s": 12}
 
 
 def copies(m: Model) -> Counter[int]:
-    """How often each batch is on the output topic."""
+    """Number of copies of each batch on the output topic."""
     return Counter(json.loads(message.value)["batch"] for message in m.outputs())
 
 

@@ -1,4 +1,4 @@
-"""What is fed with made-up messages, and what must hold for each of them.
+"""Targets of made-up messages, and the properties that must hold for each message.
 
 A message may hold anything. It becomes exactly `rows_per_message` rows and as many ids of subjects;
 it changes nothing about the messages before and behind it; and nothing is raised, warned of,

@@ -48,7 +48,7 @@ QUICK = {
 
 
 class RunningBroker(Protocol):
-    """What a test may count on, whatever the way."""
+    """The interface of a broker that tests may rely on, however it was started."""
 
     kind: ClassVar[str]
 

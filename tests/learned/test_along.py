@@ -16,7 +16,7 @@ UNITS = 4000
 
 
 def told(second: Any, sd: float, rng: np.random.Generator, expected: Any = None) -> Along:
-    """What a batch with this second moment and mean 0 says, with noise of this sd in its sum."""
+    """Moments of a batch with this second moment and mean 0, with noise of this sd in its sum."""
     k = len(second)
     expected = second if expected is None else expected
     values, vectors = np.linalg.eigh(expected)

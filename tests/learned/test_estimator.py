@@ -180,7 +180,7 @@ def test_a_state_goes_on(at: int) -> None:
 
 
 class TestMemory:
-    """What is kept when the stream changes half-way."""
+    """The memory of a model whose stream changes half-way."""
 
     OLD, NEW = (1, 1, -1, 1, 0.5, 0), (1, -1, 1, 1, 0, 2)
 

@@ -1,4 +1,4 @@
-"""Who has a place in a round, which rows are kept, and where the table must not go."""
+"""Places in a round, the rows that are kept, and copies that must not hold the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a model, and how often. Every episode ends with all guarantees checked."""
+"""Attacks on a model, and their counts. Every episode ends with all guarantees checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAKETIME: Final = next(
 
 @dataclass
 class Deeds:
-    """What an episode did, and what it found."""
+    """The actions and the results of an episode."""
 
     counts: dict[str, int] = field(default_factory=dict)
     takeover_s: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Fleet:
 
 
 def works(instance: Instance) -> bool:
-    """Whether the last thing that it said of its task is that it works."""
+    """Tell whether the task of an instance works, by its last event about it."""
     working = False
     for event in list(instance.events):
         name = event.get("event")

@@ -33,7 +33,7 @@ def connect(settings: Brokers) -> Cluster:
 def ask_once(settings: Brokers) -> Iterator[Cluster]:
     """Yield the cluster to a command that does not wait for brokers.
 
-    If no broker answers within a few seconds, the error says so in one line, with the reason.
+    If no broker answers within a few seconds, the error gives the reason in one line.
     """
     from ..errors import Unavailable
     from ..events import ConnectionFailures

@@ -190,7 +190,7 @@ def _keep_connection_only() -> None:
 def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, DemoConfig]:
     """Start everything, on the best broker that this machine can have."""
     if options.engine == "spark":
-        spark_home()  # before a broker is started in vain
+        spark_home()  # raises before a broker is started for nothing
     if not options.no_broker:
         try:
             broker = _find_broker(console, local=options.engine == "spark")

@@ -100,7 +100,7 @@ class MissingColumns(ConfigurationError):
     source
         The file, in words.
     missing
-        Names that were asked for.
+        Requested names.
     found
         Names that the file has, or the cells of its first record.
     """

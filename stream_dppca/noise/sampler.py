@@ -11,7 +11,7 @@ U as it needs. So, given ideal bits and the hypothesis, the law is exact.
 most 2^-46 on [2^-18, 1]. Measured in tests/test_sampler.py: 2^-49.3 and 2^-50. A library that is
 off by more than half of the allowed error, on a grid of points, is refused at the first draw.
 
-**Bound for the Gaussian.** Let v >= 2^46 be the 63 bits of a word beside its sign, S < 2^29, and U
+**Bound for the Gaussian.** Let v >= 2^46 be the 63 bits of a word next to its sign, S < 2^29, and U
 in [v, v+1) / 2^64. The float u is within 2^-65 + 2^-52 U of U, so its quantile within that over
 phi: below 2^-47. With the hypothesis: 2^-43 + 2^-47. Times S: 2^-14 + 2^-18. The product and the
 sum are below 2^32, so each is off by at most 2^-22. Together that is less than 2^-13.

@@ -3,17 +3,17 @@
     python examples/anomalies.py
 
 `datasets.Shuttle` comes with river: records of nine sensors, 7 % of them anomalies. Each record is
-scored before it is learned from, as in production. Nothing is told about the data but the names of
-the sensors: centres and scales are learned, too, under the same guarantee. As long as nothing is
-known (the first batch is a warm-up), there are no scores.
+scored before it is learned from, as in production. Only the names of the sensors are given: centres
+and scales are learned, too, under the same guarantee. As long as nothing is known (the first batch
+is a warm-up), there are no scores.
 
 There are two ways to be strange. A record may lie far out *along* the components: more of what
 varies anyway. Or it may lie *away* from them: a combination that does not occur otherwise
-(`SubspaceDistance`). Here anomalies are so many and so large that they are a good part of what
-varies, so it is the first that finds them.
+(`SubspaceDistance`). Here anomalies are so many and so large that they are a good part of the
+variation, so the first way finds them.
 
-A score is about one record, so it is not private for the record that is scored. What is private is
-the model, for the records that it has learned from.
+A score is about one record, so it is not private for that record. The model is private, for the
+records that it has learned from.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORDS = 12_000
 
 
 def main() -> None:
-    # A pipeline transforms what it learns from, in the warm-up, too.
+    # A pipeline also transforms the records that it learns from, even in the warm-up.
     warnings.simplefilter("ignore", NothingLearnedWarning)
     pca = DPPCA(features=SENSORS, epsilon=2.0, delta=1e-6, batch_size=3000, n_components=2)
     pipeline = compose.Select(*SENSORS) | pca
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def squashed(score: float) -> float:
-    """A score between 0 and 1, where the metric has its thresholds; the order stays."""
+    """A score between 0 and 1, where the metric has its thresholds, in the same order."""
     return score / (1 + score)
 
 

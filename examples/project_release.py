@@ -1,9 +1,9 @@
-"""Score records with a release of somebody else's model, in code that knows nothing about it.
+"""Scores records with a release of somebody else's model, in code that knows nothing about it.
 
     python examples/project_release.py release.json '{"cpu": 93.0, "memory": 41.5}'
 
-A release is a JSON message on the output topic of the service. It holds everything that it takes:
-the formula is `score` below, a dozen lines that can be written in any language. In Python,
+A release is a JSON message on the output topic of the service. It holds everything that is needed:
+the formula is `scores` below, a dozen lines that can be written in any language. In Python,
 `stream_dppca.Projector.from_release` does the same for whole arrays.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def standardised(release: dict[str, Any], record: dict[str, Any]) -> dict[str, float]:
-    """Each feature in standard deviations from its mean; what is missing is at its mean."""
+    """Each feature in standard deviations from its mean; a missing one is at its mean."""
     found = {}
     for name in release["features"]:
         value, deviation = record.get(name), release["deviation"][name]

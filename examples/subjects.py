@@ -7,11 +7,11 @@ guarantee is about *everything* that one device sends within a day: what, when, 
 whether any at all. Two things differ from a model per record:
 
 - A round ends when a clock says so, never because of the data: `close_round()`, here every hour.
-- A release does not say how many records there were, which is secret. It carries a noisy number of
-  devices instead.
+- A release does not hold the number of records, which is secret. It has a noisy number of devices
+  instead.
 
-In the last hour one device begins with a thousand absurd records. It still has one place among
-all, with its first few records, so the component stays what it was.
+In the last hour one device begins with a thousand absurd records. It still has only one place, with
+its first few records, so the component stays as it was.
 """
 
 from __future__ import annotations

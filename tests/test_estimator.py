@@ -433,7 +433,7 @@ def test_scales_from_micro_to_mega() -> None:
 def test_a_batch_that_was_interrupted_is_used_and_ends_the_model(
     center: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a batch has spent budget: its records must not come again, nor the model go on."""
+    """Half a batch has spent budget: its records, and the model, must not be used again."""
     scales = "learn" if center == "mean" else None
     pca = DPPCA(features=("a", "b"), epsilon=4.0, delta=1e-4, batch_size=500, center=center,
                 scales=scales)  # fmt: skip

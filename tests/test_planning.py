@@ -1,4 +1,4 @@
-"""The plan against what happens, and its errors."""
+"""The plan against simulations, and its errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_power_laws_are_predicted_too(k: int) -> None:
 
 
 def test_a_scout_is_expected_to_see_what_it_sees() -> None:
-    """One batch: a component above the noise is there, one below is not."""
+    """After one batch, a component above the noise is visible, one below is not."""
     for ratio, seen in ((10.0, True), (60.0, False)):
         second = (ratio - 1) / 99
         p = plan(d=100, batch_size=4000, trace_ratio=ratio, gap=1 - second, **BASE, **KNOWN)

@@ -49,7 +49,7 @@ RULE: list[tuple[Any, float]] = [
 
 
 def bits(value: float) -> bytes:
-    """A float to the last bit, but for the sign of zero, which pandas forgets and no sum shows."""
+    """A float to the last bit, except for the sign of zero, which pandas loses and no sum shows."""
     return b"null" if math.isnan(value) else struct.pack("=d", value + 0.0)
 
 
@@ -116,8 +116,11 @@ COLUMNS = st.sampled_from([
 
 
 def by_numpy(cells: list[Any]) -> pd.Series:
-    """Refuses cells that numpy takes for something else, before anything of ours sees them: numbers
-    beside text or durations become such too, and an array without dimensions becomes its number."""
+    """Refuse cells that numpy converts before our code sees them.
+
+    Next to text or durations numbers become such, too, and an array without dimensions becomes its
+    number.
+    """
     array = np.array(cells)
     if array.dtype.kind in "SUmM" or any(isinstance(cell, np.ndarray) for cell in cells):
         raise TypeError
@@ -144,7 +147,7 @@ def holds(made: list[Any], cells: list[Any]) -> bool:
 
 
 def polars_column(cells: list[Any]) -> pl.Series:
-    """As polars likes it, and as objects if it does not."""
+    """A polars column, of objects if polars has no other type for the cells."""
     try:
         made = pl.Series(cells, strict=True)
         if holds(made.to_list(), cells):
@@ -155,7 +158,7 @@ def polars_column(cells: list[Any]) -> pl.Series:
 
 
 def arrow_column(cells: list[Any]) -> pa.ChunkedArray:
-    """In two pieces. Arrow has no objects: cells of several kinds cannot be in a column."""
+    """An Arrow column in two pieces. Arrow has no objects: cells of several kinds are refused."""
     try:
         made = pa.chunked_array([pa.array(cells)])
         kept = holds(made.to_pylist(), cells)
@@ -233,7 +236,7 @@ def test_one_cell_changes_no_other_row(maker: str, pair: Any) -> None:
 
 
 def test_text_in_a_complex_column_nulls_nobody_else() -> None:
-    """The breach that was found: with the text, all records of the batch were nulls."""
+    """A past breach: with the text, all records of the batch were nulls."""
     rng = np.random.default_rng(0)
     cells = [*map(complex, rng.standard_normal(1000)), 3 + 1j]
     spoiled = copy.copy(cells)

@@ -146,7 +146,7 @@ def test_many_components_are_not_scouted_for() -> None:
 
 
 class Scripted(FrozenNoise):
-    """Whatever is asked, the releases are those of another stream."""
+    """A source whose releases are those of another stream, whatever the queries are."""
 
     def __init__(self, script: list[Array] | None = None) -> None:
         super().__init__(scale=1.0)

@@ -31,7 +31,7 @@ FIRST_OF_A_GROUP = 1024
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A source that names its records and does not hold them, as that of a cluster does."""
+    """A source that names its records but does not hold them, like that of a cluster."""
 
     name: str
     records: ClassVar[dict[str, FloatArray]] = {}
@@ -41,7 +41,7 @@ class Elsewhere:
 
 
 class Watched:
-    """An engine that keeps what leaves the driver, as bytes."""
+    """An engine that keeps everything that leaves the driver, as bytes."""
 
     def __init__(self) -> None:
         self.jobs: list[list[bytes]] = []
@@ -53,7 +53,7 @@ class Watched:
 
 @contextmanager
 def small_groups(block: int) -> Iterator[None]:
-    """Groups of whole blocks of so many units."""
+    """Groups of whole blocks of this many units."""
     with patch.object(groups, "block_size", lambda features, long: block):
         yield
 
@@ -124,7 +124,7 @@ def pairs(n: int) -> list[Statistic]:
 
 
 def spent(n: int) -> list[Statistic]:
-    """The exact audit of learned centre and scales: what one record spends, over mu.
+    """The exact audit of learned centre and scales: the budget that one record spends, over mu.
 
     In the warm-up and after it, for the first n canaries.
     """

@@ -1,4 +1,4 @@
-"""An exact audit of the learned centre and scales: what one record moves, in units of noise.
+"""An exact audit of the learned centre and scales: the effect of one record, in units of noise.
 
 Two runs of the whole estimator on neighbouring streams. The first draws its noise; the second is
 given the *released values* of the first, whatever its own answers are. So everything that follows
@@ -50,7 +50,7 @@ BATCHES = 7
 
 @dataclass
 class Tape:
-    """Questions to the noise source: in units of its noise, and what was released."""
+    """Questions to the noise source, in units of its noise, and the releases."""
 
     exact: list[FloatArray] = field(default_factory=list)
     mu: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Tape:
 
 
 class Source:
-    """A seeded source that writes a tape, or gives back the releases of another."""
+    """A seeded source that writes a tape, or returns the releases of another tape."""
 
     private = False
     MOST_COORDINATES = SeededNoise.MOST_COORDINATES
@@ -286,7 +286,7 @@ def exact(*names: str) -> Any:
 
 @contextmanager
 def used_again() -> Iterator[None]:
-    """The last batch of the warm-up is learned from as well."""
+    """Mutant: the last batch of the warm-up is also learned from."""
     step = LearnedMethod.step
 
     def mutant(self: LearnedMethod, rows: Any, t: int, noise: Any) -> Any:

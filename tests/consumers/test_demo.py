@@ -100,7 +100,7 @@ def test_the_rate_is_kept_and_failures_are_got_over(
     assert count == sum(sent)
     if rate < 1000:
         assert 2.4 * rate <= count <= 2.5 * rate
-    else:  # what could not be sent is left out
+    else:  # records that could not be sent are left out
         assert 2.0 * rate <= count <= 2.4 * rate
 
 
@@ -255,7 +255,7 @@ def test_what_is_not_private_is_said() -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time to close, on a busy machine too."""
+    """Enough time to close, also on a busy machine."""
     monkeypatch.setattr("consumers.demo.deployments.LEAVE_SECONDS", PATIENCE_SECONDS)
 
 

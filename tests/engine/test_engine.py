@@ -1,4 +1,4 @@
-"""A batch on an engine answers as the same batch in memory does, bit by bit where it counts."""
+"""A batch on an engine gives the same answers as in memory, bit by bit where it matters."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def told(second: Any, sd: float, rng: np.random.Generator, expected: Any = None)
 
 
 def test_the_excess_is_carried_over_to_a_better_basis() -> None:
-    """Each basis is the next one and something that the next one has got rid of."""
+    """Each basis is the next one plus something that the next one no longer has."""
     rng, e, level = np.random.default_rng(1), 9.0, 0.5
     w = np.eye(40)[:, 0]
     bases = [w]

@@ -1,4 +1,4 @@
-"""`plan` for subjects: within a factor of two of what is simulated."""
+"""`plan` for subjects: within a factor of two of the simulation."""
 
 from __future__ import annotations
 

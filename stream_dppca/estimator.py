@@ -316,7 +316,7 @@ class DPPCA(base.MiniBatchTransformer):
         if len(rows) != units:
             raise ParameterError("rows", f"must have {units} places", len(rows))
         if self._slots.fill:
-            rule = f"must not come while {self._slots.fill} records wait for a full batch"
+            rule = f"must not be given while {self._slots.fill} records wait for a full batch"
             raise ParameterError("rows", rule, type(rows).__name__)
         if self.method == "paper":
             rule = 'must be "adaptive" to learn from rows in other processes'

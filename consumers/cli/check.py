@@ -63,7 +63,7 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
         rows_per_message=settings.rows_per_message, max_bytes=settings.max_message_bytes,
         registry=open_registry(settings), subject=rounds.subject if rounds else None, keys=keys,
     )  # fmt: skip
-    end = "(about single records: do not pass this on)"
+    end = "(this describes single records: do not pass it on)"
     sys.stdout.write("\n".join(["", *found.lines, end, "", ""]))
     return found.fits
 

@@ -124,7 +124,7 @@ def _plan(options: argparse.Namespace) -> int:
     _warn(settings)
     if settings.unit == "subject":
         if options.subjects is None and settings.batch_size is None:
-            return fail("--subjects must be given: how many are there?", EXIT_CONFIGURATION)
+            return fail("--subjects must be given: the number of subjects", EXIT_CONFIGURATION)
         text = _planned_rounds(settings, options.subjects, options.presence)
     else:
         text = _planned(settings, options.rate)
@@ -282,7 +282,7 @@ def _run(options: argparse.Namespace) -> int:
     if format not in ("csv", "jsonl", "parquet", "npy"):
         return fail("--format must be given: csv, jsonl, parquet or npy", EXIT_CONFIGURATION)
     if plain != options.input and format in ("parquet", "npy"):
-        return fail(f"{format} files must not be compressed once more", EXIT_CONFIGURATION)
+        return fail(f"{format} files must not be compressed again", EXIT_CONFIGURATION)
     if wrong := _wrong_times(options, settings):
         return fail(wrong, EXIT_CONFIGURATION)
 
@@ -321,7 +321,7 @@ def _wrong_times(options: argparse.Namespace, settings: FileSettings) -> str | N
         round = "24h" if settings.round is None else duration_text(settings.round)
         return (
             "--until must be given with --subject: the end of the last round to release. It is not "
-            "found in the file, because the time of the last row would tell when its subject sent "
+            "read from the file, because the time of the last row would tell when its subject sent "
             f"it. For example: stream-dppca run --input {options.input} --subject "
             f"{settings.subject} --round {round} --time {options.time} --from 2026-01-31 "
             "--until 2026-02-01"

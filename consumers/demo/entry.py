@@ -120,7 +120,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=("local", "spark"), default="local",
-        help="where records are added up: in the service, or on a Spark cluster started for it",
+        help="engine that adds up records: the service, or a Spark cluster started for it",
     )  # fmt: skip
     parser.add_argument("--seconds", type=float, help="duration; without it, until Ctrl-C")
     parser.add_argument("--releases", type=int, help="end after this number of releases")

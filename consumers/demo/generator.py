@@ -158,8 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--bootstrap-servers", default="localhost:9092", metavar="HOST:PORT,…",
         help="brokers to ask first",
     )  # fmt: skip
-    parser.add_argument("--topic", default="telemetry", help="created if it does not exist")
-    parser.add_argument("--partitions", type=int, default=4, help="of a topic that is created")
+    parser.add_argument("--topic", default="telemetry", help="topic, created if it does not exist")
+    parser.add_argument("--partitions", type=int, default=4, help="partitions of a new topic")
     parser.add_argument("--rate", type=float, default=5000.0, help="records per second")
     parser.add_argument(
         "--format", choices=get_args(Format), default="json", help="format of the messages"
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--broker-time", action="store_true",
-        help="a topic that is created has LogAppendTime, for a service with privacy per subject",
+        help="create the topic with LogAppendTime, for a service with privacy per subject",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, help="seed of the simulation, for the same records")
     options = parser.parse_args(arguments)

@@ -69,7 +69,7 @@ def declared_span(
     if first is None:
         raise ConfigurationError(
             "--from must be given for a new model: the beginning of its first round in UTC, such "
-            "as --from 2026-01-31. It is not found in the file, because the time of the first row "
+            "as --from 2026-01-31. It is not read from the file, because the time of the first row "
             "would tell when its subject sent it."
         )
     if end - first > MOST_ROUNDS:

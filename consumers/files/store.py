@@ -60,7 +60,7 @@ class StateFile(NoState):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise Fenced(f"another process works with {path}") from None
+            raise Fenced(f"another process is using {path}") from None
 
     def load(self) -> list[bytes]:
         if not self._path.exists():

@@ -234,16 +234,16 @@ def read_entries(
                     value = bytes(data[at : at + (size >> 1)])
                 at += size >> 1
             if at > end or end > stop or length & 1 or delta & 1:
-                raise CorruptRecordError("a message is not as long as it says")
+                raise CorruptRecordError("a message does not have its stated length")
             if not before < delta <= most:
-                raise CorruptRecordError("a message is not in its place")
+                raise CorruptRecordError("a message has a wrong offset")
             before = delta
             yield Entry(base + (delta >> 1), value, key, time_ms)
             at = end
     except IndexError:
         raise CorruptRecordError("a batch ends inside a message") from None
     if at != stop:
-        raise CorruptRecordError("a batch is not as long as its messages")
+        raise CorruptRecordError("a batch is longer than its messages")
 
 
 def read_entries_in_pieces(
@@ -255,7 +255,7 @@ def read_entries_in_pieces(
     for _ in range(count):
         end = data.size()
         if end is None:
-            raise CorruptRecordError("a message is not as long as it says")
+            raise CorruptRecordError("a message does not have its stated length")
         end += data.at
         data.skip(1)
         while data.byte() > 0x7F:  # the time, which its sender has set
@@ -264,9 +264,9 @@ def read_entries_in_pieces(
         key = data.bytes(data.size(), max_bytes)
         value = data.bytes(data.size(), max_bytes)
         if data.at > end:
-            raise CorruptRecordError("a message is not as long as it says")
+            raise CorruptRecordError("a message does not have its stated length")
         if delta & 1 or not before < delta <= last << 1:
-            raise CorruptRecordError("a message is not in its place")
+            raise CorruptRecordError("a message has a wrong offset")
         before = delta
         data.skip(end - data.at)
         yield Entry(base + (delta >> 1), value, key, time_ms)
@@ -301,7 +301,7 @@ class _Stream:
         while not digits or digits[-1] > 0x7F:
             digits.append(self.byte())
             if len(digits) > _MOST_DIGITS:
-                raise CorruptRecordError("a number is longer than it can be")
+                raise CorruptRecordError("a number has too many bytes")
         return _number(digits, 0)[0]
 
     def size(self) -> int | None:
@@ -332,7 +332,7 @@ def _number(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
         shift += 7
         at += 1
         if shift >= 7 * _MOST_DIGITS:
-            raise CorruptRecordError("a number is longer than it can be")
+            raise CorruptRecordError("a number has too many bytes")
     return found | byte << shift, at + 1
 
 

@@ -228,7 +228,7 @@ def check_history(records: Sequence[StateRecord]) -> None:
         if after.batch <= before.batch or not forward:
             raise StateRefused(
                 f"the state topic has forked: batch {after.batch} follows batch {before.batch}. "
-                "Find who else writes to it."
+                "Find out who else writes to it."
             )
 
 

@@ -67,7 +67,7 @@ DEFINITIONS: Final[dict[str, Definition]] = {
     ),
     "dppca_input_partitions": Definition(
         "gauge", "Input partitions that a task reads.", ("task",),
-        "Not what the topic has: look for partitions_added in the logs.",
+        "Not all of the topic's: look for partitions_added in the logs.",
     ),
     "dppca_offsets_lost_total": Definition(
         "counter",
@@ -81,7 +81,7 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "0 on every instance: nobody works; look for task_dropped in the logs.",
     ),
     "dppca_tasks_dropped_total": Definition(
-        "counter", "Tasks dropped with what they had in memory, to load the committed state.", (),
+        "counter", "Tasks dropped from memory, in order to load the committed state again.", (),
         "A few at rebalances are normal; a steady rate is not: see task_dropped in the logs.",
     ),
     "dppca_rebalances_total": Definition(

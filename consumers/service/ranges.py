@@ -149,7 +149,7 @@ class RangeReader:
         They are overwritten when the next batch begins.
         """
         if self._there is None or self._memory is None or self._open:
-            raise RuntimeError("not at the end of a batch")
+            raise RuntimeError("the batch is not complete")
         size, per_message, width = self._shape
         self._memory[~self._there] = np.nan
         self._there = None

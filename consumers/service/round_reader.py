@@ -178,7 +178,7 @@ class RoundReader:
     def finish(self) -> None:
         """End the complete round."""
         if not self.complete:
-            raise RuntimeError("not at the end of a round")
+            raise RuntimeError("the round is not complete")
         self._left = None
 
     def close(self) -> None:

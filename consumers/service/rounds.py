@@ -220,7 +220,7 @@ class RoundPlanner:
             f"partition {partition} of {self._topic!r} holds messages whose times are not in "
             "order: clocks of brokers are further apart than `clock_slack`, or the messages are "
             f"from before the topic had message.timestamp.type={LOG_APPEND_TIME}. Use a topic "
-            "that has had it from the start, or wait until retention has removed them."
+            "with this setting from the start, or wait until retention has removed them."
         )
 
     def _note_horizon(self) -> None:

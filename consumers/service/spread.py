@@ -269,7 +269,7 @@ class EngineRanges:
     def take(self) -> EngineRows:
         """The batch, whose rows stay in the tasks."""
         if self._ranges is None:
-            raise RuntimeError("not at the end of a batch")
+            raise RuntimeError("the batch is not complete")
         source = TopicSource(
             self._spread.connection, self._topic, self._ranges, self._spread.codec, self._width,
             self._mixed, self._stall_s,

@@ -154,7 +154,7 @@ class EngineRounds:
             Called with the rows of the round that may count, in order, in pieces.
         """
         if spread.subjects is None:
-            raise RuntimeError("an engine without a recipe for subjects")
+            raise RuntimeError("the engine has no recipe for subjects")
         self._spread, self._topic, self._rule, self._metrics = spread, topic, rule, metrics
         self._recipe = spread.subjects
         self._width, self._stall_s, self._bounds, self._take = width, stall_s, bounds, take
@@ -202,7 +202,7 @@ class EngineRounds:
     def finish(self) -> None:
         """End the complete round."""
         if not self.complete:
-            raise RuntimeError("not at the end of a round")
+            raise RuntimeError("the round is not complete")
         self._left = None
 
     def close(self) -> None:

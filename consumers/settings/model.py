@@ -73,7 +73,7 @@ class ModelSettings(Part):
         "default: never",
     )
     records: int = Field(
-        4, ge=1, le=64, description="records of a subject that count in a round; its first ones"
+        4, ge=1, le=64, description="records of a subject that count in a round: the first ones"
     )
     n_components: int = Field(1, ge=1, description="number of components to learn")
     method: Literal["adaptive", "paper"] = Field(

@@ -214,13 +214,13 @@ factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     if p.unit == "subject":
         longer = ", ".join(f"{time} {e:.3g}" for time, e in (p.epsilon_over or {}).items())
         return (
-            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
             f"everything that one subject sends in {p.scope}"
             + (f"; ε over longer times: {longer}." if longer else ".")
         )
     if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
         return (
-            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
             f"every {p.unit}: {p.adjacency}, {p.scope}."
         )
     factor = f"{math.exp(min(p.epsilon, 500.0)):.3g}"

@@ -87,7 +87,7 @@ class TopicInfo:
     """A topic as the cluster describes it."""
 
     partitions: int
-    #: Settings of the topic, those of the cluster included; None without permission to see them.
+    #: Settings of the topic; None without permission to see them.
     configs: Mapping[str, str] | None = field(default_factory=dict)
 
 

@@ -299,7 +299,7 @@ class DPPCA(base.MiniBatchTransformer):
         return release
 
     def learn_rows(self, rows: Rows) -> None:
-        """Take one whole batch whose rows may be in other processes, and is used only through sums.
+        """Take one whole batch, whose rows may be in other processes: only sums over them are used.
 
         This does not work with `method="paper"`, whose statistics are not sums. If a question about
         the rows fails, the batch counts as interrupted: restore the last state.

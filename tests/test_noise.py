@@ -175,5 +175,5 @@ def test_numbers_released_one_by_one_are_whole_units(noise: Noise) -> None:
     with pytest.raises(TypeError):
         release(0.1)  # type: ignore[arg-type]
     release(np.int64(3))  # type: ignore[arg-type]
-    with pytest.raises(DPPCAError, match="budget too small for counts"):
+    with pytest.raises(DPPCAError, match="too small for counts"):
         noise.gaussian_each(1, sensitivity=2.0**30, mu=1.0)

@@ -122,8 +122,8 @@ def _made_for_subjects(recipe: SubjectRecipe) -> SubjectCodec:
 class TopicSource:
     """Reads the slots of a planned batch from a topic, in any process.
 
-    Ranges are read one after the other, so that a group reads few partitions; with pairs of
-    neighbours they are mixed by `plan.places`. Both follow from the plan alone.
+    Ranges take their places one after the other, so that a group reads few partitions; with pairs
+    of neighbours their places are mixed by `plan.places`. Both follow from the plan alone.
     """
 
     connection: Mapping[str, str]  #: in the names of librdkafka

@@ -1,4 +1,4 @@
-"""Follows the output topic in a thread, as soon as somebody opens the page."""
+"""Follows the output topic in a thread, once somebody looks at the model."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Data:
         stream = cell.problem.stream(seed)
         self.X = stream.draw(cell.n)
         self.truth = stream.components
-        #: What the other methods work with: the records, or differences of neighbours.
+        #: Input of the other methods: the records, or differences of neighbours.
         self.rows = self.X
         if cell.center == "pairs":
             self.rows = (self.X[1::2] - self.X[::2]) * math.sqrt(0.5)
@@ -231,7 +231,7 @@ def streaming_oja(data: Data) -> Found:
 
 
 def oja(data: Data) -> Found:
-    """Not private: minibatches of 100, eight schedules."""
+    """Oja without privacy: minibatches of 100, eight schedules."""
     if data.cell.k > 1:
         return {}
     values = data.cell.problem.eigenvalues()

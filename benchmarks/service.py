@@ -274,7 +274,7 @@ class Running:
         return [at for name, at in list(self.reached) if name == point]
 
     def wait(self) -> None:
-        """For one more release."""
+        """Wait for one more release."""
         if not self._published.acquire(timeout=60):
             raise RuntimeError("no release within a minute")
 

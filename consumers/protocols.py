@@ -47,10 +47,10 @@ class Chunk(NamedTuple):
     partition: int
     offsets: Sequence[int]
     values: Sequence[bytes | None]
-    #: Of a reader of stamped messages: the time in milliseconds at which the broker appended each
+    #: With a reader of stamped messages: the time in milliseconds at which the broker appended each
     #: message, or None for one whose time its sender has set (CreateTime).
     times: Sequence[int | None] = ()
-    keys: Sequence[bytes | None] = ()  #: of a reader of stamped messages
+    keys: Sequence[bytes | None] = ()  #: with a reader of stamped messages
 
 
 class Bounds(NamedTuple):

@@ -1,4 +1,4 @@
-"""From telemetry on a Kafka topic to scores, with the service in between.
+"""Telemetry on a Kafka topic becomes scores, with the service in between.
 
     python examples/kafka_end_to_end.py                       # starts a broker of its own
     KAFKA_BOOTSTRAP_SERVERS=kafka:9092 python examples/kafka_end_to_end.py

@@ -37,7 +37,7 @@ __all__ = [
 GRID_SLACK = 1e-8
 #: From here on e^epsilon may overflow.
 _LARGE = 700.0
-#: Where searches for mu begin: private for every budget that `check_budget` accepts.
+#: Start of searches for mu: private for every budget that `check_budget` accepts.
 _LEAST_MU = 1e-6
 #: Larger batches have the noise of this many units.
 _NOISY_UNITS = 2.0**22

@@ -75,7 +75,7 @@ def telemetry(
     Parameters
     ----------
     seed
-        Of the simulation, for the same records.
+        Seed of the simulation; the same seed gives the same records.
     chunk
         Records per block.
     change_after

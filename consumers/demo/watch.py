@@ -93,7 +93,7 @@ def watch(
     Parameters
     ----------
     seconds, releases
-        When to end otherwise: after a time, or after a number of releases.
+        Other conditions to end: a time, or a number of releases.
     """
     watcher = Watcher(deployment, topic, history)
     end = math.inf if seconds is None else time.monotonic() + seconds

@@ -30,7 +30,7 @@ class InputRecord:
     Parameters
     ----------
     name
-        Of the input.
+        Name of the input.
     batch_size
         Rows per batch.
     earlier

@@ -76,7 +76,7 @@ def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowR
     schema
         The schema of the writer.
     tree
-        Where the features are.
+        Positions of the features.
     width
         Number of features.
     """

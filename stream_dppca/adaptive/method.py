@@ -241,7 +241,7 @@ class AdaptiveMethod(ABC):
 
 
 class MomentMethod(AdaptiveMethod):
-    """For few features: theta is the clipped second moment itself, W its top eigenvectors."""
+    """Form for few features: theta is the clipped second moment, W its top eigenvectors."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class MomentMethod(AdaptiveMethod):
 
 
 class GradientMethod(AdaptiveMethod):
-    """For many features: theta is A W less its bulk, a few directions times their strength.
+    """Form for many features: theta is A W less its bulk, a few directions times their strength.
 
     Model of a release: (A - bulk I) V_{t-1} = gain_t theta, where gain_t is the part of the
     components that V_{t-1} already holds. Releases made while V was poor count little, but none is

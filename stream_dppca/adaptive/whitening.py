@@ -1,4 +1,4 @@
-"""From correlated releases to a running estimate: all of it post-processing.
+"""Whitens correlated releases for a running estimate: all of it post-processing.
 
 The releases y = C q + xi of `correlated` have noise of two kinds: the privacy noise xi, white, and
 the sampling noise of the queries, white before C and coloured after. Together their covariance is

@@ -76,7 +76,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Ranges:
-    """For one form: the number of units beyond each radius of a grid, and clipped sums."""
+    """The number of units beyond each radius of a grid, and clipped sums, for one form."""
 
     form: Form
     counted: tuple[float, ...] | None  #: radii to count at, which rise; None for `GRID`

@@ -1,4 +1,4 @@
-"""From released moments of (z, b) to components: all of it post-processing.
+"""Components from released moments of (z, b): all of it post-processing.
 
 The moment of y = (z, b) holds the share of valid records w, the mean m and the second moment of z
 at once: with M its blocks, w = M_bb/b^2, m = M_zb/(b w), C = M_zz/w - m m^T. All three are linear

@@ -129,7 +129,7 @@ class SubjectTable(Forgetful):
         self._enter(X, canonical_all(ids))
 
     def frame_to_rows(self, frame: Any) -> FloatArray:
-        """As for `SlotBuffer`."""
+        """Read the rows of a frame as `SlotBuffer` does."""
         return self._waiting.frame_to_rows(frame)
 
     def _enter_waiting(self) -> None:

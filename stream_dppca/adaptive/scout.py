@@ -4,8 +4,8 @@ The noise of a second moment grows with the variance in all directions, but a se
 separates a component from the next one as well as the records do. The noise of a gradient grows
 with the root of that variance and with the number of components, and the part of the next component
 in a gradient fades slowly if that component is close. With up to `MOMENT_FEATURES` features second
-moments are better, with far more gradients. In between, `ScoutMethod` releases one second moment
-and decides by it.
+moments are better; with far more features, gradients are. In between, `ScoutMethod` releases one
+second moment and decides by it.
 
 The price is time and space: a second moment takes d times the arithmetic of a gradient, half a
 second for ten thousand records of a thousand features, and d (d + 1)/2 numbers in the state. With

@@ -5,10 +5,11 @@ proxies) and is maintained by the makers of the registry. Its errors are transla
 their texts name the requested schema, which is part of a record.
 
 A record chooses the id of the schema. So an answer that may concern this id alone must not hold
-anything up: if it is refused (403), not found, gone or malformed, the schema is unknown, and its
-messages are nulls. The service waits only for errors of the registry as a whole: no connection, no
-answer in time, missing authentication (401, 407), too many requests (429), its own errors (5xx),
-and a "not found" without a registry's own code, which is how a wrong address answers any request.
+anything up: if the schema is refused (403), not found or gone, or the answer is malformed, the
+schema is unknown, and its messages are nulls. The service waits only if the registry as a whole
+fails: no connection, no answer in time, missing authentication (401, 407), too many requests (429),
+its own errors (5xx), and a "not found" without a registry's own code, which is how a wrong address
+answers any request.
 """
 
 from __future__ import annotations

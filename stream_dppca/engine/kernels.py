@@ -1,7 +1,7 @@
 """A fingerprint of the arithmetic of a process.
 
 The number of units beyond a radius changes by at most 1 with one record, because the distances of
-all others keep every bit. On an engine that requires equal arithmetic wherever a task runs: which
+all others keep every bit. On an engine, this requires equal arithmetic wherever a task runs: which
 process gets which task may depend on the time that it took to read records. Products of matrices
 and vectors round according to the kernels that a library chooses for the processor, and to the
 number of its threads. So each task reports how its process rounds fixed public numbers, and a batch

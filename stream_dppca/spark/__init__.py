@@ -2,7 +2,7 @@
 
 `fit` learns from data frames. `SparkEngine` runs the tasks of `stream_dppca.engine`, whatever they
 read. Spark schedules, and executors read and add up; the driver runs the mechanism: noise, state
-and releases are made there. docs/scale.md explains when a cluster pays off.
+and releases stay there. docs/scale.md explains when a cluster pays off.
 """
 
 from .engine import SparkEngine, refuse_exposed

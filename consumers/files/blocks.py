@@ -198,7 +198,7 @@ def parquet_batches(
 def _cells(column: Any) -> list[Any]:
     """The values of a column; None for a value that Python cannot hold, such as the year 300000.
 
-    For the whole column `to_pylist` would raise.
+    `to_pylist` alone would raise for the whole column.
     """
     try:
         return list(column.to_pylist())

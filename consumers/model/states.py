@@ -248,5 +248,5 @@ def restore_estimator(state: dict[str, Any], parameters: Mapping[str, Any]) -> D
 
 
 def warm_up() -> None:
-    """Load the libraries of the first batch now: it takes seconds, when a task cannot stop."""
+    """Load the libraries of the first batch: that takes seconds, in which a task cannot stop."""
     make_noise(None).gaussian(np.zeros(1), sensitivity=1.0, mu=1.0)

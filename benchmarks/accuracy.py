@@ -1,16 +1,16 @@
-"""How accurate is `DPPCA`? Against every private PCA there is, on problems with a known truth.
+"""Accuracy of `DPPCA` and of every other private PCA, on problems with a known truth.
 
     python -m benchmarks.accuracy                 # everything, under an hour on one core
     python -m benchmarks.accuracy --quick         # two minutes, three seeds, nothing to quote
     python -m benchmarks.accuracy --only 'target*' --seeds 40
-    python -m benchmarks.accuracy --ours          # `DPPCA` again, what the others found is kept
+    python -m benchmarks.accuracy --ours          # `DPPCA` again; results of the others are kept
     python -m benchmarks.accuracy --render        # tables and figures again, from the JSON
 
-`problems.py` says what is measured and `methods.py` with what; `runs.py` runs a cell, `claims.py`
-and `peers.py` measure the paper's claims and other libraries, and `figures.py` makes the tables.
-`DPPCA` gets epsilon, delta, features and batch size, and nothing else. All others get what they
-need **free**: each is run with several settings on the same data, and the setting with the best
-median counts. The noise is seeded, of the same law as in production.
+`problems.py` has the problems and `methods.py` the methods; `runs.py` runs a cell, `claims.py` and
+`peers.py` measure the paper's claims and other libraries, and `figures.py` makes the tables.
+`DPPCA` gets epsilon, delta, features and batch size, and nothing else. All others get the settings
+that they need **free**: each is run with several settings on the same data, and the setting with
+the best median counts. The noise is seeded, of the same law as in production.
 
 Results: `accuracy.json` and `accuracy.md` in `--out`; with `--docs` also `docs/accuracy.md`,
 between its markers, and `docs/figures`.
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def measure(options: argparse.Namespace, results: dict[str, Any], stored: Path) -> None:
-    """Run what the options ask for, saving after every cell."""
+    """Run the cells that the options select, saving after every cell."""
     cells = [c for c in CELLS if fnmatch.fnmatch(c.key, options.only)]
     drifts = [c for c in DRIFTS if fnmatch.fnmatch(c.key, options.only)]
     if options.quick:

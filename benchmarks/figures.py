@@ -132,12 +132,12 @@ def _features_table(cells: list[dict[str, Any]]) -> str:
     )
 
 
-#: Times the error of Analyze-Gauss, at most, with several components of 200 features.
+#: Largest ratio to the error of Analyze-Gauss, with several components of 200 features.
 SEVERAL_AT_MOST = 1.3
 
 
 def _missed(cells: list[dict[str, Any]]) -> str:
-    """For every target that is missed, what was measured of its limit."""
+    """For every target that is missed, the measurements of its limit."""
     one_batch = {(r["problem"], r["d"], r["k"]): r for r in cells if r["group"] == "one batch"}
     lines = []
     for r in cells:
@@ -283,7 +283,7 @@ def _library_table(rows: list[dict[str, Any]]) -> str:
 
 
 def write_docs(text: str, path: Path, what: str = "accuracy") -> None:
-    """Between the markers of the file; what stands around them is kept."""
+    """Write between the markers of the file; the text around them is kept."""
     begin, end = (f"<!-- {what}: {edge} -->" for edge in ("begin", "end"))
     head, rest = path.read_text().split(begin)
     path.write_text(f"{head}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
@@ -309,13 +309,13 @@ def lower_bound(r: Result) -> float:
 
 
 def _eigenvalues(label: str) -> tuple[float, float]:
-    """Of G(l2) and T(s)."""
+    """Eigenvalues of G(l2) and T(s)."""
     parameter = float(label[2:-1])
     return (1.0, parameter) if label[0] == "G" else (1 + parameter**2, parameter**2)
 
 
 def draw(cells: dict[str, Result], folder: Path) -> str:
-    """Draw what there are cells for. Returns Markdown that shows the figures."""
+    """Draw the figures whose cells exist. Returns Markdown that shows the figures."""
     try:
         import matplotlib
     except ImportError:
@@ -355,7 +355,7 @@ def draw(cells: dict[str, Result], folder: Path) -> str:
 
 
 def log_axes(width: float = 4.6, columns: int = 1) -> tuple[Any, Any]:
-    """A figure with one or more log scales beside each other."""
+    """A figure with one or more panels with log scales, side by side."""
     import matplotlib.pyplot as plt
     from matplotlib import ticker
 
@@ -401,7 +401,7 @@ def _curve(
 
 
 def _drift(drifts: list[Result], path: Path) -> None:
-    """Error after each batch, a panel for each number of features."""
+    """Error after each batch, one panel for each number of features."""
     shown = ("jump 90 degrees", "jump 30 degrees", "turn 0.03 rad a batch")
     colours = ("#c1272d", "#0b6e99", "#7a9a01")
     figure, axes = log_axes(7.4, 2)

@@ -1,4 +1,4 @@
-"""How many devices does privacy per device need? Simulated fleets, and one of real servers.
+"""Number of devices that privacy per device needs: simulated fleets, and one of real servers.
 
     pip install -e '.[bench]'
     python -m benchmarks.fleet                             # about ten minutes on one core
@@ -6,10 +6,10 @@
     python -m benchmarks.fleet --smd path/to/smd.npz --docs  # also writes docs/subjects.md
     python -m benchmarks.fleet --render                    # tables again, from the JSON
 
-Records are independent, with eigenvalues 1, .1, .1, ...; centre and scales are known unless it says
-"learned". The number of records per device and round follows Zipf's law with a mean of 7.5; of each
-device the mean over its first four records counts. The sine is that of the angle between the first
-component and the truth, after the last round; medians over the seeds.
+Records are independent, with eigenvalues 1, .1, .1, ...; centre and scales are known unless a table
+says "learned". The number of records per device and round follows Zipf's law with a mean of 7.5; of
+each device the mean over its first four records counts. The sine is that of the angle between the
+first component and the truth, after the last round; the tables have medians over the seeds.
 
 Results: `fleet.json` and `fleet.md` in `--out`; with `--docs` also `docs/subjects.md`, between its
 markers. The noise is seeded, of the same law as in production.
@@ -55,13 +55,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cell:
-    """A fleet and what is asked of it."""
+    """A fleet, and the goals that are set for it."""
 
     name: str
     d: int
     devices: int
     epsilon: float
-    most: float | None = None  #: the sine may be so large
+    most: float | None = None  #: largest sine that is good enough
     title: str = ""
     presence: float = 1.0  #: share of the devices that sends something in a round
     period: int = 1
@@ -147,7 +147,7 @@ def model(cell: Cell, seed: int) -> DPPCA:
 
 
 def run_cell(cell: Cell, seeds: int, tick: Callable[[], None]) -> dict[str, Any]:
-    """Sines after the last round, and the time of it."""
+    """Sines after the last round, and the time of a run."""
     sines, closing = [], []
     for seed in range(seeds):
         pca = model(cell, seed)
@@ -220,7 +220,7 @@ def run_smd(
 
 
 def run_table(devices: int = 100_000, d: int = 10) -> dict[str, Any]:
-    """Time per record and room per subject of the table, rows not counted."""
+    """Time per record and memory per subject of the table, rows not counted."""
     rng = np.random.default_rng(0)
     ids = rng.permutation(np.repeat(np.arange(devices), zipf(rng, devices)))
     X = rng.standard_normal((CHUNK, d))

@@ -1,7 +1,7 @@
 """The methods that are compared, `METHODS`: each takes one seed of a cell and finds components.
 
-`DPPCA` gets epsilon, delta, features and batch size, and nothing else. All others get what they
-need free: they are run with several settings on the same data.
+`DPPCA` gets epsilon, delta, features and batch size, and nothing else. All others get the settings
+that they need free: they are run with several settings on the same data.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ QUANTILES = (0.5, 0.7, 0.9, 0.97, 1.0)  #: of the norms: the five clips given to
 
 
 class Data:
-    """One seed of a cell: the records, and what several methods need of them."""
+    """One seed of a cell: the records, and numbers about them that several methods need."""
 
     def __init__(self, cell: Cell, seed: int) -> None:
         self.cell, self.seed = cell, seed
         stream = cell.problem.stream(seed)
         self.X = stream.draw(cell.n)
         self.truth = stream.components
-        #: What the other methods work with: the records, or differences of neighbours.
+        #: Input of the other methods: the records, or differences of neighbours.
         self.rows = self.X
         if cell.center == "pairs":
             self.rows = (self.X[1::2] - self.X[::2]) * math.sqrt(0.5)
@@ -66,7 +66,7 @@ class Data:
         return self._moments
 
     def gradient_norms(self) -> Array:
-        """At the truth: what a clip for gradients is chosen from, for those who get it free."""
+        """Norms of gradients at the truth, from which free clips are chosen."""
         rows = self.rows[:20_000]
         P = rows @ self.truth[:, : self.cell.k].astype(rows.dtype)
         return np.linalg.norm(rows, axis=1) * np.linalg.norm(P, axis=1)
@@ -189,7 +189,7 @@ def gradient_power(
     mu: float,
     rng: np.random.Generator,
 ) -> list[Array]:
-    """The noisy power method with clipped gradients, all (clip, rounds) abreast."""
+    """The noisy power method with clipped gradients, all (clip, rounds) side by side."""
     n, (d, k) = len(X), start.shape
     norms = np.sqrt(np.einsum("ij,ij->i", X, X))
     Ws = [start] * len(settings)
@@ -231,7 +231,7 @@ def streaming_oja(data: Data) -> Found:
 
 
 def oja(data: Data) -> Found:
-    """Not private: minibatches of 100, eight schedules."""
+    """Oja without privacy: minibatches of 100, eight schedules."""
     if data.cell.k > 1:
         return {}
     values = data.cell.problem.eigenvalues()
@@ -244,7 +244,7 @@ def oja(data: Data) -> Found:
 def oja_abreast(
     X: Array, size: int, clips: Array, schedules: list[tuple[float, float]], mu: float, seed: int
 ) -> Array:
-    """`stream_dppca.baselines.clipped_oja` with many settings at once, a column each."""
+    """`stream_dppca.baselines.clipped_oja` with many settings at once, one column each."""
     noise = make_noise(seed)
     w = np.linalg.qr(noise.direction(X.shape[1], 1))[0]
     clip = np.repeat(clips, len(schedules))
@@ -300,7 +300,7 @@ def paper(data: Data) -> Found:
 
 #: Name, what it is, on how many seeds.
 def dppca_once(data: Data) -> Found:
-    """`DPPCA` if it kept nothing back for later releases: shows what it costs to go on."""
+    """`DPPCA` if it kept nothing back for later releases, to show the cost of continuing."""
     alone = correlated.Weights(1.0, (0.0,) * len(correlated.DECAYS))
     with patch.object(correlated, "weights", lambda power, decays: alone):
         return dppca(data)

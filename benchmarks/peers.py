@@ -43,7 +43,7 @@ print(json.dumps(np.asarray(pca.components_)[0].tolist()))
 
 
 def peers(limit: float, seeds: int, tick: Callable[[], None]) -> list[dict[str, Any]]:
-    """Pure epsilon 1, the best of two norm bounds given free, a time limit for each fit."""
+    """Run with pure epsilon 1, the best of two free norm bounds, and a time limit for each fit."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stream-dppca-peers"
     python = cache / "bin" / "python"
     rows: list[dict[str, Any]] = []

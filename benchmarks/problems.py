@@ -140,7 +140,7 @@ def _robustness() -> list[Cell]:
 
 
 def _curves() -> list[Cell]:
-    """For the figures, where no other cell has the point."""
+    """Cells for points of the figures that no other cell has."""
     common = {"seeds": 10, "slow_seeds": 10}
     cells = [
         Cell("curve n", Spiked(50), n, n // 16, **common)
@@ -157,7 +157,7 @@ def _curves() -> list[Cell]:
 
 
 def _many_features() -> list[Cell]:
-    """Slow spectra with more features than records can be spared for."""
+    """Slowly falling spectra with very many features."""
     rows: list[tuple[Problem, int, float]] = []
     for d, one, five, spiked in ((300, 0.015, 0.07, 0.035), (512, 0.022, 0.08, 0.052),
                                  (784, 0.024, 0.10, 0.078)):  # fmt: skip
@@ -189,7 +189,7 @@ class Drift:
     angle: Callable[[int], float]  #: of the direction, in batch number 0, 1, ...
     scale: Callable[[int], float] | None = None
     batches: int = 40
-    change: int | None = None  #: the batch with which it changes, where it does so once
+    change: int | None = None  #: the batch with which it changes, if it changes once
     seeds: int = 10
 
     @property

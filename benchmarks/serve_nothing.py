@@ -1,4 +1,4 @@
-"""The service without learning: what reading, decoding and one transaction per batch take.
+"""The service without learning: the time of reading, decoding and one transaction per batch.
 
 python -m benchmarks.serve_nothing serve
 

@@ -1,10 +1,11 @@
 """The service against the bare poll loop of the same client, on the same topic of a real broker.
 
 The service and the loop run in processes of their own, in turn, each on one core, and the broker on
-all of them. Compared is time on the processor per row, the best of several runs each: on a machine
-that others use too, it is what is left to compare. The detail has the ratio by the wall clock.
+all of them. The comparison is of processor time per row, the best of several runs each, because
+other work on the machine affects the time on the wall clock. The detail has the ratio on the wall
+clock.
 
-Of the service the time is taken between two releases, after the warm-up.
+The time of the service is measured between two releases, after the warm-up.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SKIPPED = 4
 #: Targets are for records that are taken as they are; the defaults learn centre and scales.
 AS_THEY_ARE = {"center": "none", "scales": "none"}
 DEFAULTS: dict[str, str] = {}
-#: By default the ends of partitions are looked at every 50 ms.
+#: By default the ends of partitions are read every 50 ms.
 PROMPT = {"plan_interval_ms": "10"}
 
 
@@ -86,7 +87,7 @@ def _how(changes: dict[str, str]) -> str:
 
 
 class Seconds(NamedTuple):
-    """Per row; the best of several runs is the least of each."""
+    """Seconds per row; the best of several runs is the least of each."""
 
     wall: float
     processor: float
@@ -120,7 +121,7 @@ def service(quick: bool) -> Iterator[Row]:
 
 
 def filled(servers: str, format: str, rows: int) -> tuple[str, int, int]:
-    """A topic with so many rows, and how many messages and rows it has."""
+    """A topic with this many rows, and the numbers of its messages and rows."""
     topic = f"speed-{format}-{uuid.uuid4().hex[:8]}"
     return topic, produce(make_settings(servers, topic, format), rows, format), rows
 
@@ -174,7 +175,7 @@ def payloads(rows: int, format: str) -> Iterator[bytes]:
 
 
 def produce(settings: Settings, rows: int, format: str) -> int:
-    """Fill the topic; returns how many messages."""
+    """Fill the topic; return the number of messages."""
     KafkaCluster(kafka_config(settings)).create_topic(settings.input_topic, TopicInfo(1, {}), 1)
     producer = KafkaProducer(
         bootstrap_servers=settings.bootstrap_servers, linger_ms=20, batch_size=1 << 20
@@ -200,7 +201,7 @@ def poll_loop(client: str, servers: str, topic: str, messages: int, format: str)
 
 
 def one_core() -> None:
-    """What is compared runs on one core; the broker has all of them."""
+    """Run this process on one core, like everything that is compared; the broker has all cores."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
@@ -251,7 +252,7 @@ def serve(
 
 
 class Running:
-    """A service in a thread, and when it reached which point."""
+    """A service in a thread, and the times at which it reached each point."""
 
     def __init__(self, settings: Settings) -> None:
         self.reached: list[tuple[str, float]] = []
@@ -273,7 +274,7 @@ class Running:
         return [at for name, at in list(self.reached) if name == point]
 
     def wait(self) -> None:
-        """For one more release."""
+        """Wait for one more release."""
         if not self._published.acquire(timeout=60):
             raise RuntimeError("no release within a minute")
 
@@ -284,9 +285,9 @@ class Running:
 
 
 def latency(servers: str, batches: int, changes: dict[str, str], target: float | None) -> Row:
-    """From the last record of a batch, acknowledged, to the release on the topic.
+    """Time from the last record of a batch, acknowledged, to the release on the topic.
 
-    The next batch is sent only when the release is out, so that nothing ever waits.
+    The next batch is sent only when the release is published, so that nothing ever waits.
     """
     topic = f"latency-{uuid.uuid4().hex[:8]}"
     settings = make_settings(servers, topic, "float32", fetch_max_wait_ms=50, **changes)

@@ -4,8 +4,8 @@
 
 Starts a broker, a master and two workers of one core each. Services run one after the other, the
 local one (with the confluent reader) and the one on Spark in turn, so that ratios are of one run;
-the better of several turns counts, because other work on the machine only ever makes one slower.
-Beside the time on the clock there is the time on the processors, of the service and all processes
+the best of several turns counts, because other work on the machine can only make a turn slower. In
+addition to the time on the clock there is the processor time of the service and of all processes
 that work for it, which other work does not change. Writes spark.json and spark.md.
 """
 
@@ -103,7 +103,7 @@ def settings(servers: str, topic: str, format: str, **more: Any) -> Settings:
 
 
 def produce(servers: str, format: str, rows: int) -> str:
-    """Fill a topic; returns its name."""
+    """Fill a topic; return its name."""
     topic = f"spark-{format}-{uuid.uuid4().hex[:8]}"
     given = settings(servers, topic, format)
     KafkaCluster(kafka_config(given)).create_topic(topic, TopicInfo(PARTITIONS, {}), 1)
@@ -128,7 +128,7 @@ def produce(servers: str, format: str, rows: int) -> str:
 def serve(
     given: Settings, batches: int, environment: dict[str, str], spark: StandaloneCluster | None
 ) -> Measured:
-    """Run a new model over so many batches; the first one, a warm-up, is not measured."""
+    """Run a new model over this many batches; the first one, a warm-up, is not measured."""
     model = f"m-{uuid.uuid4().hex[:8]}"
     said = given.model_dump(mode="json", exclude_unset=True) | named(model)
     process = subprocess.Popen(
@@ -207,7 +207,7 @@ def throughput(
     cluster: StandaloneCluster, servers: str, format: str, sizes: Sequence[tuple[int, int, float]],
     turns: int,
 ) -> Iterator[Row]:  # fmt: skip
-    """Ratios of throughput, by batch size; and what a batch costs however small it is."""
+    """Ratios of throughput by batch size, and the fixed cost of a batch."""
     topic = produce(servers, format, max(size * batches for size, batches, _ in sizes))
     found: dict[int, tuple[Measured, Measured]] = {}
     for size, batches, target in sizes:
@@ -257,12 +257,12 @@ def _modelled(format: str, clock: str, took: dict[int, float]) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class DrawnSource:
-    """Draws its records where it is asked; leaves the id of its process, and may wait for a file.
+    """Draws its records in the task, leaves the id of its process, and may wait for a file.
 
     Parameters
     ----------
     place
-        Where it waits for a file `go`; None if it does not.
+        Folder in which it waits for a file `go`; None if it does not wait.
     """
 
     seed: int
@@ -318,7 +318,7 @@ def nothing(group: int) -> int:
 
 
 def tasks(engine: Any) -> Iterator[Row]:
-    """What one more task costs: the slope of the time of a job that does nothing."""
+    """Cost of one more task: the slope of the time of a job that does nothing."""
     numbers = (2, 32, 128)
     seconds = {n: float("inf") for n in numbers}
     for _ in range(6):
@@ -332,7 +332,7 @@ def tasks(engine: Any) -> Iterator[Row]:
 
 
 def recovery(engine: Any) -> Iterator[Row]:
-    """From SIGKILL to the end of the batch."""
+    """Time from SIGKILL to the end of the batch."""
     for what, name, target in (("Python worker", "pyspark.daemon", 10.0),
                                ("executor", "CoarseGrainedExecutorBackend", 30.0)):  # fmt: skip
         estimator = model(20_000, center="none", scales=None)

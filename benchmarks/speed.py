@@ -3,10 +3,9 @@
     python -m benchmarks.speed [--quick] [--only PART ...] [--docs] [--out DIR]
 
 Writes speed.json and speed.md; with --docs also the table in docs/speed.md and its figure. With
---only, the rows of all other parts stay as they are in speed.json. Every
-figure is the best of several runs, ours and the peer's in turn, in time on the processor, because
-other work on the machine only ever makes a run slower. A target that is missed says what the limit
-is, measured as well.
+--only, the rows of all other parts stay as they are in speed.json. Every figure is the best of
+several runs, ours and the peer's in turn, in processor time, because other work on the machine can
+only make a run slower. A target that is missed comes with its limit, which is measured, too.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Row:
     at_most: bool = False  # whether the target is an upper bound
     unit: str = "x"
     detail: dict[str, float] = field(default_factory=dict)
-    limit: str = ""  # what keeps it from the target, if it is missed
+    limit: str = ""  # reason why the target is missed, if it is
     part: str = ""  # of the benchmark
 
     @property
@@ -71,7 +70,7 @@ class Row:
 def best(
     *runs: Callable[[], object], repeats: int, clock: Callable[[], float] = time.thread_time
 ) -> list[float]:
-    """Seconds of the best run of each, taken in turn: on the processor, unless told."""
+    """Seconds of the best run of each, taken in turn; processor time by default."""
     seconds = [float("inf")] * len(runs)
     for _ in range(repeats):
         for i, run in enumerate(runs):
@@ -90,7 +89,7 @@ def model(d: int, batch_size: int = BATCH, **changes: object) -> DPPCA:
 
 
 class Silent(SecureNoise):
-    """No noise at all: what everything else costs."""
+    """A source without noise, to measure the cost of everything else."""
 
     private = False
 
@@ -226,7 +225,7 @@ print(min(seconds[2:]), peak() - start)
 
 
 def warm(pca: DPPCA, X: np.ndarray) -> DPPCA:
-    """After its first batches, which may be of another form."""
+    """A model after its first batches, which may be of another form."""
     for _ in range(2):
         pca.learn_array(X)
     return pca
@@ -279,7 +278,7 @@ def frames(repeats: int) -> Iterator[Row]:
 
 
 def memory(batches: int) -> Iterator[Row]:
-    """In a process of its own, so that nothing else is measured."""
+    """Measure memory in a process of its own, so that nothing else is measured."""
     code = """
 import re, sys, numpy as np
 import scipy.special
@@ -316,7 +315,7 @@ print(early - start, peak() - middle)
 
 
 def scaling(repeats: int, quick: bool) -> Iterator[Row]:
-    """The slope of log time against log size; 1 is linear. Noise apart, which is linear too."""
+    """The slope of log time against log size; 1 is linear. Noise, also linear, is left out."""
     sizes = {
         "d": [10, 32, 64, 512, 1024, 2048, 4096],
         "B": [2000, 4000, 8000, 16_000, 32_000],
@@ -386,7 +385,7 @@ def starting(repeats: int) -> Iterator[Row]:
 
 
 def markdown(rows: list[Row], about: dict[str, str]) -> str:
-    """The table, then what kept the missed ones from their targets."""
+    """The table, then the reasons for missed targets."""
     lines = ["Measured on " + ", ".join(f"{k} {v}" for k, v in about.items()) + ".", ""]
     header = ["what", "against", "measured", "target", "met", "detail"]
     lines.append(table(header, (_cells(r) for r in rows)))

@@ -48,7 +48,7 @@ class Stream:
 
 
 class Problem(Protocol):
-    """What the tables need to know of a problem besides its records."""
+    """A problem: its records, and the facts about them that the tables need."""
 
     d: int
 
@@ -57,11 +57,11 @@ class Problem(Protocol):
 
     @property
     def range_ratio(self) -> float | None:
-        """As for `plan`: how far gradients are from their mean, where not as in Gaussian data."""
+        """As for `plan`: distance of gradients to their mean, if not that of Gaussian data."""
         ...
 
     def eigenvalues(self) -> Array:
-        """All d, largest first."""
+        """All d eigenvalues, largest first."""
         ...
 
     def stream(self, seed: int) -> Stream: ...
@@ -129,7 +129,7 @@ class Spiked:
         at = 0
 
         def draw(n: int) -> Array:
-            """All n records of a call come from one distribution: call once a batch to drift."""
+            """Draw n records from one distribution: call this once per batch to drift."""
             nonlocal at
             angle = 0.0 if self.path is None else self.path(at)
             v = math.cos(angle) * v0 + math.sin(angle) * other
@@ -179,7 +179,7 @@ class SignPlusNoise:
 
 
 def _student(rng: np.random.Generator, Z: Array) -> Array:
-    """Student t with 4 degrees of freedom, one radius a record: elliptical."""
+    """Student t with 4 degrees of freedom, one radius per record: elliptical."""
     return Z * np.sqrt(2 / rng.chisquare(4, len(Z)))[:, None]
 
 

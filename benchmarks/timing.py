@@ -1,15 +1,15 @@
-"""Can one null be seen in the time that a batch takes?
+"""Measures whether one null can be seen in the time that a batch takes.
 
     python -m benchmarks.timing [--features 100] [--batch 50000] [--pairs 300]
 
 Two batches that differ in one record, which in one of them is a null, are learned in random order,
-many times in one process. Printed is the AUC of the time of the releasing call: the probability
-that a batch with the null takes longer than one without. 0.5 means that time tells nothing; with n
-pairs it scatters by about 0.4/sqrt(n). On a busy machine `--cpu`, the time on the processor, is
-steadier than the time on the wall, and so the stronger attack.
+many times in one process. The output is the AUC of the time of the releasing call: the probability
+that a batch with the null takes longer than one without. 0.5 means that time reveals nothing; with
+n pairs it scatters by about 0.4/sqrt(n). On a busy machine `--cpu`, the processor time, is steadier
+than the time on the wall clock, and so the stronger attack.
 
-With `--mutant` the batch with the null is copied first, as a careless implementation would: the
-experiment must see that.
+With `--mutant` the batch with the null is copied first, as a careless implementation would do: the
+experiment must detect that.
 """
 
 from __future__ import annotations

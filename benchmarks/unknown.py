@@ -1,14 +1,14 @@
-"""What does it cost not to know the mean and the scales? And how often is drift seen in vain?
+"""Cost of not knowing the mean and the scales, and the rate of false drift alarms.
 
     python -m benchmarks.unknown                     # about a quarter of an hour on one core
     python -m benchmarks.unknown --seeds 4 --batches 200
     python -m benchmarks.unknown --wide 2000 --seeds 5   # one size of many features, kept
     python -m benchmarks.unknown --render --docs     # the tables again, into docs/accuracy.md
 
-Gaussian data G(.1) whose features have means and scales of their own. `DPPCA` with its default
-settings gets it as it is; beside it stands `center="none", scales=None` on the same records,
-centred and divided by their true standard deviations. Truth is the first eigenvector of the true
-correlation matrix.
+The data is Gaussian, G(.1), with features that have means and scales of their own. `DPPCA` with its
+default settings gets the raw data; it is compared with `center="none", scales=None` on the same
+records, centred and divided by their true standard deviations. Truth is the first eigenvector of
+the true correlation matrix.
 
 False alarms are releases that say `drift` although all records come from one distribution.
 
@@ -50,7 +50,7 @@ STREAM = 40
 
 @dataclass(frozen=True)
 class Unknown:
-    """A size, and how many times the error with both known is good enough."""
+    """A size, and the largest ratio to the error with both known that is good enough."""
 
     d: int
     n: int
@@ -67,7 +67,7 @@ CELLS = (
 #: Features, batch size and batches of streams with many features. The default method then releases
 #: gradients; no goal was set.
 WIDE = {1100: (8000, 16), 2000: (12_500, 16), 4000: (12_500, 16)}
-#: Features, batch size, settings, and of how many batches per run of `--batches`.
+#: Features, batch size, settings, and number of batches per run of `--batches`.
 ALARMS: tuple[tuple[int, int, dict[str, Any], float], ...] = (
     (50, 2500, {}, 1.0),
     (200, 6250, {}, 0.2),

@@ -1,4 +1,4 @@
-"""Named points on the road of a batch.
+"""Named points that a batch passes between reading and publishing.
 
 Reaching a point does nothing unless somebody listens. Tests listen, to raise an error, to wait or
 to kill the process there; see `tests/launch.py`.
@@ -11,8 +11,8 @@ from typing import Final
 
 __all__ = ["POINTS", "on_reach", "reach"]
 
-#: The points that every road passes. Kafka has more: `claimed`, `fenced` and `loaded` when a task
-#: starts, `offsets_sent` and `inside_publish` inside its transactions.
+#: The points that every batch passes, from a topic or a file. Kafka has more: `claimed`, `fenced`
+#: and `loaded` when a task starts, `offsets_sent` and `inside_publish` inside its transactions.
 POINTS: Final = (
     "polling",
     "batch_full",

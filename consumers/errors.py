@@ -3,14 +3,14 @@
     ServiceError
     ├── ConfigurationError     a setting or a topic is not as it must be; says what to change
     │   └── MissingColumns     a file lacks columns (in `files.blocks`)
-    ├── StateRefused           the stored state cannot be gone on from; says why
+    ├── StateRefused           the service cannot resume from the stored state; says why
     ├── EngineLost             the engine of this process is gone; another process has a new one
     └── ClusterError           the cluster did not do what was asked; drop everything, load again
         ├── Fenced             somebody else owns the task now
         ├── OutcomeUnknown     a transaction may or may not have been committed
         ├── OffsetsGone        the offsets to read at do not exist (any more)
         └── Unavailable        no answer in time
-            └── RegistryAway   nor from the schema registry, which is asked again
+            └── RegistryAway   no answer from the schema registry, which is asked again
 
 Texts name settings, topics, partitions and offsets, never anything of a record.
 """
@@ -40,7 +40,7 @@ class ConfigurationError(ServiceError):
 
 
 class StateRefused(ServiceError):
-    """The stored state cannot be gone on from without breaking a promise."""
+    """The service cannot resume from the stored state without breaking a promise."""
 
 
 class EngineLost(ServiceError):
@@ -60,7 +60,7 @@ class OutcomeUnknown(ClusterError):
 
 
 class OffsetsGone(ClusterError):
-    """The cluster does not have the offsets at which it was to be read."""
+    """The offsets to read from do not exist on the cluster."""
 
 
 class Unavailable(ClusterError):
@@ -68,4 +68,4 @@ class Unavailable(ClusterError):
 
 
 class RegistryAway(Unavailable):
-    """The schema registry as a whole does not answer, or lets nobody in."""
+    """The schema registry does not answer at all, or denies access."""

@@ -71,9 +71,9 @@ class _Lines(logging.Handler):
                 return
             event, fields = found
         entry: dict[str, Any] = {
-            # To the second: how long a batch took may depend on its records.
+            # To the second, because the duration of a batch may depend on its records.
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            # A broker that is away is waited for: nothing has failed.
+            # The service waits for a broker that is away, so nothing has failed.
             "level": "warning" if event == "waiting_for_brokers" else record.levelname.lower(),
             "event": event,
             **self._context,
@@ -87,7 +87,7 @@ class _Lines(logging.Handler):
             try:
                 self._stream.write(self._format(entry) + "\n")
                 self._stream.flush()
-            except (OSError, ValueError):  # nobody reads any more
+            except (OSError, ValueError):  # nobody reads the log any more
                 pass
 
 
@@ -96,7 +96,7 @@ def _as_json(entry: dict[str, Any]) -> str:
 
 
 def _as_text(entry: dict[str, Any]) -> str:
-    """One line for people: the time of day here, the event, and what is known of it.
+    """One line for people: the time of day, the event, and its fields.
 
     Examples
     --------
@@ -116,20 +116,20 @@ def _as_text(entry: dict[str, Any]) -> str:
 
 
 class _ClientNoise:
-    """Says what the Kafka client says, but each thing once in a while, with a count.
+    """Passes on what the Kafka client logs, but repeated messages only now and then, with a count.
 
-    While no broker answers the client logs several lines per second. The first failure becomes
-    `waiting_for_brokers`, at once; what follows is counted.
+    While no broker answers, the client logs several lines per second. The first failure is logged
+    at once, as `waiting_for_brokers`; those that follow are counted.
     """
 
     SECONDS: Final = 30.0
-    #: What follows from a connection that failed, and says nothing more.
+    #: Messages that follow from a failed connection and add nothing to it.
     _ALSO: Final = re.compile("Connection lost|not ready; waiting|Unable to bootstrap")
 
     def __init__(self) -> None:
-        self._said: dict[str, tuple[float, int]] = {}  # when it was last said, and how often since
+        self._said: dict[str, tuple[float, int]] = {}  # time when logged last, repetitions since
 
-    #: How long the client was busy, to the millisecond, which may depend on what it has read.
+    #: Times to the millisecond that the client was busy, which may depend on what it has read.
     _TIMING: Final = re.compile(r"ran for [\d.]+s")
 
     def summarised(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]] | None:
@@ -156,18 +156,18 @@ class _ClientNoise:
         return kind in self._said and record.created - self._said[kind][0] < self.SECONDS
 
 
-#: What differs between two messages of the client that say the same: numbers, addresses, ids.
+#: The parts in which two messages of the client with the same meaning differ: numbers, ids.
 _NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 class ConnectionFailures(logging.Handler):
-    """Collects what the Kafka client logs, and keeps only why it got no connection."""
+    """Reads the log of the Kafka client, and keeps only the reason why a connection failed."""
 
     FAILED: Final = re.compile(
         r"^(?:Connection|Bootstrap (?:connection|attempt) to \S+) failed: "
         r"(?:\[Error \d+\] )?(?:\w+Error: )*(.*?)(?: \(backoff [\d.]+ secs\))?$"
     )
-    #: All that the client sees of a broker that hangs up before its reason has been read.
+    #: The reason that the client gives if a broker hangs up before its own reason has been read.
     _VAGUE: Final = "socket disconnected"
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ def set_up_logs(
     """Send every event to `stream` (default: stdout), each with the fields of `context`.
 
     The format auto is text for people on a terminal, and JSON elsewhere. With `mask_numbers`,
-    numbers in what the Kafka client says are masked: some are offsets.
+    numbers in messages of the Kafka client are masked: some are offsets.
     """
     stream = stream or sys.stdout
     text = format == "text" or (format == "auto" and stream.isatty())

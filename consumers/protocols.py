@@ -1,4 +1,4 @@
-"""What the service asks of a cluster and of a store, as small Protocols of our own.
+"""Small Protocols of our own for all that the service needs of a cluster and of a store.
 
 `consumers.kafka` implements them for Apache Kafka, `consumers.kafka.memory` inside one process
 (tests, runs without a broker), and `consumers.files` implements the store as a state file. The same
@@ -6,7 +6,7 @@ contract tests run on all of them.
 
 The life of a task on a cluster:
 
-    claim = membership.poll(...)            # the group says which tasks are ours
+    claim = membership.poll(...)            # the group assigns tasks to this process
     store = cluster.ledger(task, claim)     # fences every earlier owner, before anything is read
     store.load()                            # the last committed states
     store.commit([batch])                   # state and offsets in one transaction, confirmed
@@ -47,10 +47,10 @@ class Chunk(NamedTuple):
     partition: int
     offsets: Sequence[int]
     values: Sequence[bytes | None]
-    #: Of a reader of stamped messages: the time in milliseconds at which the broker appended each
+    #: With a reader of stamped messages: the time in milliseconds at which the broker appended each
     #: message, or None for one whose time its sender has set (CreateTime).
     times: Sequence[int | None] = ()
-    keys: Sequence[bytes | None] = ()  #: of a reader of stamped messages
+    keys: Sequence[bytes | None] = ()  #: with a reader of stamped messages
 
 
 class Bounds(NamedTuple):
@@ -78,8 +78,8 @@ class FinishedBatch:
     message: Message  #: the release, exactly as it is to be published
     positions: Positions  #: after this batch
     status: str = "learned"  #: of the model after it, as in the release
-    reason: str | None = None  #: why nothing was learned from it
-    drift: bool = False  #: whether the stream has changed and the past was dropped
+    reason: str | None = None  #: reason why nothing was learned from it
+    drift: bool = False  #: the stream has changed and the past was dropped
 
 
 @dataclass(frozen=True)
@@ -87,28 +87,30 @@ class TopicInfo:
     """A topic as the cluster describes it."""
 
     partitions: int
-    #: Settings that differ from the cluster's; None if we may not see them.
+    #: Settings of the topic; None without permission to see them.
     configs: Mapping[str, str] | None = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """The tasks that a settled group gives us, in one generation. Another generation, another
-    object: compare with `is`."""
+    """The tasks that a settled group assigns to this process, in one generation.
+
+    Each generation has an object of its own: compare with `is`.
+    """
 
     tasks: frozenset[int]
-    token: object  #: tells this generation from any other, for the cluster
+    token: object  #: by which the cluster recognises this generation
 
 
 class Membership(Protocol):
-    """Our place in the group that shares the partitions of the state topic."""
+    """Membership of this process in the group that shares the partitions of the state topic."""
 
     def poll(self, timeout_s: float) -> Claim | None:
         """Take part in the group; call it often. None while the group is not settled."""
         ...
 
     def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """The offsets that the group has committed, where it has."""
+        """The offsets that the group has committed, for partitions that have any."""
         ...
 
     def close(self) -> None:
@@ -117,24 +119,24 @@ class Membership(Protocol):
 
 
 class TopicOffsets(Protocol):
-    """Says which partitions a topic has, and where they begin and end."""
+    """Lists the partitions of a topic, with their first offsets and their ends."""
 
     def partitions(self) -> frozenset[int]:
-        """The partitions that exist now, asked afresh."""
+        """The partitions that exist now, never from a cache."""
         ...
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]: ...
 
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        """The ends alone, for half the price."""
+        """The ends alone, which takes half the time."""
         ...
 
     def cuts(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
         """For each partition, the first offset whose message has this time or a later one.
 
-        Where there is none, the end of the partition from *before* the question, so that a message
-        that comes in between lies after the cut. Messages of open transactions count: the end is
-        not the last stable offset, which one open transaction would hold back.
+        If there is none, the end of the partition from *before* the request, so that a message that
+        comes in between lies after the cut. Messages of open transactions count: the end is not the
+        last stable offset, which one open transaction would hold back.
         """
         ...
 
@@ -153,16 +155,16 @@ class Reader(TopicOffsets, Protocol):
         ...
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        """Messages that have come, or nothing. Raises `OffsetsGone` if an offset does not exist."""
+        """New messages, or nothing. Raises `OffsetsGone` if an offset does not exist."""
         ...
 
     def positions(self) -> dict[int, int]:
-        """The next offset of each assigned partition, past what can never be read."""
+        """The next offset of each assigned partition, past messages that can never be read."""
         ...
 
 
 class Store(Protocol):
-    """The one writer of a task's states and releases. To open one fences all earlier ones."""
+    """The one writer of a task's states and releases. Opening a store fences all earlier ones."""
 
     def load(self) -> list[bytes]:
         """The newest committed states, oldest first, read to the end; the last one counts."""
@@ -172,12 +174,12 @@ class Store(Protocol):
         """Make finished batches durable, all or none, and publish messages together with them.
 
         The batches follow each other; a successor resumes after the last one. The messages are
-        releases that an *earlier* commit has made durable: only such may become visible. Whoever
-        commits several batches at once sees to it that the last state also leads a successor
+        releases that an *earlier* commit has made durable: only such may become visible. A caller
+        that commits several batches at once makes sure that the last state also leads a successor
         to the releases of the others.
 
-        Returns only when the states are known to be durable. Whatever is raised means that nothing
-        is known: drop everything, open another store, load.
+        Returns only when the states are known to be durable. Any error means that nothing is known:
+        drop everything, open another store, load.
         """
         ...
 
@@ -185,7 +187,7 @@ class Store(Protocol):
         """Make releases visible, all or none; raises `Fenced` for a stale owner.
 
         The positions are those of the last commit. They go with the messages so that the brokers
-        check who is asking and refuse a stale owner.
+        reject a stale owner.
         """
         ...
 
@@ -196,7 +198,7 @@ class Feed(Protocol):
     """Committed messages of a whole topic with keys and headers, as they come, without a group."""
 
     def read(self, timeout_s: float) -> list[Message]:
-        """Messages that have come, or nothing; nothing too while the topic does not exist."""
+        """New messages, or nothing; also nothing while the topic does not exist."""
         ...
 
     def close(self) -> None: ...
@@ -204,18 +206,18 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema as a Schema Registry has it, with everything that it refers to."""
+    """A schema of a Schema Registry, with everything that it refers to."""
 
     kind: str  #: "avro", "protobuf" or "json"
     text: str  #: JSON for Avro; for Protobuf the serialized file descriptor, in base64
-    references: tuple[tuple[str, RegisteredSchema], ...] = ()  #: by the names they are imported by
+    references: tuple[tuple[str, RegisteredSchema], ...] = ()  #: by the names of their imports
 
 
 class SchemaSource(Protocol):
-    """A registry of schemas. What it says of an id never changes, except that new ones come."""
+    """A registry of schemas. The schema of an id never changes; new ids may be added."""
 
     def schema(self, number: int) -> RegisteredSchema | None:
-        """The schema with this id; None if the registry has none, or does not give it.
+        """The schema with this id; None if the registry does not have it or denies access to it.
 
         Raises `RegistryAway` if the registry as a whole does not answer.
         """
@@ -228,7 +230,7 @@ class Cluster(Protocol):
     def topic(self, name: str) -> TopicInfo | None: ...
 
     def timestamp_type(self, topic: str) -> str | None:
-        """Who sets the times of messages: `LogAppendTime`, `CreateTime`; None if not to be seen."""
+        """Source of the times of messages: `LogAppendTime` or `CreateTime`; None if unknown."""
         ...
 
     def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
@@ -250,20 +252,22 @@ class Cluster(Protocol):
         ...
 
     def tail(self, topic: str, partition: int) -> list[bytes]:
-        """The newest committed values of a partition, oldest first, read to its end; at least the
-        last one, if there is any. It fences nobody."""
+        """The newest committed values of a partition, oldest first, read to its end.
+
+        These are at least the last one, if there is any. Nobody is fenced.
+        """
         ...
 
     def groups_of(self, topic: str) -> list[str] | None:
-        """The consumer groups that have committed offsets of a topic; None if we may not ask."""
+        """The consumer groups that have committed offsets of a topic; None without permission."""
         ...
 
     def follow(self, topic: str, back: int | None = None) -> Feed:
-        """Follow a topic, from so many offsets before its end; by default from its beginning."""
+        """Follow a topic from `back` offsets before its end; by default from its beginning."""
         ...
 
     def publish(self, messages: Sequence[Message]) -> None:
-        """Write to the output topic without a task: for what is made of releases alone."""
+        """Write to the output topic without a task: for messages made of releases alone."""
         ...
 
     def close(self) -> None: ...

@@ -30,7 +30,7 @@ RECORDS = 12_000
 
 
 def main() -> None:
-    # A pipeline transforms what it learns from, in the warm-up, too.
+    # A pipeline also transforms the records that it learns from, even in the warm-up.
     warnings.simplefilter("ignore", NothingLearnedWarning)
     pca = DPPCA(features=SENSORS, epsilon=2.0, delta=1e-6, batch_size=3000, n_components=2)
     pipeline = compose.Select(*SENSORS) | pca
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def squashed(score: float) -> float:
-    """A score between 0 and 1, where the metric has its thresholds; the order stays."""
+    """A score between 0 and 1, where the metric has its thresholds, in the same order."""
     return score / (1 + score)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 
 def standardised(release: dict[str, Any], record: dict[str, Any]) -> dict[str, float]:
-    """Each feature in standard deviations from its mean; what is missing is at its mean."""
+    """Each feature in standard deviations from its mean; a missing one is at its mean."""
     found = {}
     for name in release["features"]:
         value, deviation = record.get(name), release["deviation"][name]

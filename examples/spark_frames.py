@@ -30,7 +30,7 @@ from stream_dppca.spark import fit
 FEATURES = ("cpu_percent", "memory_bytes", "disk.read_bytes_per_s", "temperature_c")
 TYPICAL = np.array([45.0, 6e9, 8e7, 55.0])
 SWING = np.array([12.0, 8e8, 2e7, 4.0])
-#: How each feature follows the load of its machine.
+#: Weight of the load of a machine in each feature.
 WEIGHTS = np.array([0.9, 0.5, 0.2, 0.7])
 NOISE = 0.4
 BATCH, BATCHES = 20_000, 6
@@ -49,7 +49,7 @@ def write_telemetry(folder: Path, files: int = 3) -> None:
 
 
 def true_direction() -> np.ndarray:
-    """Return the main direction of the standardised features, which no real stream tells."""
+    """Return the main direction of the standardised features, unknown in a real stream."""
     follows = WEIGHTS / np.hypot(WEIGHTS, NOISE)
     correlations = np.outer(follows, follows)
     np.fill_diagonal(correlations, 1.0)

@@ -15,13 +15,13 @@ class SubspaceDistance(base.AnomalyDetector):
     """Scores a record by its distance to the subspace that a `DPPCA` has learned.
 
     The distance is in standard deviations, with centre, scales and clamp applied. It is a function
-    of the record that is scored and of releases, so it is as private as these for the records
-    that were learned; the record that is scored is not protected from whoever sees its score.
+    of the scored record and of releases, so it is as private as the releases for the records that
+    were learned; the scored record is not protected from anybody who sees its score.
 
     Parameters
     ----------
     pca
-        The estimator. `learn_one` hands records to it.
+        The estimator. `learn_one` passes records to it.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class SubspaceDistance(base.AnomalyDetector):
         self.pca.learn_one(x)
 
     def score_one(self, x: dict[Any, Any]) -> float:
-        """The higher, the stranger; 0 as long as nothing has been learned."""
+        """Return the anomaly score: higher is stranger; 0 as long as nothing has been learned."""
         return self.pca.score_one(x)
 
     @classmethod

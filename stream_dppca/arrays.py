@@ -20,16 +20,16 @@ _CACHE_LINE = 64  # bytes
 
 
 class Workspace:
-    """Memory that is used again and again: fresh memory costs more than what is done with it.
+    """Memory that is used again and again: allocating it costs more than the work done in it.
 
-    What was in it stays until it is overwritten, so it is as secret as what it is used for.
+    The content stays until it is overwritten, so the memory is as secret as its content.
     """
 
     def __init__(self) -> None:
         self._memory: dict[str, FloatArray] = {}
 
     def array(self, name: str, *shape: int) -> FloatArray:
-        """An array of this shape, beginning at a cache line; its content is whatever it is."""
+        """An array of this shape, beginning at a cache line; its content is undefined."""
         memory = self._memory.get(name)
         if memory is None or memory.shape != shape:
             memory = self._memory[name] = aligned(*shape)
@@ -39,8 +39,8 @@ class Workspace:
 def aligned(*shape: int) -> FloatArray:
     """Memory for an array of this shape, beginning at a cache line.
 
-    Last digits of a matrix product may depend on where in a cache line its operands begin. An
-    allocator decides that from everything that it was asked for before, sizes of records included.
+    The last digits of a matrix product may depend on where in a cache line its operands begin. An
+    allocator decides that from all earlier requests, sizes of records included.
 
     Examples
     --------

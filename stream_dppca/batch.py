@@ -26,7 +26,7 @@ from .sums import LARGEST_BLOCK, pairwise_sum
 __all__ = ["Batch", "Reading", "block_size"]
 
 _SQRT_HALF = 0.5**0.5
-#: A warning of numpy would tell of the records.
+#: A warning of numpy would say something about the records.
 _SILENT = np.errstate(all="ignore")
 
 
@@ -34,7 +34,7 @@ def block_size(features: int, long: bool = False) -> int:
     """Units per block: at most 1 MB of rows, a power of two between 16 and 4096.
 
     Long blocks have at least 1024 units. The size depends on public numbers alone, because products
-    may round a row by its position.
+    may round a row according to its position.
 
     Examples
     --------
@@ -59,8 +59,8 @@ class Reading:
         If true, two neighbouring records x, y make one unit (y - x)/sqrt 2: its mean is zero, its
         covariance that of a record. A pair with a null is a null.
     partial
-        If true, a record is a null only if none of its values is finite; values that are not are
-        left to the statistics, and a norm is that of the others. Not with pairs.
+        If true, a record is a null only if none of its values is finite; values that are not finite
+        are left to the statistics, and the norm is that of the others. Not with pairs.
     """
 
     max_norm: float
@@ -73,12 +73,12 @@ class Reading:
         return 2 if self.pairs else 1
 
     def in_place(self, raw: NDArray[np.floating[Any]]) -> bool:
-        """Whether the rows of units are those of the caller's memory."""
+        """Tell whether the rows of units lie in the caller's memory."""
         plain = raw.dtype == np.float64 and raw.flags.c_contiguous
         return plain and self.scales is None and not self.pairs
 
     def records(self, raw: NDArray[np.floating[Any]], out: FloatArray) -> FloatArray:
-        """Float64 records, scaled; in `out` unless `raw` is just that already."""
+        """Float64 records, scaled; in `out` unless `raw` holds them already."""
         if self.scales is not None:
             np.divide(raw, np.array(self.scales), out=out)
         elif raw.dtype == np.float64 and raw.flags.c_contiguous:
@@ -88,14 +88,14 @@ class Reading:
         return out
 
     def units(self, records: FloatArray, out: FloatArray) -> FloatArray:
-        """Rows of units; in `out` unless the records are just that already."""
+        """Rows of units; in `out` unless the records are the units already."""
         if not self.pairs:
             return records
         np.subtract(records[1::2], records[0::2], out=out)
         return np.multiply(out, _SQRT_HALF, out=out)
 
     def norms(self, records: FloatArray, units: FloatArray) -> tuple[FloatArray, BoolArray]:
-        """Squared norms of units, zero for nulls, and which are nulls."""
+        """Squared norms of units, zero for nulls, and a mask of the nulls."""
         if self.partial:
             finite = np.isfinite(records)
             there = np.where(finite, records, 0.0)
@@ -121,12 +121,12 @@ class Batch:
         One record per row, float32 or float64. It is not written to, and must not change while the
         batch is in use.
     reading
-        How records become units.
+        The rule by which records become units.
     workspace
-        Memory for blocks, of batches that are used one after the other.
+        Memory for blocks, shared by batches that are used one after the other.
     placed
-        False if it is not public where a record stands among the others. The numbers of a unit are
-        then computed in arithmetic that does not depend on it.
+        False if the position of a record among the others is not public. The numbers of a unit are
+        then computed in arithmetic that does not depend on its position.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Batch:
         self._placed = placed
         self._reading = reading
         self._workspace = Workspace() if workspace is None else workspace
-        # Of all units, once they have been read.
+        # Norms and nulls of all units, once they have been read.
         self._sq_norm, self._null = np.empty(len(self)), np.empty(len(self), dtype=np.bool_)
         self._known = False
 
@@ -168,7 +168,7 @@ class Batch:
 
     @_SILENT
     def matrix(self) -> tuple[FloatArray, BoolArray]:
-        """A copy of all rows, with zeros for nulls, and which are nulls.
+        """A copy of all rows, with zeros for nulls, and a mask of the nulls.
 
         For `method="paper"`, whose statistics are not sums over units.
         """
@@ -202,7 +202,7 @@ class Batch:
             yield slice(start, start + size), self._read(start, size, memory)[1]
 
     def _memory(self, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Room for the records, the units and the scratch of a block of so many units."""
+        """Memory for the records, the units and the scratch of a block of this many units."""
         d, records = self._raw.shape[1], size * self._reading.records_per_unit
         array = self._workspace.array
         return (
@@ -231,7 +231,7 @@ class Batch:
 
 
 class RangedBatch:
-    """A form over a batch: what was measured of each unit is kept."""
+    """A form over a batch. The measurement of each unit is kept."""
 
     def __init__(
         self, batch: Batch, form: Form, measured: FloatArray, sq_length: FloatArray
@@ -262,7 +262,7 @@ class RangedBatch:
 
 
 def _padded(blocks: int, of: int) -> int:
-    """The number of blocks to copy if so many have a null.
+    """The number of blocks to copy if this many have a null.
 
     Examples
     --------

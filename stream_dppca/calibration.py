@@ -1,14 +1,14 @@
-"""How much noise a guarantee needs: exact formulas, no accounting at run time.
+"""Noise that a guarantee needs: exact formulas, no accounting at run time.
 
 A Gaussian mechanism is described by one number, ``mu = (L2 sensitivity) / (noise sd)``.
-Mechanisms run one after the other on the same records, each allowed to look at the results of
+Mechanisms that run one after the other on the same records, each allowed to use the results of
 the earlier ones, compose by ``mu^2 = mu_1^2 + mu_2^2 + ...``; mechanisms on disjoint records
 compose to the largest. `gaussian_delta` turns mu into (epsilon, delta), `gaussian_mu` turns it
 back [^1].
 
-Exact noise (`stream_dppca.noise`) spends its mu and no more. `GRID_SLACK` is what OpenDP's discrete
-Gaussian costs in its place, in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has
-the proof. It is kept free for either sampler, so that mu does not depend on which one is chosen.
+Exact noise (`stream_dppca.noise`) spends its mu and no more. `GRID_SLACK` is the extra cost of
+OpenDP's discrete Gaussian, in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has
+the proof. It is reserved with either sampler, so that mu does not depend on the choice of sampler.
 
 [^1]: Balle, Wang. Improving the Gaussian mechanism for differential privacy. ICML 2018.
 """
@@ -33,13 +33,13 @@ __all__ = [
     "mu_with_threshold",
 ]
 
-#: Kept free in epsilon (absolutely) and in delta (relatively) for OpenDP's discrete Gaussian.
+#: Reserved in epsilon (absolutely) and in delta (relatively) for OpenDP's discrete Gaussian.
 GRID_SLACK = 1e-8
 #: From here on e^epsilon may overflow.
 _LARGE = 700.0
-#: Where searches for mu begin: private for every budget that `check_budget` lets through.
+#: Start of searches for mu: private for every budget that `check_budget` accepts.
 _LEAST_MU = 1e-6
-#: Larger batches have the noise of so many units.
+#: Larger batches have the noise of this many units.
 _NOISY_UNITS = 2.0**22
 
 
@@ -68,7 +68,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     if mu <= 0.0:
         return 0.0
     if epsilon > _LARGE:
-        # e^epsilon overflows. With x = mu/2 + epsilon/mu, above sqrt(2 epsilon), it is
+        # e^epsilon overflows. With x = mu/2 + epsilon/mu, above sqrt(2 epsilon), we have
         # epsilon - x^2/2 = -(mu/2 - epsilon/mu)^2/2, and the tail from below is a short series.
         x, z = mu / 2 + epsilon / mu, mu / 2 - epsilon / mu
         series = 1 - 1 / x**2 + 3 / x**4 - 15 / x**6
@@ -104,11 +104,11 @@ def _largest_mu(epsilon: float, delta: float) -> float:
 
 
 def batch_mu(epsilon: float, delta: float, units: int) -> float:
-    """The mu that a batch of so many units spends: that of (epsilon, delta), or less.
+    """The mu that a batch of this many units spends: that of (epsilon, delta), or less.
 
     A query over n units is up to n mu noise sds long. Beyond 2^23 sds it leaves the grid of exact
-    noise, and its rounding grows with it. So a batch of more than 2^22 units has the noise of 2^22
-    units, relative to its clip radius 10^-6: far below what sampling leaves in any mean.
+    noise, and its rounding grows with its length. So a batch of more than 2^22 units has the noise
+    of 2^22 units, relative to its clip radius 10^-6: far below the sampling error of any mean.
 
     Examples
     --------
@@ -140,10 +140,10 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def epsilon_of_periods(epsilon: float, delta: float, periods: float) -> float:
-    """Epsilon over many periods, at the same delta, of which each has (epsilon, delta).
+    """Epsilon over many periods, at the same delta, if each period has (epsilon, delta).
 
     Rounds compose as Gaussian mechanisms, so n periods have mu sqrt(n). The slack of the grid is
-    kept free in every one of them.
+    reserved in every one of them.
 
     Examples
     --------

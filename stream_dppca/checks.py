@@ -23,7 +23,7 @@ def real(value: Any) -> bool:
 
 
 def between(name: str, value: Any, low: float, high: float) -> None:
-    """A number from `low` to `high`.
+    """Require a number from `low` to `high`.
 
     Examples
     --------
@@ -37,27 +37,27 @@ def between(name: str, value: Any, low: float, high: float) -> None:
 
 
 def positive(name: str, value: Any) -> None:
-    """A finite number above zero."""
+    """Require a finite number above zero."""
     if not (real(value) and 0 < value < math.inf):
         raise ParameterError(name, "must be finite and positive", value)
 
 
 def whole(name: str, value: Any, low: int = 1, high: float = math.inf) -> None:
-    """An integer from `low` to `high`."""
+    """Require an integer from `low` to `high`."""
     if not (real(value) and isinstance(value, int | np.integer) and low <= value <= high):
         upper = "" if high == math.inf else f" and at most {high:.15g}"
         raise ParameterError(name, f"must be an integer of at least {low}{upper}", value)
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
-    """One of a few words."""
+    """Require one of a few words."""
     words = tuple(allowed)
     if value not in words:
         raise ParameterError(name, f"must be one of {', '.join(words)}", value)
 
 
 def loose_budget(epsilon: float, delta: float, batch_size: int) -> list[str]:
-    """Say what is allowed but seldom meant.
+    """Return warnings about a budget that is allowed but seldom intended.
 
     Examples
     --------

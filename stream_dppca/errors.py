@@ -2,7 +2,7 @@
 
     DPPCAError
     ├── ParameterError (ValueError)   a parameter breaks a rule; names it, the rule and the value
-    │   └── BatchSizeError            the batch is too small to work; says the smallest that can
+    │   └── BatchSizeError            the batch is too small to work; names the smallest possible
     └── StateError (ValueError)       a saved state does not fit; names the field
 
 Records never raise: a record that cannot be read is a null in its slot.
@@ -61,4 +61,4 @@ class LooseBudgetWarning(UserWarning):
 
 
 class NothingLearnedWarning(UserWarning):
-    """A model was asked for scores before it had learned anything; it gives none."""
+    """Nothing was learned from a batch, or a model was asked for scores before it had learned."""

@@ -47,9 +47,9 @@ Centering = Literal["mean", "none", "pairs", "own"]
 Unit = Literal["record", "subject"]
 Missing = Literal["null", "center"]
 
-#: Bounds on rounding are worked out for batches up to this size ...
+#: Bounds on rounding are proven for batches up to this size.
 LARGEST_BATCH = 2**26
-#: ... and where a batch must be in the memory of one process, up to this one.
+#: The same for batches that must be in the memory of one process.
 LARGEST_ALONE = 2**22
 
 
@@ -63,78 +63,78 @@ class DPPCA(base.MiniBatchTransformer):
     records. Cost: one batch of memory, and O(batch_size x d x k) time per batch while gradients are
     released, O(batch_size x d x d) while second moments are (docs/speed.md).
 
-    **What is promised.** Everything this object ever shows (components, releases, state, what it
-    transforms other data with) is (epsilon, delta)-differentially private with respect to
-    replacing one record of the stream, however long the stream is: each record is used in exactly
-    one batch, so nothing adds up. Somebody who sends many records is protected for each of them,
-    not for all of them together; `unit="subject"` is for that (docs/subjects.md).
+    **Guarantee.** Everything this object ever shows (components, releases, state, transformations
+    of other data) is (epsilon, delta)-differentially private with respect to replacing one record
+    of the stream, however long the stream is: each record is used in exactly one batch, so nothing
+    adds up. Somebody who sends many records is protected for each of them, not for all of them
+    together; `unit="subject"` is for that (docs/subjects.md).
 
     **Subjects.** With `unit="subject"` records are gathered by their `subject` (a device, a user),
-    and `close_round` releases the result of a round: call it by a clock, never because of what came
-    in. What is promised is then (epsilon, delta) with respect to replacing everything that one
-    subject sends within `period` consecutive rounds; `privacy.epsilon_over` says what that is over
-    longer times.
+    and `close_round` releases the result of a round: call it by a clock, never because of the
+    records that came. The guarantee is then (epsilon, delta) with respect to replacing everything
+    that one subject sends within `period` consecutive rounds; `privacy.epsilon_over` gives the
+    epsilon over longer times.
 
-    **What is not.** Steps in front that look at the data break the promise. river's
-    `StandardScaler` does: it scales each record by statistics of those before it, so that one
-    record is used in every later batch. Use `PublicScaler`, or `center="pairs"`. With
-    `compose.Grouper` the key must be public, because it decides which records share a batch: a
-    key that a record could change would move it, and all after it, to other batches. A `clone` does
-    not know what its original released: feeding the same records to both spends twice; a copy, a
-    pickle and the child of a fork leave the partial batch behind. The time that a batch takes is
-    not hidden, though a null takes no longer than a record. One estimator belongs to one thread.
+    **Limits.** Earlier steps that look at the data break the guarantee. river's `StandardScaler`
+    does: it scales each record by statistics of those before it, so that one record is used in
+    every later batch. Use `PublicScaler`, or `center="pairs"`. With `compose.Grouper` the key must
+    be public, because it decides which records share a batch: a key that a record could change
+    would move it, and all after it, to other batches. A `clone` does not know what its original
+    released: feeding the same records to both spends twice; a copy, a pickle and the child of a
+    fork do not keep the partial batch. The time that a batch takes is not hidden, though a null
+    takes no longer than a record. One estimator belongs to one thread.
 
     Parameters
     ----------
     features
         The features, a public tuple of names fixed beforehand. Other keys are ignored. A record
         with one of these missing, not a number (`stream_dppca.values` has the rule) or not finite
-        is a *null*: it keeps its slot and counts for nothing.
+        is a *null*: it keeps its slot and contributes nothing.
     epsilon, delta
         The guarantee, for each record and the whole stream.
     batch_size
         Slots per batch. Larger batches carry less noise but come later; see `plan`.
     n_components
-        How many components.
+        Number of components.
     method
         `"adaptive"`, or `"paper"` for Algorithms 3, 4 and 5 to the letter, which need very
         large batches.
     center
-        `"mean"`: the mean is learned. `"none"` if the data is known to be centred: less noise.
-        `"pairs"` works with differences of neighbouring records: local variation only, which in
-        telemetry is not where the variance is. `"own"`, for subjects: deviations from the mean of
+        `"mean"`: the mean is learned. `"none"`: the data is known to be centred, which means less
+        noise. `"pairs"`: differences of neighbouring records, so local variation only, which is a
+        small part of the variance in telemetry. `"own"`, for subjects: deviations from the mean of
         the subject's own records of the round.
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
         every release says so.
     sampler
-        `"exact"`, or `"opendp"` for the samplers of OpenDP: the same guarantee from the work of
-        others, about 200 times slower, with `pip install opendp`.
+        `"exact"`, or `"opendp"` for the samplers of OpenDP: the same guarantee from an independent
+        implementation, about 200 times slower, with `pip install opendp`.
     scales
         `"learn"`: features are divided by standard deviations that are learned. Numbers, by name or
         in order: public scales by which features are divided. None: features are in one unit.
     max_norm
-        Public cap on the norm of a record, scaled; one beyond it is a null.
+        Public cap on the norm of a scaled record; a record beyond it is a null.
     memory
         `"auto"`: keep everything until the stream changes. `"all"`: never forget. A number: forget
         exponentially, with a memory of that many batches.
     missing
-        `"null"`: a record in which a feature is missing counts for nothing. `"center"`: the learned
-        centre takes the place of what is missing.
+        `"null"`: a record in which a feature is missing is a null. `"center"`: the learned centre
+        takes the place of a missing value.
     unit
-        `"record"`, or `"subject"`: whose privacy it is. With subjects, `batch_size` is the number
-        of places in a round, about as many as subjects are expected; later ones are left out.
+        Unit of privacy: `"record"` or `"subject"`. With subjects, `batch_size` is the number of
+        places in a round, about the number of subjects that are expected; later ones are left out.
     subject
         The key or column that holds the subject's id (`stream_dppca.subjects.ids` has the rule).
     period, horizon
-        In rounds. (epsilon, delta) holds for `period` consecutive rounds. After `horizon` rounds
-        learning is refused; None to go on for ever.
+        Numbers of rounds. (epsilon, delta) holds for `period` consecutive rounds. After `horizon`
+        rounds learning is refused; None to continue for ever.
     records
         Records of one subject that are used in a round, the first that come.
     K, a, zeta, C1, step
-        Of `method="paper"`, which takes records as they are and learns neither centre nor scales:
-        the tail of Assumption A.4, the failure probability of a batch, the constant of Algorithm 4,
-        and the step size (`InverseTime` or `TheoremSchedule`).
+        Parameters of `method="paper"`, which takes records as they are and learns neither centre
+        nor scales: the tail of Assumption A.4, the failure probability of a batch, the constant of
+        Algorithm 4, and the step size (`InverseTime` or `TheoremSchedule`).
 
     Examples
     --------
@@ -230,13 +230,13 @@ class DPPCA(base.MiniBatchTransformer):
         self._warned_of_batch = False  # that nothing was learned from one
 
     def __copy__(self) -> DPPCA:
-        """As a deep copy: a shallow one would share the partial batch with its original."""
+        """Return a deep copy: a shallow one would share the partial batch with its original."""
         return copy.deepcopy(self)
 
     # Learning
 
     def learn_one(self, x: dict[Any, Any]) -> None:
-        """Take one record, a dict. A bad one is a null in its slot, and so is what is not a dict.
+        """Take one record, a dict. A bad record, or anything but a dict, is a null in its slot.
 
         Nothing raises: a record without a slot would shift all records after it.
         """
@@ -282,13 +282,13 @@ class DPPCA(base.MiniBatchTransformer):
             self._run(batch)
 
     def close_round(self) -> Release:
-        """End the round: release what its subjects have to say, and begin the next one.
+        """End the round: release the result of its subjects, and begin the next one.
 
-        For `unit="subject"` only. To be called by a clock: the moment is public, so it must not
-        depend on the records. A round in which nobody came is released like any other.
+        This is for `unit="subject"` only. It must be called by a clock: the moment is public, so it
+        must not depend on the records. A round without any record is released like any other.
         """
         if not isinstance(self._slots, SubjectTable):
-            raise DPPCAError('close_round() is for unit="subject": batches of records close alone')
+            raise DPPCAError('close_round() is for unit="subject": a batch of records ends itself')
         self._slots.check_open()
         self._refuse_if_interrupted()
         self._run(self._slots.close())
@@ -299,10 +299,10 @@ class DPPCA(base.MiniBatchTransformer):
         return release
 
     def learn_rows(self, rows: Rows) -> None:
-        """Take one whole batch that may lie elsewhere, and is seen only through sums over it.
+        """Take one whole batch, whose rows may be in other processes: only sums over them are used.
 
-        Not with `method="paper"`, whose statistics are not sums. If a question to the rows fails,
-        the batch counts as interrupted: restore the last state.
+        This does not work with `method="paper"`, whose statistics are not sums. If a question about
+        the rows fails, the batch counts as interrupted: restore the last state.
 
         Parameters
         ----------
@@ -316,10 +316,10 @@ class DPPCA(base.MiniBatchTransformer):
         if len(rows) != units:
             raise ParameterError("rows", f"must have {units} places", len(rows))
         if self._slots.fill:
-            rule = f"must not come while {self._slots.fill} records wait for a full batch"
+            rule = f"must not be given while {self._slots.fill} records wait for a full batch"
             raise ParameterError("rows", rule, type(rows).__name__)
         if self.method == "paper":
-            rule = 'must be "adaptive" to learn from rows that lie elsewhere'
+            rule = 'must be "adaptive" to learn from rows in other processes'
             raise ParameterError("method", rule, self.method)
         self._run(rows)
 
@@ -329,12 +329,12 @@ class DPPCA(base.MiniBatchTransformer):
         return self._slots.reading
 
     def _run(self, rows: Rows) -> None:
-        """A full batch: learn from it, then show the result."""
+        """Learn from a full batch, then show the result."""
         self._refuse_if_interrupted()
         # From here on the records count as used, whatever happens.
         self._n_batches = t = self._n_batches + 1
         self._interrupted = True
-        with np.errstate(all="ignore"):  # a warning would tell of the records
+        with np.errstate(all="ignore"):  # a warning would say something about the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
             if not self._learned and outcome.skipped is None:
                 # From here on, signs follow from release to release.
@@ -361,7 +361,7 @@ class DPPCA(base.MiniBatchTransformer):
             self._warned_of_batch = True
             warnings.warn(
                 f"DPPCA has learned nothing from batch {batch}: {reason}. "
-                "If that goes on, check the feature names",
+                "If this continues, check the feature names",
                 NothingLearnedWarning,
                 stacklevel=4,
             )
@@ -374,17 +374,17 @@ class DPPCA(base.MiniBatchTransformer):
         return "learned" if outcome.skipped is None else "skipped"
 
     def _refuse_if_interrupted(self) -> None:
-        """A batch that ended half-way (Ctrl-C, no memory) has spent budget that no state knows."""
+        """Raise if a batch ended half-way (Ctrl-C, no memory): no state knows what it has spent."""
         if self._interrupted:
             used = "rounds" if self.unit == "subject" else "records"
             number = self._n_batches if self.unit == "subject" else self.n_seen
             raise DPPCAError(
-                f"batch {self._n_batches} was interrupted, so this model cannot go on. Restore the "
-                f"last state that was saved, and do not use the first {number} {used} of "
+                f"batch {self._n_batches} was interrupted, so this model cannot continue. Restore "
+                f"the last state that was saved, and do not use the first {number} {used} of "
                 "this stream again."
             )
 
-    # What has been learned
+    # Results
 
     @property
     def components(self) -> FloatArray:
@@ -393,7 +393,7 @@ class DPPCA(base.MiniBatchTransformer):
         return np.ascontiguousarray(self._method.W.T) if self._learned else np.zeros((0, d))
 
     def raw_directions(self) -> FloatArray:
-        """k x d: how raw features move along each component; no rows before anything is known."""
+        """k x d: changes of raw features along each component; no rows before anything is known."""
         found = self._projector()
         return np.zeros((0, len(self.features))) if found is None else found.raw_directions()
 
@@ -409,7 +409,7 @@ class DPPCA(base.MiniBatchTransformer):
 
     @property
     def warm_up_left(self) -> int:
-        """Batches that the warm-up still takes, as far as is known; 0 without one or after it."""
+        """Batches that the warm-up still needs, as far as is known; 0 without one or after it."""
         method = self._method
         if not isinstance(method, LearnedMethod | WideMethod) or not method.warming_up:
             return 0
@@ -425,13 +425,13 @@ class DPPCA(base.MiniBatchTransformer):
     @property
     def last_release(self) -> Release | None:
         """The newest release, None before the first."""
-        if isinstance(self._release, partial):  # made when it is first asked for
+        if isinstance(self._release, partial):  # made when it is first used
             self._release = self._release()
         return self._release
 
     @property
     def privacy(self) -> PrivacyStatement | SubjectStatement:
-        """What is promised, as it was when the estimator was made."""
+        """The privacy guarantee, as it was when the estimator was made."""
         return self._privacy
 
     def transform_one(self, x: dict[Any, Any]) -> dict[Hashable, Any]:
@@ -470,7 +470,7 @@ class DPPCA(base.MiniBatchTransformer):
     def reconstruction_error(self, X: NDArray[Any]) -> FloatArray:
         """Distance of each row to the private subspace, in standard deviations of the features.
 
-        With known scales, in their units. NaN before anything has been learned.
+        With known scales, it is in their units. It is NaN before anything has been learned.
         """
         found = self._projector()
         if found is None:
@@ -490,7 +490,7 @@ class DPPCA(base.MiniBatchTransformer):
         return float(self.reconstruction_error(row)[0])
 
     def _capped(self, X: NDArray[Any]) -> FloatArray:
-        """Rows in which a value beyond the public cap is missing, as it is in learning."""
+        """Rows in which values beyond the public cap are missing, as in learning."""
         with np.errstate(all="ignore"):
             rows = np.asarray(X, dtype=np.float64)
             return np.where(np.abs(rows) <= self.max_norm * self._known_scales(), rows, np.nan)
@@ -505,7 +505,7 @@ class DPPCA(base.MiniBatchTransformer):
             )
 
     def _projector(self) -> Projector | None:
-        """What scores raw records, None before anything has been learned."""
+        """The projector that scores raw records; None before anything has been learned."""
         if not self._learned:
             return None
         if isinstance(self._method, LearnedMethod | WideMethod):
@@ -515,9 +515,9 @@ class DPPCA(base.MiniBatchTransformer):
     # State
 
     def state(self) -> dict[str, Any]:
-        """Where the estimator stands, as plain JSON: released values and counters, no record.
+        """The state of the estimator, as plain JSON: released values and counters, no record.
 
-        The partial batch is not in it: whoever restores reads those records again.
+        The partial batch is not in it: its records must be read again after a restore.
         """
         self._refuse_if_interrupted()
         release = self.last_release
@@ -540,12 +540,12 @@ class DPPCA(base.MiniBatchTransformer):
         Parameters
         ----------
         state
-            What `state()` returned, or the same after a trip through JSON; also one of version 1.
+            Result of `state()`, also after a round trip through JSON; also a state of version 1.
         sampler
-            Where the noise of the next batches comes from. It is no part of the state.
+            Source of the noise of the next batches. It is not part of the state.
         expected
-            Parameters of `DPPCA`. One that differs from the state's is refused by name. All that
-            are left out come from the state, never from the defaults of today.
+            Parameters of `DPPCA`. One that differs from the state's is refused by name. All others
+            come from the state, never from the current defaults.
 
         Examples
         --------
@@ -591,7 +591,7 @@ class DPPCA(base.MiniBatchTransformer):
         params = {
             name: value.item() if isinstance(value, np.generic) else value
             for name, value in self._get_params().items()
-            if name != "sampler"  # another way to the same law
+            if name != "sampler"  # all samplers have the same law
         }
         params["features"] = list(self._slots.features)
         params["scales"] = "learn" if self._learns_scales else self._scale_list()
@@ -609,7 +609,7 @@ class DPPCA(base.MiniBatchTransformer):
 
     @property
     def _learns(self) -> bool:
-        """If a centre or scales are to be learned. `method="paper"` takes records as they are."""
+        """True if a centre or scales are learned. `method="paper"` takes records as they are."""
         return self.method != "paper" and (self.center == "mean" or self._learns_scales)
 
     def _subjects(self) -> Subjects | None:
@@ -749,9 +749,7 @@ class DPPCA(base.MiniBatchTransformer):
             rule = 'must name the id of a record, which is not a feature, with unit="subject"'
             raise ParameterError("subject", rule, self.subject)
         if self.method == "paper":
-            rule = (
-                'must be "adaptive" with unit="subject": the paper\'s is for one record per person'
-            )
+            rule = 'must be "adaptive" with unit="subject": the paper assumes one record per person'
             raise ParameterError("method", rule, self.method)
         if self.center == "pairs":
             rule = 'must not be "pairs" with unit="subject": pairs of neighbours mix subjects'
@@ -765,7 +763,7 @@ class DPPCA(base.MiniBatchTransformer):
         d, k = len(self.features), self.n_components
         numbers = max(d * (d + 1) // 2 + d + 1, (d + 1) * k) + 129 * d
         if self.sampler == "opendp" and numbers * self.period > OpenDPNoise.MOST_COORDINATES:
-            raise ParameterError("sampler", 'must be "exact" for so many numbers', self.sampler)
+            raise ParameterError("sampler", 'must be "exact" for this many numbers', self.sampler)
 
     def _check_memory(self) -> None:
         memory: Any = self.memory
@@ -810,7 +808,7 @@ class DPPCA(base.MiniBatchTransformer):
 def _one_each(subjects: Iterable[Any] | None, rows: int) -> Sequence[Any] | NDArray[Any]:
     """The ids of the subjects, one per row."""
     if subjects is None or isinstance(subjects, str | bytes):
-        raise ParameterError("subjects", "must be given, an id per row", subjects)
+        raise ParameterError("subjects", "must be given, one id per row", subjects)
     ids = subjects if isinstance(subjects, Sequence | np.ndarray) else list(subjects)
     if len(ids) != rows:
         raise ParameterError("subjects", f"must have one id for each of the {rows} rows", len(ids))
@@ -822,7 +820,7 @@ def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
 
 
 def _has_learned(state: dict[str, Any], release: Release | None) -> bool:
-    """If a saved model has components; older states do not say, but their releases do."""
+    """Tell whether a saved model has components; older states show it in their releases only."""
     if "learned" in state:
         return bool(state["learned"])
     return release is not None and (not release.skipped or release.batch > 1)

@@ -1,8 +1,8 @@
-"""Frames of any kind: pandas, polars, pyarrow and what else narwhals knows.
+"""Frames of any kind: pandas, polars, pyarrow and all others that narwhals knows.
 
-A column is read value by value, by the rule of `stream_dppca.values`, whatever kind of frame it
-stands in. Its type says only how fast that goes: numbers as a whole, everything else one by one.
-What comes out of a frame goes into a frame of the same kind.
+A column is read value by value, by the rule of `stream_dppca.values`, in any kind of frame. Its
+type decides only the speed: numbers are converted as a whole, everything else one by one. Results
+for a frame are returned in a frame of the same kind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["all_columns", "column", "column_names", "frame_like", "is_frame", "r
            "require_frame", "with_columns"]  # fmt: skip
 
 
-#: Types of which numpy has the same, so that whole columns are converted as `number` does.
+#: Types that numpy has, too, so that whole columns are converted as `number` does.
 _PLAIN = frozenset({
     nw.Float32, nw.Float64, nw.Int8, nw.Int16, nw.Int32, nw.Int64,
     nw.UInt8, nw.UInt16, nw.UInt32, nw.UInt64,
@@ -46,7 +46,7 @@ def require_frame(X: Any) -> None:
 
 
 def column(frame: Any, name: Any) -> FloatArray | float:
-    """The column of a frame as floats, value by value; NaN if it is not there exactly once."""
+    """The column of a frame as floats, value by value; NaN unless it exists exactly once."""
     if is_pandas_dataframe(frame):
         return pandas_column(frame, name)
     wrapped = nw.from_native(frame, eager_only=True)
@@ -62,13 +62,13 @@ def column(frame: Any, name: Any) -> FloatArray | float:
 
 
 def raw_column(frame: Any, name: Any) -> Any:
-    """The values of a column as they are; None if it is not there exactly once."""
+    """The values of a column as they are; None unless it exists exactly once."""
     if column_names(frame).count(name) != 1:
         return None
     if is_pandas_dataframe(frame):
         values = frame[name]
-        # Other types than numpy's would make floats of integers if one is missing, and large ids
-        # the same: one record would change how all others are read.
+        # Types other than numpy's would turn integers into floats if one is missing, and large ids
+        # would become equal: one record would change how all others are read.
         plain = isinstance(values.dtype, np.dtype)
         return (values if plain else values.astype(object)).to_numpy()
     return _cells(nw.from_native(frame, eager_only=True).get_column(name))
@@ -77,14 +77,14 @@ def raw_column(frame: Any, name: Any) -> Any:
 def _cells(values: nw.Series[Any]) -> list[Any]:
     try:
         return values.to_list()
-    except Exception:  # there is one that Python has no type for, such as a time in nanoseconds
+    except Exception:  # Python has no type for some value, such as a time in nanoseconds
         return [_cell(values, i) for i in range(len(values))]
 
 
 def _cell(values: nw.Series[Any], i: int) -> Any:
     try:
         return values.item(i)
-    except Exception:  # whatever a cell does wrong, it is not a number, and the others may be
+    except Exception:  # whatever is wrong with a cell, it alone is not a number
         return None
 
 

@@ -14,7 +14,7 @@ from .statistics import Rows
 
 __all__ = ["FEW_SUBJECTS", "Method", "Outcome", "checked_basis"]
 
-#: Reason of a release of a round that nearly nobody took part in, by its noisy number of subjects.
+#: Reason of a release of a round with hardly any subjects, by their noisy number.
 FEW_SUBJECTS = "too few subjects: their noisy number may as well be zero"
 
 
@@ -29,7 +29,7 @@ class Outcome:
     ratio: FloatArray | None = None  #: share of the variance along each component
     ratio_sd: FloatArray | None = None  #: sd of the noise in it
     drift: bool = False  #: the past was dropped before this batch
-    skipped: str | None = None  #: why nothing was learned from the batch
+    skipped: str | None = None  #: reason why nothing was learned from the batch
     units: float | None = None  #: noisy number of subjects; None for records
 
     @classmethod
@@ -40,13 +40,13 @@ class Outcome:
 def checked_basis(value: Any, *, like: FloatArray) -> FloatArray:
     """Orthonormal columns out of a saved state, or a ValueError.
 
-    Sensitivities are worked out for orthonormal columns; a state that was tampered with must not
-    bring others. An honest state keeps every bit, so what it brings is checked and not corrected.
+    Sensitivities are proven for orthonormal columns; a state that was tampered with must not bring
+    others. An honest state keeps every bit, so its columns are checked and not corrected.
 
     The length of a gradient allows for |W^T W - I| <= 4 (d + k + 8) sqrt(k) u in norm, u = 2^-53
     (`adaptive.queries.length_slack`). Here W^T W is computed with pairwise sums: each entry is off
-    by at most min(d + 1, 40) u, so the matrix by k times that, which is subtracted from what is
-    allowed. Columns out of a QR or singular value decomposition are well within what remains.
+    by at most min(d + 1, 40) u, so the matrix by k times that, which is subtracted from the allowed
+    error. Columns out of a QR or singular value decomposition are well within the rest.
     """
     W = np.array(value, dtype=np.float64).reshape(like.shape)
     d, k = len(W), len(W.T)
@@ -82,5 +82,5 @@ class Method(Protocol):
         ...
 
     def load(self, state: dict[str, Any]) -> None:
-        """Resume from what `state` returned."""
+        """Resume from a result of `state`."""
         ...

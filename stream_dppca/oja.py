@@ -60,14 +60,14 @@ class InverseTime:
 
 @dataclass(frozen=True)
 class TheoremSchedule:
-    """The step of the proof of Theorem 5.1: Eq. (def_lr) with M-tilde and V-tilde of Eq. (newV).
+    """The step size of the proof of Theorem 5.1: Eq. (def_lr), M-tilde and V-tilde of Eq. (newV).
 
         eta_t = alpha / ((lambda1 - lambda2) (xi + t))
         xi = 20 max(M~ alpha / gap, (V~ + lambda1^2) alpha^2 / (gap^2 ln(1 + zeta/100)))
 
     The proof leaves C_2 and C_3 open; they are 1 here. `noise_sd` is the sd of the noise in one
-    coordinate of the gradient (beta in the proof). The constants of the proof are large: on
-    practical sizes this step is far too small, `InverseTime` is the one to use.
+    coordinate of the gradient (beta in the proof). The constants of the proof are large: with
+    practical sizes this step is far too small; use `InverseTime`.
     """
 
     lambda1: float
@@ -121,11 +121,11 @@ def oja_step(W: FloatArray, gradient: FloatArray, eta: float) -> FloatArray:
 
 
 def orthonormal(W: FloatArray, like: FloatArray | None = None) -> FloatArray:
-    """Orthonormal columns that span what W spans, column by column (QR).
+    """Orthonormal columns with the same spans as those of W, column by column (QR).
 
     Signs follow the columns of `like`, so a component does not flip between releases; without
-    it the largest coordinate of each column is positive. What is not finite, or zero, is replaced
-    by `like`.
+    it the largest coordinate of each column is positive. A W that is not finite, or zero, is
+    replaced by `like`.
     """
     if like is not None and not np.isfinite(W).all():
         W = like

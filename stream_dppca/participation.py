@@ -1,7 +1,7 @@
-"""The budget of one batch: how often a unit takes part, and what it may spend each time.
+"""The budget of one batch, by the number of batches in which a unit takes part.
 
 A record is in one batch and spends all of mu there. A subject comes back in every round, so each
-round may spend a part only.
+round may spend only a part.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Subjects:
 
 
 def mu_of(epsilon: float, delta: float, subjects: Subjects | None, units: int) -> float:
-    """What one batch or round of so many units may spend.
+    """Budget of one batch or round with this many units.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Expected batch sizes, noise, error and time, before any data is touched.
 
 The predictions are rules of thumb for the default method, fitted to simulations
-(`benchmarks/accuracy.py` compares them with what is measured). They read public numbers and two
-guesses about the data, and spend no budget.
+(`benchmarks/accuracy.py` compares them with measurements). They use public numbers and two guesses
+about the data, and spend no budget.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Plan", "SubjectPlan", "plan"]
 
 #: A component is called useful below this sine of its angle to the truth.
 USEFUL = 0.3
-#: A batch is recommended if after so many of them the expected sine is below this.
+#: A batch size is recommended if the expected sine is below `GOOD` after `SOON` batches.
 GOOD, SOON = 0.1, 16
 
 
@@ -54,7 +54,7 @@ class Plan(BaseModel):
     recommended_batch_size: int
     #: Noise sd in one coordinate of one release, in units of the top eigenvalue.
     noise_per_step: float
-    #: The guess behind what follows: the share of the variance that the first component holds.
+    #: The guess behind the fields below: the share of the variance along the first component.
     first_share: float
     #: (records, expected sine of the angle to the truth) after 1, 2, 4, ... batches.
     expected_error: tuple[tuple[int, float], ...]
@@ -63,7 +63,7 @@ class Plan(BaseModel):
     useful_after_seconds: float | None
 
     def sine_after(self, records: int) -> float:
-        """Expected sine after so many records, by the figures of `expected_error`."""
+        """Expected sine after this many records, by the figures of `expected_error`."""
         before = [sine for at, sine in self.expected_error if at <= records]
         later = [(at, sine) for at, sine in self.expected_error if at > records]
         if not before:
@@ -154,7 +154,7 @@ def plan(
     horizon: int | None = None,
     rows: float = ROWS,
 ) -> Plan | SubjectPlan:
-    """Predict what `DPPCA` will do with its default method.
+    """Predict the error and the delay of `DPPCA` with its default method.
 
     Parameters
     ----------
@@ -168,20 +168,21 @@ def plan(
         Guess of the total variance over that of the first component; 1 + (d - 1)/10 by default,
         as if every other direction had a tenth of its variance.
     gap
-        Guess of (lambda_k - lambda_{k+1}) / lambda_1, how far the components stand out.
+        Guess of (lambda_k - lambda_{k+1}) / lambda_1, by which the components stand out.
     range_ratio
-        Guess of how far a gradient x (x.w) typically is from the mean gradient, over the top
-        eigenvalue; that of Gaussian data by default. Data that hardly varies but along the
+        Guess of the typical distance of a gradient x (x.w) to the mean gradient, over the top
+        eigenvalue; that of Gaussian data by default. Data that hardly varies except along the
         component, such as +-v plus a little noise of sd s, has s sqrt(d). It matters where
         gradients are released: with more than 64 features.
     subjects
-        With `unit="subject"`: how many there are. The answer is then a `SubjectPlan`, in rounds.
+        With `unit="subject"`: the number of subjects. The result is then a `SubjectPlan`, in
+        rounds.
     presence
         The share of the subjects that sends something in a round.
     period, horizon
         As for `DPPCA`, in rounds.
     rows
-        Guess of how many records of a subject count in a round, on average.
+        Guess of the average number of records of a subject that count in a round.
 
     Examples
     --------
@@ -274,7 +275,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Guess:
-    """Public numbers and guesses. Eigenvalues in units of the first."""
+    """Public numbers and guesses. Eigenvalues are in units of the first."""
 
     d: int
     k: int
@@ -289,13 +290,14 @@ class _Guess:
         return 0
 
     def form(self, rows: int) -> str:
-        """What will be released: "moment"; "gradient", from a random start; or, of gradients that
-        follow a first second moment, "scouted" where it shows a component and "late" where not.
+        """Form of the releases: "moment"; "gradient", from a random start; "scouted" or "late".
+
+        The last two are gradients after a first second moment, which shows a component or not.
         """
         form = form_for(d=self.d, epsilon=self.epsilon, delta=self.delta, rows=rows)
         if form != "scout":
             return form
-        # As `ScoutMethod` decides, on what it should see of eigenvalues 1 and 1 - gap.
+        # As `ScoutMethod` decides, with what it should see of eigenvalues 1 and 1 - gap.
         radius, others = self._scout_radius(rows), max(self.d - self.k, 1)
         bulk = max(self.ratio - self.k, 0.0) / others
         edge = edge_of_noise(bulk, radius, d=self.d, rows=rows)
@@ -311,10 +313,10 @@ class _Guess:
         return noise / 2
 
     def sine(self, rows: int, batches: int) -> float:
-        """Expected sine after so many batches.
+        """Expected sine after this many batches.
 
         Sampling: the variance of a sample eigenvector. Noise: that of one release of everything,
-        times what releasing after every batch costs: about 1.75 up to 96 batches, then as sqrt(t)
+        times the cost of a release after every batch: about 1.75 up to 96 batches, then as sqrt(t)
         (computed for the running sums of `correlated`).
         """
         d, k, gap, mu = self.d, self.k, self.gap, gaussian_mu(self.epsilon, self.delta)
@@ -340,7 +342,7 @@ class _Guess:
 
 @dataclass(frozen=True)
 class _LearnedGuess(_Guess):
-    """With a learned centre or learned scales."""
+    """The same with a learned centre or learned scales."""
 
     known_center: bool
 
@@ -352,12 +354,12 @@ class _LearnedGuess(_Guess):
         return "moment"
 
     def sine(self, rows: int, batches: int) -> float:
-        """Expected sine after so many batches, those of the warm-up included.
+        """Expected sine after this many batches, those of the warm-up included.
 
         Noise: records of 1.8 times the mean squared length pass unclipped, all batches count the
-        same. What real data adds (clamps, scales found in a small sample, batches of the warm-up
-        that are missing from the rest) is an allowance, fitted to the real data of
-        docs/accuracy.md; x is how far the batch is from the size that the warm-up wants.
+        same. An allowance for real data (clamps, scales found in a small sample, batches of the
+        warm-up that are missing from the rest) was fitted to the real data of docs/accuracy.md; x
+        is the size that the warm-up needs over the size of the batch.
         """
         mu = gaussian_mu(self.epsilon, self.delta)
         learned = batches - self.warm_up(rows)
@@ -379,15 +381,15 @@ class _LearnedGuess(_Guess):
 
 @dataclass(frozen=True)
 class _WideGuess(_LearnedGuess):
-    """The same with more features than second moments are released for."""
+    """The same with so many features that gradients are released."""
 
     def form(self, rows: int) -> str:
         return "gradient"
 
     def sine(self, rows: int, batches: int) -> float:
-        """Expected sine after so many batches, those of the warm-up included.
+        """Expected sine after this many batches, those of the warm-up included.
 
-        That of gradients with known centre and scales, with the part of mu^2 that they have, and
+        It is that of gradients with known centre and scales and their part of mu^2, combined with
         the error of the deviations that features are divided by.
         """
         learned = batches - self.warm_up(rows)
@@ -403,7 +405,7 @@ class _WideGuess(_LearnedGuess):
 
 
 def _lifted(value: float, radius: float) -> float:
-    """Where an eigenvalue is seen in noise; 0 if it drowns."""
+    """The value at which an eigenvalue is seen in noise; 0 if it drowns."""
     return value + radius**2 / value if value > radius else 0.0
 
 

@@ -4,7 +4,7 @@
 
 c and s are the centre and scale of each feature, found in the warm-up (s may grow later). The clamp
 is part of the model: sparse features have values that are thousands of scales away. m and r are
-mean and standard deviation of what is clamped, learned as the stream goes. With known centre and
+mean and standard deviation of the clamped values, learned from every batch. With known centre and
 scales, c and m are 0, r is 1 and nothing is clamped.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["Projector"]
 
 @dataclass(frozen=True, eq=False)
 class Projector:
-    """Projects raw records with what was released.
+    """Projects raw records with the numbers of a release.
 
     Examples
     --------
@@ -49,14 +49,14 @@ class Projector:
 
     @classmethod
     def plain(cls, features: Sequence[Hashable], W: FloatArray, scale: FloatArray) -> Projector:
-        """For records that are centred at 0 and divided by known scales."""
+        """Make a projector for records that are centred at 0 and divided by known scales."""
         d = len(features)
         zero, one = np.zeros(d), np.ones(d)
         return cls(tuple(features), W, zero, scale, np.full(d, np.inf), zero, one)
 
     @classmethod
     def from_release(cls, release: bytes | str | Mapping[str, Any]) -> Projector:
-        """From the JSON of a release, of the estimator or of the service.
+        """Make a projector from the JSON of a release, of the estimator or of the service.
 
         The estimator's is `release.model_dump_json()`. A release of an earlier version has neither
         centre nor clamp: its components were made for centred records.
@@ -96,7 +96,7 @@ class Projector:
     # Raw records
 
     def standardise(self, X: NDArray[Any]) -> FloatArray:
-        """(clamp((x - c)/s) - m)/r; what is missing or has no spread is 0, its mean."""
+        """(clamp((x - c)/s) - m)/r; a value that is missing or has no spread is 0, its mean."""
         with np.errstate(all="ignore"):
             rows = np.asarray(X, dtype=np.float64)
             Z = np.clip((rows - self.center) / self.scale, -self.clamp, self.clamp)
@@ -123,13 +123,13 @@ class Projector:
         return np.asarray(np.linalg.norm(U - (U @ self.W) @ self.W.T, axis=1))
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
-        """`reconstruction_error` of one record: the higher, the stranger. 0 if nothing is known."""
+        """`reconstruction_error` of one record: higher is stranger; 0 if nothing is known."""
         return float(self.reconstruction_error(self._row(x))[0]) if self.W.shape[1] else 0.0
 
     # In raw units
 
     def raw_directions(self) -> FloatArray:
-        """k x d: how raw features move along each component, s r W."""
+        """k x d: changes of raw features along each component, s r W."""
         return np.asarray((self.W * (self.scale * self.deviation)[:, np.newaxis]).T)
 
     def raw_weights(self) -> FloatArray:

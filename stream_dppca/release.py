@@ -17,15 +17,15 @@ class _Model(BaseModel):
 
 
 class PrivacyStatement(_Model):
-    """What is promised, whole, so that it can be read without the code."""
+    """The privacy guarantee, stated in full, so that it can be read without the code."""
 
     epsilon: float
     delta: float
     #: Neighbouring streams differ in the content of one slot.
     adjacency: Literal["replace-one"] = "replace-one"
-    #: What one slot holds. Somebody who sends many records is protected for each, not for all.
+    #: The content of one slot. Somebody who sends many records is protected for each, not for all.
     unit: Literal["record"] = "record"
-    #: Each record is in one batch, so the budget does not run down as the stream goes on.
+    #: Each record is in one batch, so the budget does not run down as the stream continues.
     scope: Literal["whole stream"] = "whole stream"
     method: str
     #: False if the noise came from a seed. Such a release protects nobody.
@@ -33,7 +33,7 @@ class PrivacyStatement(_Model):
 
 
 class SubjectStatement(_Model):
-    """What is promised to a subject, whole, so that it can be read without the code."""
+    """The privacy guarantee of a subject, stated in full, to be read without the code."""
 
     epsilon: float
     delta: float
@@ -41,14 +41,14 @@ class SubjectStatement(_Model):
     #: when, how many records, whether any at all.
     adjacency: Literal["replace-subject"] = "replace-subject"
     unit: Literal["subject"] = "subject"
-    #: The field that says whose record it is.
+    #: The field that names the subject of a record.
     subject: str
-    #: The guarantee is for so many consecutive rounds, wherever they begin.
+    #: The guarantee is for `period` consecutive rounds, wherever they begin.
     scope: str
     period: int
-    #: After so many rounds nothing more is learned; None if it goes on for ever.
+    #: Number of rounds after which nothing more is learned; None if learning never ends.
     horizon: int | None
-    #: Of each subject so many records per round are used, at most.
+    #: Most records of a subject that are used in a round.
     records: int
     #: Epsilon, at the same delta, for all that a subject sends in a longer time.
     epsilon_over: dict[str, float]
@@ -92,7 +92,7 @@ class SubjectStatement(_Model):
         )
 
     def epsilon_over_rounds(self, rounds: int) -> float:
-        """Epsilon, at the same delta, for all that a subject sends in so many rounds."""
+        """Epsilon, at the same delta, for all that a subject sends in this many rounds."""
         if self.horizon is not None:
             rounds = min(rounds, self.horizon)
         return epsilon_of_periods(self.epsilon, self.delta, rounds / self.period)
@@ -107,7 +107,7 @@ class Release(_Model):
     """One batch's result. Everything in it is noisy or public.
 
     The score of a raw record x is W^T ((clamp((x - c)/s) - m)/r), where the rows of `components`
-    are the columns of W, c is `center`, s `scale`, m `mean` and r `deviation`. `Projector` does it.
+    are the columns of W, c is `center`, s `scale`, m `mean` and r `deviation`; see `Projector`.
     """
 
     version: Literal[1, 2] = 2
@@ -129,7 +129,7 @@ class Release(_Model):
     scale: tuple[float, ...] | None = None
     mean: tuple[float, ...] | None = None
     deviation: tuple[float, ...] | None = None
-    #: Standardised values are cut off here; None where nothing is.
+    #: Standardised values are cut off here; None if nothing is cut off.
     clamp: tuple[float, ...] | None = None
     #: Noisy variance along each component, of clipped records, so mostly too small; None where the
     #: batch was skipped.
@@ -146,7 +146,7 @@ class Release(_Model):
     drift: bool = False
     skipped: bool
     reason: str | None
-    #: Noise sd in one coordinate of what was released about this batch.
+    #: Noise sd in one coordinate of the release of this batch.
     sigma: float | None
     privacy: PrivacyStatement | SubjectStatement
 

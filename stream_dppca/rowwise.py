@@ -1,12 +1,13 @@
-"""Arithmetic on rows in which a row cannot tell where it stands.
+"""Arithmetic on rows whose results do not depend on the place of a row.
 
 The places of subjects are not public: one subject more or less moves all later ones. So the
-distance of a subject must come out the same, to the last bit, in whatever row, block or process it
-is computed. A matrix product does not promise that: its kernels treat the rows at the end of a
+distance of a subject must be the same, to the last bit, in whatever row, block or process it is
+computed. A matrix product does not guarantee that: its kernels treat the rows at the end of a
 block, or of a thread, in another way.
 
 Everything here is made of additions and multiplications of whole arrays, element by element. Each
-is rounded as IEEE 754 says, and the order in which a row is added up depends on its length alone.
+is rounded according to IEEE 754, and the order in which a row is added up depends on its length
+alone.
 """
 
 from __future__ import annotations

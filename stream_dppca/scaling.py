@@ -1,4 +1,4 @@
-"""Scaling that keeps the guarantee: by numbers that are public."""
+"""Scaling by public numbers, which keeps the guarantee."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["PublicScaler"]
 
 
 class PublicScaler(base.MiniBatchTransformer):
-    """Scale features by public, fixed numbers: (x - shift) / scale.
+    """Scales features by public, fixed numbers: (x - shift) / scale.
 
-    river's `StandardScaler` in front of `DPPCA` would break the guarantee: it scales each record by
+    river's `StandardScaler` before `DPPCA` would break the guarantee: it scales each record by
     the mean and variance of those before it, so one record changes all later ones and is used in
     every later batch. Numbers that are known without looking at the data (physical limits, the
     unit of a sensor, a specification) break nothing.
@@ -66,10 +66,10 @@ class PublicScaler(base.MiniBatchTransformer):
             self._affine[name] = (0.0, float(scale))
 
     def transform_one(self, x: dict[Any, Any]) -> dict[Any, Any]:
-        """A new dict. Scaled values are floats, NaN for what is not a number.
+        """Return a new dict. Scaled values are floats, NaN for anything but a number.
 
-        What is not a dict gives an empty one: if it raised, the record would have no slot, and all
-        records after it would shift.
+        Anything but a dict gives an empty one: if it raised an error, the record would have no
+        slot, and all records after it would shift.
         """
         try:
             out = dict(x)
@@ -81,10 +81,10 @@ class PublicScaler(base.MiniBatchTransformer):
         return out
 
     def transform_many(self, X: Any) -> Any:
-        """A new frame of the same kind, scaled value by value as `transform_one` does."""
+        """Return a new frame of the same kind, scaled value by value like `transform_one`."""
         require_frame(X)
         scaled = {}
-        with np.errstate(all="ignore"):  # a warning would tell of the records
+        with np.errstate(all="ignore"):  # a warning would say something about the records
             for name, (shift, scale) in self._affine.items():
                 if name in column_names(X):
                     scaled[name] = (column(X, name) - shift) / scale

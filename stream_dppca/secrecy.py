@@ -1,7 +1,7 @@
-"""Memory that must not be in two places: copies come out without it, and so does a forked child.
+"""Memory that must not be in two places: copies and forked children do not get it.
 
 Raw rows and exact past queries live in a few objects. If a copy, a pickle or the child of `fork`
-kept them, both holders would release the same records with noise of their own: the budget would be
+kept them, both holders would release the same records with independent noise: the budget would be
 spent twice.
 """
 
@@ -21,8 +21,8 @@ class Forgetful(ABC):
     """Base of objects that hold records, or exact numbers made of records.
 
     A subclass names its public attributes in `PUBLIC` and sets up everything else in `_begin`. Its
-    `__init__` sets the public ones and calls `forget`. Copies and pickles carry the public
-    attributes alone; in the child of a fork, `forget` is called.
+    `__init__` sets the public ones and calls `forget`. Copies and pickles have only the public
+    attributes; in the child of a fork, `forget` is called.
     """
 
     PUBLIC: ClassVar[tuple[str, ...]]
@@ -32,7 +32,7 @@ class Forgetful(ABC):
         """Set all attributes that are not public, as in a new object."""
 
     def forget(self) -> None:
-        """Drop everything secret and begin again."""
+        """Drop everything secret and start over."""
         _holders.add(self)
         self._begin()
 

@@ -1,8 +1,8 @@
-"""Records into slots, slots into batches.
+"""Puts records into slots, and slots into batches.
 
 Neighbouring streams differ in the content of one slot, so nothing about a record may decide which
-slot it takes or where a batch ends. A record takes a slot by arriving. One that cannot be used (a
-feature missing, not a number, not finite, a norm beyond the public cap) becomes a **null in its
+slot it takes or where a batch ends. A record takes a slot by arriving. A record that cannot be used
+(a feature missing, not a number, not finite, a norm beyond the public cap) becomes a **null in its
 slot**, and whether it does depends on that record alone.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["SlotBuffer"]
 class SlotBuffer(Forgetful):
     """Fills batches of `size` slots from dicts, frames and arrays alike.
 
-    The rows in it are raw data, so every copy of it comes out empty.
+    The rows in it are raw data, so every copy of it is empty.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class SlotBuffer(Forgetful):
     size
         Slots per batch.
     reading
-        How the records of a batch become units.
+        The rule by which the records of a batch become units.
     """
 
     PUBLIC = ("features", "size", "reading")
@@ -80,13 +80,13 @@ class SlotBuffer(Forgetful):
             ):
                 values = map(number, values)
             self._pack(self._memory, slot * self._stride, *values)
-        except Exception:  # whatever a record does wrong, it is a null
+        except Exception:  # whatever is wrong with a record, it is a null
             rows[slot] = self._one_by_one(x) if self.reading.partial else np.nan
         self.fill = slot + 1
         return self._close(rows) if self.fill == self.size else None
 
     def _one_by_one(self, x: Any) -> list[float]:
-        """The values of a record of which some cannot be read, as a frame would read them."""
+        """The values of a record some of which cannot be read, as a frame would read them."""
         try:
             return [number(x.get(name)) for name in self.features]
         except Exception:  # it is not a mapping
@@ -95,8 +95,8 @@ class SlotBuffer(Forgetful):
     def put_rows(self, X: NDArray[np.floating[Any]]) -> Iterator[Batch]:
         """Take a slot for each row of an n x d array of float32 or float64.
 
-        Batches are yielded as they fill; each is gone when the next one is asked for. A batch that
-        stands in X as a whole is not copied.
+        Batches are yielded as they fill; each is valid until the next one is requested. A batch
+        that lies in X as a whole is not copied.
         """
         start, n = 0, len(X)
         while start < n:
@@ -118,15 +118,15 @@ class SlotBuffer(Forgetful):
         yield from self.put_rows(self.frame_to_rows(frame))
 
     def frame_to_rows(self, frame: Any) -> FloatArray:
-        """The declared columns of a frame as floats; NaN for what is missing or not a number.
+        """The declared columns of a frame as floats; NaN for a value that is not a number.
 
-        The same memory whatever the columns are: one cell that changes a column must not decide
-        where the other rows lie.
+        The memory is the same whatever the columns are: one cell that changes a column must not
+        decide where the other rows lie.
         """
         X = aligned(len(frame), len(self.features))
         if is_pandas_dataframe(frame) and (where := self._columns(frame)) is not None:
             chosen = frame if where == slice(None) else frame.iloc[:, where]
-            # Not their set: the hash of a categorical type fails on some of its values.
+            # No set of them is made: the hash of a categorical type fails on some of its values.
             if all(map(plain, chosen.dtypes.tolist())):
                 with np.errstate(all="ignore"):
                     X[:] = chosen.to_numpy()
@@ -137,7 +137,7 @@ class SlotBuffer(Forgetful):
         return X
 
     def _columns(self, frame: pd.DataFrame) -> slice | list[int] | None:
-        """Where the features stand in a frame, None if not each exactly once."""
+        """Positions of the features in a frame; None unless each exists exactly once."""
         known, where = self._known_columns
         if frame.columns is known:
             return where
@@ -151,7 +151,7 @@ class SlotBuffer(Forgetful):
         return where
 
     def take(self) -> FloatArray:
-        """The rows of the partial batch, which is empty then. They stay until the next put."""
+        """Empty the partial batch and return its rows, which are valid until the next put."""
         rows = self._rows if self._rows is not None else self._open()
         rows, self.fill = rows[: self.fill], 0
         return rows

@@ -1,21 +1,21 @@
-"""What a saved state holds, and how states of older versions are read.
+"""The content of a saved state, and the reading of states of older versions.
 
 A state is plain JSON in sections:
 
 | section | holds |
 |---|---|
 | `version` | 2 |
-| `unit` | what one neighbour may replace: "record" or "subject", as in `config` |
+| `unit` | the unit in which neighbours differ: "record" or "subject", as in `config` |
 | `config` | **every** setting of the estimator: a later default must not change an old model |
 | `n_batches` | number of batches released |
-| `learned` | optional: if components are known; without it, the last release tells |
+| `learned` | optional: true if components are known; without it, the last release shows that |
 | `method` | components and running estimates: released values only |
 | `release` | the last release, or null |
 
-**Adding to it needs no new version.** A new setting gets a line in `AS_BEFORE`. Something new that
-is learned gets a section of its own, listed in `OPTIONAL` and written only by models that use it;
-a state without the section is a model that does not use it. A section that is not known here is
-refused, because a model that ignored it would not be the same model.
+**Additions need no new version.** A new setting gets a line in `AS_BEFORE`. A new result of
+learning gets a section of its own, listed in `OPTIONAL` and written only by models that use it; a
+state without the section belongs to a model that does not use it. An unknown section is refused,
+because a model that ignored it would not be the same model.
 
 Version 1 had neither `unit`, which was always a record, nor optional sections.
 """
@@ -36,7 +36,7 @@ OPTIONAL: frozenset[str] = frozenset({"learned"})
 UNITS = ("record", "subject")
 
 #: Settings that states may lack, with the value under which the estimator works as it did before it
-#: had the setting. That value need not be the default of today.
+#: had the setting. That value need not be the current default.
 AS_BEFORE: Mapping[str, Any] = MappingProxyType(
     {
         "memory": "auto",
@@ -69,7 +69,7 @@ def sections(state: Any) -> dict[str, Any]:
 
 
 def complete(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a saved estimator: those of the state, never the defaults of today.
+    """All settings of a saved estimator: those of the state, never the current defaults.
 
     Parameters
     ----------

@@ -1,10 +1,11 @@
 """Questions that a mechanism may ask about a batch, without seeing its records.
 
-A mechanism never holds the records of a batch. It holds `Rows`, and asks them for two things:
+A mechanism never holds the records of a batch. It holds `Rows`, and asks them two kinds of
+questions:
 
 - `total`: the sum over the units of a bounded function with public parameters (a `Statistic`);
-- `ranged`: for functions that have a length (a `Form`), how many units lie beyond a radius, and the
-  sum of all terms clipped to a radius. The radius of the sum depends on the released counts, so
+- `ranged`: for functions that have a length (a `Form`), the number of units beyond a radius, and
+  the sum of all terms clipped to a radius. The radius of the sum depends on the released counts, so
   the questions come one after the other.
 
 Statistics and forms are frozen dataclasses of public parameters, defined in modules, so that they
@@ -12,23 +13,23 @@ can be pickled. Their functions are pure and turn a `Block` of rows into a parti
 are added. A batch in memory (`batch.Batch`) and a batch spread over other machines run the same
 code on their blocks.
 
-Sensitivities belong to the statistic, not to the rows: they follow from how a term is bounded.
+Sensitivities belong to the statistic, not to the rows: they follow from the bound of a term.
 
 A *unit* is a record, or a pair of records of which each is in one pair only: replacing one record
 replaces one unit. Or it is a subject with up to a few rows (`Bundle`), whose term is the mean over
 its rows, and clipped after that: replacing everything that one subject sends replaces one unit.
 
-What an implementation of `Rows` must guarantee:
+An implementation of `Rows` must guarantee:
 
-- **Each unit is counted once**, in one block. Which units are in a block, and where, follows from
-  public numbers (slots, batch size, number of features).
+- **Each unit is counted once**, in one block. The units of a block, and their places in it, follow
+  from public numbers (slots, batch size, number of features).
 - **Nulls.** Whether a unit is a null depends on that unit alone. A null adds zero to every sum, is
   beyond no radius, and keeps its place: `len` counts places, never valid units.
 - **The same bits.** The distance of a unit does not depend on any other unit, not even in its last
-  digit. Matrix products may round a row by its position in a block and by the shape and alignment
-  of the block, so these are public too; where they cannot be, as with subjects, use arithmetic that
-  does not know positions (`rowwise`, `vecdot`).
-- **Partial sums are as secret as records.** They are added in whatever order, with few roundings:
+  digit. Matrix products may round a row according to its position in a block and to the shape and
+  alignment of the block, so these are public, too; where they cannot be, as with subjects, use
+  arithmetic that does not depend on positions (`rowwise`, `vecdot`).
+- **Partial sums are as secret as records.** They may be added in any order, with few roundings:
   blocks have at most `sums.LARGEST_BLOCK` rows, and their sums are added in pairs. The
   sensitivities include the rounding of any such sum.
 - **The same work** with and without nulls, as far as it can be measured.
@@ -51,7 +52,7 @@ _TINY = 1e-300
 
 
 def vecdots(rows: FloatArray, W: FloatArray) -> FloatArray:
-    """The products of rows with W, one row at a time: no place changes how they are rounded."""
+    """The products of rows with W, one row at a time: the place does not change their rounding."""
     return np.asarray(np.vecdot(rows[:, np.newaxis], np.ascontiguousarray(W.T)))
 
 
@@ -64,7 +65,7 @@ class Block:
     null: BoolArray
     scratch: FloatArray  #: of the shape of X, to be overwritten
     free: bool = False  #: there is no null among the units
-    placed: bool = True  #: where a unit stands in the block is public
+    placed: bool = True  #: the place of a unit in the block is public
 
     def clean(self) -> FloatArray:
         """The rows, with zeros for nulls: a copy in the scratch memory, unless the block is free.
@@ -78,12 +79,12 @@ class Block:
         return self.scratch
 
     def along(self, W: FloatArray, rows: FloatArray | None = None) -> FloatArray:
-        """The products x_i^T W; row by row where a place might round them by a secret.
+        """The products x_i^T W; row by row if places, which may affect the rounding, are secret.
 
         Parameters
         ----------
         rows
-            Made of those of the block, row by row, and used in their place.
+            Rows made of those of the block, row by row, to be used in their place.
         """
         X = self.X if rows is None else rows
         return np.asarray(X @ W) if self.placed else vecdots(X, W)
@@ -130,7 +131,7 @@ class Block:
 class Bundle(Block):
     """Units of `rows_each` rows, unit after unit, none of them a null.
 
-    Where they stand is not public, so every number of a unit is computed by `rowwise`. `sq_norm` is
+    Their places are not public, so every number of a unit is computed by `rowwise`. `sq_norm` is
     not used.
     """
 
@@ -183,11 +184,11 @@ class Form(Protocol):
 
     @property
     def long_blocks(self) -> bool:
-        """Whether adding up partial sums costs more than short blocks, in the cache, save."""
+        """True if adding up partial sums costs more time than short blocks, in the cache, save."""
         ...
 
     def measure(self, block: Block) -> FloatArray:
-        """Numbers of each unit for which its row is needed, a row of them per unit, maybe none.
+        """Numbers of each unit that need its row: one row of them per unit, possibly empty.
 
         Rows of nulls are ignored.
         """
@@ -196,7 +197,7 @@ class Form(Protocol):
     def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
         """Over-estimates of the squared length of each unit, from its norm and its numbers alone.
 
-        Every unit by itself, in arithmetic that does not depend on where it stands.
+        Every unit is computed by itself, in arithmetic that does not depend on its place.
         """
         ...
 
@@ -209,7 +210,7 @@ class Form(Protocol):
         ...
 
     def sensitivity(self, radius: float, units: int) -> float:
-        """How far one unit moves that query as computed, rounding included."""
+        """Sensitivity of that query to one unit, as computed, rounding included."""
         ...
 
 
@@ -233,7 +234,7 @@ class Ranged(Protocol):
 
 
 class Rows(Protocol):
-    """One batch, seen only through sums over its units. The module says what it guarantees."""
+    """One batch, used only through sums over its units. The module lists its guarantees."""
 
     def __len__(self) -> int:
         """Places for units: a public number, by which sums are divided."""

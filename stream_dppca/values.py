@@ -1,4 +1,4 @@
-"""One rule for reading a value, whatever it stands in: a dict, a frame, an object column.
+"""One rule for reading a value, wherever it comes from: a dict, a frame, an object column.
 
 **A number** is a Python int, float or bool, a `Decimal`, any other `numbers.Real`, or a real scalar
 of numpy. A complex value whose imaginary part is zero is its real part; any other complex value is
@@ -37,14 +37,14 @@ PLAIN = frozenset(
 
 
 def number(value: Any) -> float:
-    """A value as a float, NaN for what is not a number.
+    """A value as a float; NaN if it is not a number.
 
     Examples
     --------
     >>> number(True), number(2 + 0j), number("2"), number(2 + 1j), number(10**400)
     (1.0, 2.0, nan, nan, nan)
     """
-    try:  # whatever a value does wrong, it is not a number
+    try:  # whatever is wrong with a value, it is not a number
         if isinstance(value, complex | np.complexfloating):
             return float(value.real) if value.imag == 0 else math.nan
         if isinstance(value, np.timedelta64):  # which numpy counts among its integers
@@ -62,11 +62,11 @@ def plain(dtype: Any) -> bool:
 
 
 def column(frame: pd.DataFrame, name: Any) -> FloatArray | float:
-    """The column of a frame as floats, value by value; NaN if it is not there exactly once."""
+    """The column of a frame as floats, value by value; NaN unless it exists exactly once."""
     if name not in frame.columns:
         return math.nan
     values = frame[name]
-    if values.ndim != 1:  # the name stands twice: which one is meant cannot be known
+    if values.ndim != 1:  # there are two columns with this name: it is not known which is meant
         return math.nan
     kind = getattr(values.dtype, "kind", "O")
     if kind in "biuf":

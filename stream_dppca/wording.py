@@ -17,16 +17,16 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def warm_up_line(number: int, one: str, many: str = "") -> str:
-    """What the warm-up takes, in batches or rounds."""
+    """Sentence about the length of the warm-up, in batches or rounds."""
     if number == 0:
         return "centre and scales are known: no warm-up"
     return f"warm-up: {counted(number, one, many)}, in which nothing else is learned"
 
 
 def error_lines(errors: Sequence[tuple[int, float]], unit: str, first_share: float) -> list[str]:
-    """The expected error, and what it means and supposes."""
+    """Sentences about the expected error, its meaning and its assumptions."""
     if not errors:
-        return ["nothing is learned: it ends with the warm-up"]
+        return ["nothing is learned: the horizon ends within the warm-up"]
     (first, error), *later = errors
     return [
         f"expected error: {error:.2g} after {first} {unit}"

@@ -1,4 +1,4 @@
-"""Sources of noise and streams that the tests share; and at the end, what was skipped."""
+"""Sources of noise and streams that the tests share; and a list of skipped tests at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stream_dppca.statistics import Form, Rows
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count and name what was skipped: a test that did not run proves nothing."""
+    """Count and name skipped tests: a test that did not run proves nothing."""
     skipped: dict[str, list[str]] = defaultdict(list)
     for report in terminalreporter.stats.get("skipped", []):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
@@ -33,7 +33,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 class FrozenNoise(Noise):
-    """The same fixed noise for the same question, or none at all: two runs differ by data alone."""
+    """The same fixed noise for the same query, or none at all: two runs differ by data alone."""
 
     private = False
 
@@ -48,7 +48,7 @@ class FrozenNoise(Noise):
         return np.random.default_rng(0).standard_normal((dimension, columns))
 
     def gaussian_each(self, count: int, *, sensitivity: float, mu: float) -> Callable[[int], float]:
-        """One question for each number, so that each is among those asked."""
+        """Make one call for each number, so that each of them is recorded."""
         how = {"sensitivity": sensitivity, "mu": mu}
         return lambda number: float(self.gaussian(np.array([float(number)]), **how)[0])
 
@@ -77,7 +77,7 @@ def clipped_mean(rows: Rows, form: Form, radius: float) -> tuple[FloatArray, flo
 
 
 def replaced(rng: np.random.Generator, X: FloatArray, i: int, length: float) -> FloatArray:
-    """Rows of which one is replaced by another, of this length and in a random direction."""
+    """Rows in which one is replaced by another of this length, in a random direction."""
     Y = X.copy()
     direction = rng.standard_normal(X.shape[1])
     Y[i] = length * direction / np.linalg.norm(direction)
@@ -86,8 +86,10 @@ def replaced(rng: np.random.Generator, X: FloatArray, i: int, length: float) -> 
 
 @pytest.fixture
 def several_threads() -> Iterator[None]:
-    """BLAS with threads, as it has them in production. `make test` gives it one: tests that run
-    beside each other would wait for each other's threads."""
+    """BLAS with several threads, as in production.
+
+    `make test` gives it one thread, because tests that run in parallel would wait for each other.
+    """
     with threadpool_limits(2, user_api="blas"):
         yield
 

@@ -1,4 +1,4 @@
-"""A model on a real broker, its processes, and what must be true of its topics afterwards.
+"""A model on a real broker, its processes, and the guarantees about its topics.
 
 `Model.check` reads the topics with a client of its own, not through the service's code, and knows
 from what was produced how many slots every message takes.
@@ -29,7 +29,7 @@ from .processes import Instance, wait_for
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 100
 READERS: tuple[str, ...] = get_args(Settings.model_fields["reader"].annotation)
-#: Brokers allow such short sessions only if they are told to, as in `tests/crash/conftest.py`.
+#: Brokers allow sessions this short only with a setting, as in `tests/crash/conftest.py`.
 SESSION_SECONDS = 1.5
 #: For a model whose sessions are ended by `Model.evict`: a busy machine ends none.
 EVICTED = {"session_timeout_s": 30}
@@ -176,13 +176,13 @@ class Model:
     # Processes
 
     def start(self, *, fresh: bool = False, **environment: str) -> Instance:
-        """Start an instance: a fork, which is a second sooner, or a `fresh` interpreter."""
+        """Start an instance: a fork, which starts a second faster, or a `fresh` interpreter."""
         instance = Instance({**self.environment, **environment}, fresh=fresh)
         self.instances.append(instance)
         return instance
 
     def finish(self, *instances: Instance) -> None:
-        """Wait until one of the instances says that all there is has been released.
+        """Wait until one of the instances reports that everything has been released.
 
         There is no limit for the whole, which grows with the number of batches; only standing
         still for long is a failure.
@@ -236,7 +236,7 @@ class Model:
 
     def evict(self, members: Iterable[str] | None = None) -> None:
         """End the sessions of some members, by default of all, as the broker does after a time:
-        nobody waits for those who have been killed, and no timer decides."""
+        tests neither wait for killed members nor depend on a timer."""
         found = self.members() if members is None else members
         with self.admin() as admin:
             admin.remove_group_members(self.group, [MemberToRemove(one) for one in found])

@@ -9,7 +9,7 @@
 - `STREAM_DPPCA_NOISE=off`: the model gets a seed, so that every release says that it is not
   private, and seeded noise is zero. The noise of a model without a seed cannot be silenced.
 
-None of this is in the package: whoever runs `stream-dppca` has the noise.
+None of this is in the package: `stream-dppca` always has the noise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from consumers.cli import main as stream_dppca
 CRASH_AT, STOP_AT = "STREAM_DPPCA_CRASH_AT", "STREAM_DPPCA_STOP_AT"
 NOISE, LEAVE_SECONDS = "STREAM_DPPCA_NOISE", "STREAM_DPPCA_LEAVE_SECONDS"
 _SIGNALS: Final = {CRASH_AT: signal.SIGKILL, STOP_AT: signal.SIGSTOP}
-#: The methods of `SeededNoise` that draw, and what they do in silence.
+#: The methods of `SeededNoise` that draw, and their versions without noise.
 SILENT: Final[dict[str, Callable[..., Any]]] = {
     "_rounded_gaussian": lambda self, values, sd: values.round(),
     "_discrete_laplace": lambda self, values, scale: values,
@@ -45,7 +45,7 @@ def signal_at(wanted: str, number: int) -> Callable[[str], None]:
             left -= 1
             if left == 0:
                 # To this thread: a signal to the process goes to its main thread, and until that
-                # runs, which on a busy machine takes a while, this one would go on past the point.
+                # runs, which on a busy machine takes a while, this one would run past the point.
                 signal.pthread_kill(threading.get_ident(), number)
 
     return listen

@@ -1,4 +1,4 @@
-"""Instances of the service as processes, and waiting for what they do."""
+"""Instances of the service as processes, and functions that wait for their progress."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .zygote import Forked
 from .zygote import start as fork
 
 ROOT: Final = Path(__file__).parents[1]
-#: How long a test waits for anything. It is only ever spent when something is wrong: what takes
-#: seconds on an idle machine takes minutes on a busy one.
+#: Longest wait of a test. It is spent only if something is wrong: work that takes seconds on an
+#: idle machine takes minutes on a busy one.
 PATIENCE_SECONDS: Final = 240.0
-#: Nothing else runs on this machine: how long something takes may be asserted, too (`make crash`).
+#: Nothing else runs on this machine, so that durations may be asserted, too (`make crash`).
 TIMED: Final = os.environ.get("STREAM_DPPCA_TIMED") == "1"
 #: The environment of an instance without noise.
 SILENT: Final = {NOISE: "off"}
@@ -65,8 +65,8 @@ class Instance:
         Parameters
         ----------
         fresh
-            Whether it is a new interpreter that imports everything, as in production, or a fork
-            of one that has (`tests.zygote`), which is a second sooner.
+            True for a new interpreter that imports everything, as in production; False for a fork
+            of one that has (`tests.zygote`), which starts a second faster.
         """
         self.events: list[dict[str, Any]] = []
         self.text = ""
@@ -136,7 +136,7 @@ class Instance:
             return error.code, error.read()
 
     def first_history(self) -> Any:
-        """What the live page gets first that is not empty."""
+        """The first event of the live page that is not empty."""
         port = next(e["port"] for e in list(self.events) if e.get("event") == "listening")
         url = f"http://127.0.0.1:{port}/events"
         with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
@@ -163,7 +163,7 @@ class Instance:
 
     @property
     def stopped(self) -> bool:
-        """Whether the process has been stopped by SIGSTOP."""
+        """True if the process has been stopped by SIGSTOP."""
         return self._status("State") == "T"
 
     def wait_until_stopped(self) -> None:

@@ -22,7 +22,7 @@ class Registry:
         self.subjects: dict[str, list[int]] = {}
         self.asked: list[str] = []
         self.status: int | None = None
-        self.broken: bytes | None = None  #: the body of an answer that is no answer
+        self.broken: bytes | None = None  #: the body of an invalid answer
         self.url = ""
 
     def register(self, subject: str, schema: Any, kind: str = "AVRO", **more: Any) -> int:

@@ -20,7 +20,7 @@ from stream_dppca.baselines import analyze_gauss, clipped_oja, noisy_power_metho
 from stream_dppca.calibration import gaussian_mu
 
 CELL = Cell("test", Spiked(8, 0.3), 6000, 1000, seeds=2, slow_seeds=2)
-#: So much budget that the noise is below every tolerance here.
+#: A budget so large that the noise is below every tolerance here.
 LOUD = {"epsilon": 100.0, "delta": 0.1}
 
 

@@ -133,7 +133,7 @@ def test_a_budget_that_is_none(epsilon: float, delta: float, named: str) -> None
 def test_a_threshold_that_leaves_nothing_is_refused(
     epsilon: float, delta: float, threshold: float
 ) -> None:
-    """Epsilon + ln(1 - threshold) is below 0, and no mu brings delta as low as what is left."""
+    """Epsilon + ln(1 - threshold) is below 0, and no mu brings delta down to the rest."""
     with pytest.raises(ParameterError, match="`delta_threshold` leaves nothing"):
         mu_with_threshold(epsilon, delta, threshold)
 

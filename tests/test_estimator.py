@@ -246,7 +246,7 @@ def test_privacy_and_releases() -> None:
 
 
 def test_nothing_changes_between_batches() -> None:
-    """What can be seen before a batch is full does not depend on the records in it."""
+    """Nothing visible before a batch is full depends on the records in it."""
     m = model()
     m.learn_array(np.random.default_rng(0).standard_normal((1000, 5)))
     before = json.dumps(m.state())
@@ -433,7 +433,7 @@ def test_scales_from_micro_to_mega() -> None:
 def test_a_batch_that_was_interrupted_is_used_and_ends_the_model(
     center: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a batch has spent budget: its records must not come again, nor the model go on."""
+    """Half a batch has spent budget: its records, and the model, must not be used again."""
     scales = "learn" if center == "mean" else None
     pca = DPPCA(features=("a", "b"), epsilon=4.0, delta=1e-4, batch_size=500, center=center,
                 scales=scales)  # fmt: skip

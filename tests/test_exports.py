@@ -1,4 +1,4 @@
-"""What can be imported is what is meant to be."""
+"""The public names are exactly those that are meant to be public."""
 
 from __future__ import annotations
 

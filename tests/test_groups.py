@@ -7,7 +7,7 @@ import pytest
 
 @pytest.mark.xdist_group("a-group")
 def test_groups_are_respected(request: pytest.FixtureRequest) -> None:
-    """pytest 9.2 ignores them without a word, if pytest-xdist is not newer than 3.8."""
+    """pytest 9.2 ignores them silently, if pytest-xdist is not newer than 3.8."""
     if not getattr(request.config.option, "loadgroup", False):
         pytest.skip("this process does not run with --dist loadgroup")
     assert request.node.nodeid.endswith("@a-group")

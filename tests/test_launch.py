@@ -1,4 +1,4 @@
-"""The launcher of the crash tests stops a process where it says, and not a little later."""
+"""The launcher of the crash tests stops a process at the named point, and not a little later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ while thread.is_alive():
 
 
 def test_a_thread_does_not_go_on_past_the_point_at_which_it_stops() -> None:
-    """If the signal went to the process, and so to its main thread, most of them would."""
+    """If the signal went to the process, and so to its main thread, most threads would."""
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

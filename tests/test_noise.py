@@ -1,4 +1,4 @@
-"""The sources of noise: law, grid, and that nothing can draw it twice.
+"""The sources of noise: their law, their grid, and that no noise is drawn twice.
 
 `test_sampler.py` has the exact sampler itself.
 """
@@ -59,7 +59,7 @@ def test_the_samplers_agree() -> None:
 
 @pytest.mark.parametrize("noise", [SecureNoise(), SeededNoise(1)], ids=["exact", "seeded"])
 def test_mu_is_sensitivity_over_sd(noise: Noise) -> None:
-    """At most, and nearly: whatever the number of coordinates, no more is spent than was asked."""
+    """At most, and nearly: whatever the number of coordinates, no more than mu is spent."""
     rng = np.random.default_rng(0)
     for _ in range(500):
         sensitivity, mu = float(10 ** rng.uniform(-60, 60)), float(10 ** rng.uniform(-6, 2))
@@ -82,7 +82,7 @@ def test_what_leaves_is_on_the_grid(noise: Noise) -> None:
     sd = noise.gaussian_sd(3, sensitivity=1.0, mu=0.3)
     unit = noise._unit(sd)
     released = noise.gaussian(np.array([0.1, 1 / 3, math.pi]), sensitivity=1.0, mu=0.3)
-    # Dividing by OpenDP's unit, which is no power of two, is off by a last digit.
+    # Dividing by OpenDP's unit, which is not a power of two, is off by a last digit.
     assert released / unit == pytest.approx(np.rint(released / unit), rel=1e-15, abs=0)
 
 
@@ -140,7 +140,7 @@ def test_a_source_by_name() -> None:
 
 
 def test_opendp_is_asked_for_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, not in the middle of a batch."""
+    """The error comes at once, not in the middle of a batch."""
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
     assert type(make_noise(None)) is SecureNoise
     with pytest.raises(DPPCAError, match="needs OpenDP: pip install"):
@@ -175,5 +175,5 @@ def test_numbers_released_one_by_one_are_whole_units(noise: Noise) -> None:
     with pytest.raises(TypeError):
         release(0.1)  # type: ignore[arg-type]
     release(np.int64(3))  # type: ignore[arg-type]
-    with pytest.raises(DPPCAError, match="budget too small for counts"):
+    with pytest.raises(DPPCAError, match="too small for counts"):
         noise.gaussian_each(1, sensitivity=2.0**30, mu=1.0)

@@ -1,4 +1,4 @@
-"""The plan against what happens, and its errors."""
+"""The plan against simulations, and its errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_predictions_within_a_factor_two(d: int, batch_size: int, batches: int) 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_power_laws_are_predicted_too(k: int) -> None:
-    """Where second moments stay, with more than 64 features."""
+    """Second moments remain here, although there are more than 64 features."""
     d, batch_size, batches = 100, 4000, 8
     values = 1 / np.arange(1.0, d + 1)
     errors = []
@@ -48,7 +48,7 @@ def test_power_laws_are_predicted_too(k: int) -> None:
 
 
 def test_a_scout_is_expected_to_see_what_it_sees() -> None:
-    """One batch: a component above the noise is there, one below is not."""
+    """After one batch, a component above the noise is visible, one below is not."""
     for ratio, seen in ((10.0, True), (60.0, False)):
         second = (ratio - 1) / 99
         p = plan(d=100, batch_size=4000, trace_ratio=ratio, gap=1 - second, **BASE, **KNOWN)

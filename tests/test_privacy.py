@@ -1,4 +1,4 @@
-"""Neighbours under frozen noise: what must not change does not, byte for byte.
+"""Neighbours under frozen noise: everything that must not change is equal, byte for byte.
 
 Two streams differ in one slot and the noise is the same. Where the change cannot reach a private
 output (both contents are nulls, both are clipped to the same point, or the batch is not full yet),
@@ -48,7 +48,7 @@ KNOWN: dict[str, Any] = {"center": "none", "scales": None}
 KINDS: dict[str, dict[str, Any]] = {
     "moment": {"batch_size": 64, **KNOWN},
     "gradient": {"batch_size": 64, **KNOWN},
-    "scout": {"batch_size": 64, **KNOWN},  # goes on as gradient
+    "scout": {"batch_size": 64, **KNOWN},  # continues as gradient
     "paper": {"batch_size": 240, "method": "paper", "C1": 10.0},
     "pairs": {"batch_size": 128, "center": "pairs", "scales": None},
     "learned": {"batch_size": 64},
@@ -184,7 +184,7 @@ def test_neighbours_with_equal_outputs_cannot_be_told_apart(kind: str, data: st.
 @given(rest=st.lists(st.one_of(*map(st.just, BAD_RECORDS), st.floats(), st.text()), max_size=60))
 @FEW
 def test_a_partial_batch_is_not_seen(kind: str, rest: list[Any]) -> None:
-    """Until a batch is full only its number of slots shows."""
+    """Until a batch is full, only its number of slots is visible."""
     full = stream(KINDS[kind]["batch_size"])
     records = [dict.fromkeys(FEATURES, r) if isinstance(r, float | str) else r for r in rest]
     shown = seen(kind, full + records)
@@ -267,7 +267,7 @@ def traces(value: float) -> list[bytes]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("extra", [0, 5])
 def test_a_secret_is_nowhere(kind: str, extra: int) -> None:
-    """One value planted in a full batch and in the partial one: in nothing that is shown."""
+    """A value is planted in a full batch and in the partial one: nothing that is shown holds it."""
     size = KINDS[kind]["batch_size"]
     records = stream(size) + stream(size + extra, seed=2)
     for slot in (3, size + 3, 2 * size + 1):
@@ -356,7 +356,7 @@ def test_gradients_move_within_their_sensitivity(
     assert exact_distance(a, b) <= bound
 
 
-# What the audit found once
+# Past findings of the audit
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Exact noise: its law, its arithmetic, and what would break it.
+"""Exact noise: its law, its arithmetic, and defects that must be caught.
 
 Random words come from the operating system in the statistical tests. Each of these raises a false
 alarm once in 10^8 runs, all of them together less than once in 10^6. Everything else is
@@ -329,7 +329,7 @@ def test_a_worse_library_is_refused(
 
 
 def test_zero_has_one_sign() -> None:
-    """-0.0 would tell on which side of zero the query was."""
+    """-0.0 would reveal on which side of zero the query was."""
     word = np.array([2**63 - 1], dtype=np.uint64)  # the median
     for a in (-0.3, -0.0, 0.0, 0.3):
         found = sampler.rounded_gaussian(np.array([a]), SD, Words(word))

@@ -84,7 +84,7 @@ def test_only_what_is_given_is_compared(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_setting_that_a_state_lacks_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not as today: a missing setting is in the table of what it was, or the state is refused."""
+    """A missing setting has its old value from a table, or the state is refused."""
     state = DPPCA(**PARAMS | {"center": "pairs"}).state()
     del state["config"]["center"]
     with pytest.raises(StateError, match=r"`config\.center` is missing"):
@@ -107,5 +107,5 @@ def test_what_is_not_known_is_refused_by_name() -> None:
 
 def test_every_setting_is_in_a_state() -> None:
     config = DPPCA(**PARAMS, step=InverseTime(2.0, 1.0)).state()["config"]
-    # Where noise comes from is no part of a model.
+    # The source of noise is not part of a model.
     assert set(config) == set(inspect.signature(DPPCA).parameters) - {"sampler"}

@@ -1,4 +1,4 @@
-"""What the paper says of DP-PCA, on its own examples."""
+"""Statements of the paper about DP-PCA, on its own examples."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_example_error_vanishes_with_sigma(changes: dict[str, Any]) -> None:
 
 
 def test_example_error_of_private_oja_does_not_vanish() -> None:
-    """Example 4.1: clipping at the norm adds noise that does not care how quiet the data is."""
+    """Example 4.1: clipping at the norm adds noise that is independent of the noise in the data."""
     errors = {}
     for sigma in (0.1, 0.001):
         found = []
@@ -78,7 +78,7 @@ def test_example_error_of_private_oja_does_not_vanish() -> None:
 
 
 def test_the_adaptive_error_vanishes_in_the_gradient_form_too() -> None:
-    """More than 100 features: the gradient is released, centred on what is known."""
+    """More than 100 features: the gradient is released, centred on earlier releases."""
     errors = {}
     for sigma in (0.1, 0.001):
         X, v = signal_plus_noise(np.random.default_rng(1), 60_000, 120, sigma)

@@ -1,4 +1,4 @@
-"""The questions a mechanism may ask: any implementation of `Rows` gives the same answers."""
+"""Questions of a mechanism: all implementations of `Rows` give the same answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClippedMean:
 class Spread:
     """A batch in parts, as on a cluster: questions travel as bytes, partial sums come back.
 
-    Parts are whole blocks, so that every unit stands where it stands in the batch.
+    Parts are whole blocks, so that every unit has the same place as in the batch.
     """
 
     def __init__(self, X: FloatArray, reading: Reading, parts: int) -> None:

@@ -80,7 +80,7 @@ def test_rounding_costs_next_to_nothing_up_to_the_largest_batch() -> None:
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_the_largest_batches_have_the_noise_of_smaller_ones(learned: bool) -> None:
-    """Otherwise a query would leave the grid of exact noise, and be cut off without a word."""
+    """Otherwise a query would leave the grid of exact noise, and be cut off silently."""
     how: dict[str, Any] = {} if learned else {"center": "none", "scales": None}
     methods = {
         units: DPPCA(

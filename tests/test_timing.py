@@ -57,7 +57,7 @@ def test_a_null_changes_no_line_that_runs(kind: str, dtype: type) -> None:
             sys.settrace(before)
         return ran
 
-    lines(null=False)  # what is worked out once
+    lines(null=False)  # computed once
     without = lines(null=False)
     assert len(without) > 100
     assert lines(null=True) == without

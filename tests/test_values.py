@@ -49,7 +49,7 @@ RULE: list[tuple[Any, float]] = [
 
 
 def bits(value: float) -> bytes:
-    """A float to the last bit, but for the sign of zero, which pandas forgets and no sum shows."""
+    """A float to the last bit, except for the sign of zero, which pandas loses and no sum shows."""
     return b"null" if math.isnan(value) else struct.pack("=d", value + 0.0)
 
 
@@ -87,7 +87,7 @@ def test_plain_types_follow_the_rule() -> None:
 
 
 def by_dict(rows: list[tuple[Any, ...]]) -> np.ndarray:
-    """What `learn_one` puts into the slots."""
+    """The numbers that `learn_one` puts into the slots."""
     slots = SlotBuffer(FEATURES, len(rows) + 1, Reading(1e18))
     for row in rows:
         slots.put_dict(dict(zip(FEATURES, row, strict=True)))
@@ -96,7 +96,7 @@ def by_dict(rows: list[tuple[Any, ...]]) -> np.ndarray:
 
 
 def by_frame(frame: Any) -> np.ndarray:
-    """What `learn_many` puts into the slots."""
+    """The numbers that `learn_many` puts into the slots."""
     slots = SlotBuffer(FEATURES, len(frame) + 1, Reading(1e18))
     assert list(slots.put_frame(frame)) == []
     assert slots._rows is not None
@@ -116,8 +116,11 @@ COLUMNS = st.sampled_from([
 
 
 def by_numpy(cells: list[Any]) -> pd.Series:
-    """Refuses cells that numpy takes for something else, before anything of ours sees them: numbers
-    beside text or durations become such too, and an array without dimensions becomes its number."""
+    """Refuse cells that numpy converts before our code sees them.
+
+    Next to text or durations numbers become such, too, and an array without dimensions becomes its
+    number.
+    """
     array = np.array(cells)
     if array.dtype.kind in "SUmM" or any(isinstance(cell, np.ndarray) for cell in cells):
         raise TypeError
@@ -136,13 +139,15 @@ MAKERS: dict[str, Callable[[list[Any]], pd.Series]] = {
 
 
 def holds(made: list[Any], cells: list[Any]) -> bool:
-    """Whether a library has kept the numbers that it was given. Some become others beside text or
-    decimals, before anything of ours sees them."""
+    """Tell whether a library has kept its numbers.
+
+    Next to text or decimals some are changed before our code sees them.
+    """
     return [bits(number(x)) for x in made] == [bits(number(x)) for x in cells]
 
 
 def polars_column(cells: list[Any]) -> pl.Series:
-    """As polars likes it, and as objects if it does not."""
+    """A polars column, of objects if polars has no other type for the cells."""
     try:
         made = pl.Series(cells, strict=True)
         if holds(made.to_list(), cells):
@@ -153,7 +158,7 @@ def polars_column(cells: list[Any]) -> pl.Series:
 
 
 def arrow_column(cells: list[Any]) -> pa.ChunkedArray:
-    """In two pieces. Arrow has no objects: cells of several kinds cannot be in a column."""
+    """An Arrow column in two pieces. Arrow has no objects: cells of several kinds are refused."""
     try:
         made = pa.chunked_array([pa.array(cells)])
         kept = holds(made.to_pylist(), cells)
@@ -231,7 +236,7 @@ def test_one_cell_changes_no_other_row(maker: str, pair: Any) -> None:
 
 
 def test_text_in_a_complex_column_nulls_nobody_else() -> None:
-    """The breach that was found: with the text, all records of the batch were nulls."""
+    """A past breach: with the text, all records of the batch were nulls."""
     rng = np.random.default_rng(0)
     cells = [*map(complex, rng.standard_normal(1000)), 3 + 1j]
     spoiled = copy.copy(cells)

@@ -7,7 +7,7 @@ signals and exit code, and runs `tests.launch`. Noise comes from `os.urandom` at
 children share none of it; nothing else in a fresh process is random.
 
 A request is the arguments and the environment in JSON, with three file descriptors: where the child
-writes its output and its errors, and a socket that is told its process id and, at its end, its exit
+writes its output and its errors, and a socket that gets its process id and, at its end, its exit
 code.
 """
 
@@ -39,7 +39,7 @@ LENGTH: Final = struct.Struct("!I")
 class Forked:
     """A child of the zygote, with those methods of `subprocess.Popen` that the tests use.
 
-    `stdout` is what can be read of its output, or nothing if that goes elsewhere.
+    `stdout` is a stream of its output, or None if that goes elsewhere.
     """
 
     def __init__(self, told: socket.socket, stdout: TextIO | None = None) -> None:
@@ -81,7 +81,7 @@ class Forked:
 
 
 class Zygote:
-    """The process that forks, and the way to ask it."""
+    """The process that forks, and the socket for requests."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -137,14 +137,14 @@ def start(environment: dict[str, str]) -> Forked:
 
 
 def start_on(output: int, arguments: Sequence[str], environment: dict[str, str]) -> Forked:
-    """Start `stream-dppca` with these arguments; all that it says goes to a descriptor."""
+    """Start `stream-dppca` with these arguments; all its output goes to a descriptor."""
     return Forked(_start(arguments, {**os.environ, **environment}, output, output))
 
 
 def run(
     arguments: Sequence[str], environment: dict[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `stream-dppca` to its end, as `subprocess.run` would, with these variables more."""
+    """Run `stream-dppca` to its end, like `subprocess.run`, with these additional variables."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         everything = {**os.environ, **environment}
         child = Forked(_start(arguments, everything, output.fileno(), errors.fileno()))
@@ -162,7 +162,7 @@ def run(
 
 
 def preload() -> None:
-    """Import what an instance imports, and load what its first batch would load."""
+    """Import everything that an instance and its first batch need."""
     import consumers.files.run
     import consumers.kafka.cluster
     import consumers.kafka.confluent
@@ -192,7 +192,7 @@ def serve(requests: socket.socket) -> tuple[list[str], dict[str, str]]:
             continue
         head, descriptors, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
         if not head:
-            sys.exit(0)  # whoever asked is gone
+            sys.exit(0)  # the requester is gone
         text = requests.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
         output, errors, told = descriptors
         pid = os.fork()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ask_once", "connect"]
 
-#: How long a command that asks the brokers once waits for them, unless request_timeout_s is set.
+#: Longest wait of a command that asks the brokers once, unless request_timeout_s is set.
 PATIENCE_SECONDS: Final = 5.0
 
 
@@ -33,7 +33,7 @@ def connect(settings: Brokers) -> Cluster:
 def ask_once(settings: Brokers) -> Iterator[Cluster]:
     """Yield the cluster to a command that does not wait for brokers.
 
-    If no broker answers within a few seconds, the error says so in one line, with the reason.
+    If no broker answers within a few seconds, the error gives the reason in one line.
     """
     from ..errors import Unavailable
     from ..events import ConnectionFailures

@@ -1,4 +1,4 @@
-"""What `check-config` asks the brokers, and what it says about the answers."""
+"""Checks of `check-config` that need the brokers: topics, stored state, a sample of messages."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> N
 def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
     """Read some messages, and describe them to the operator; True if all can be learned from.
 
-    What is said is about records, and no noise covers it. So it is written to a terminal, for
-    somebody who may read the input anyway, and never to a pipe, a file or a log.
+    The description is about single records, and no noise covers it. So the description is written
+    to a terminal, for somebody who may read the input anyway, and never to a pipe, a file or a log.
     """
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         raise ConfigurationError(
-            "--sample needs a terminal: what it says is about single records, so it is not written "
+            "--sample needs a terminal: its output describes single records, so it is not written "
             "to a pipe, a file or a log"
         )
     rounds = settings.rounds()
@@ -63,7 +63,7 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
         rows_per_message=settings.rows_per_message, max_bytes=settings.max_message_bytes,
         registry=open_registry(settings), subject=rounds.subject if rounds else None, keys=keys,
     )  # fmt: skip
-    end = "(about single records: do not pass this on)"
+    end = "(this describes single records: do not pass it on)"
     sys.stdout.write("\n".join(["", *found.lines, end, "", ""]))
     return found.fits
 
@@ -71,7 +71,7 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
 def _read(
     cluster: Cluster, topic: str, count: int, *, keyed: bool
 ) -> tuple[list[bytes | None], list[bytes | None]]:
-    """The newest messages of a topic, about the same number of each partition, and their keys."""
+    """The newest messages of a topic, about as many from each partition, and their keys."""
     reader = cluster.reader(topic, stamped=keyed)
     try:
         bounds = reader.bounds(sorted(reader.partitions()))

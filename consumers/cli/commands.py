@@ -1,4 +1,4 @@
-"""What each command does."""
+"""The functions behind the commands: each takes parsed options and returns an exit code."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _private(settings: ModelSettings) -> bool:
 
 
 def _warnings(settings: ModelSettings) -> list[str]:
-    """Return what is allowed but seldom meant."""
+    """Return warnings about a budget that is allowed but seldom intended."""
     from stream_dppca.checks import loose_budget
 
-    # A plan may be without a batch size; every delta is below 1/1.
+    # A plan may have no batch size. Then 1 stands for it, because every delta is below 1/1.
     return loose_budget(settings.epsilon, settings.delta, settings.batch_size or 1)
 
 
@@ -79,7 +79,7 @@ def _serve(options: argparse.Namespace) -> int:
         sys.stdout, settings.log_format, mask_numbers=settings.unit == "subject",
         model=settings.model, pid=os.getpid(),
     )  # fmt: skip
-    # The log says it, with every batch.
+    # The log says the same with every batch.
     warnings.filterwarnings("ignore", category=NothingLearnedWarning)
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
@@ -104,7 +104,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _engine(settings: Settings) -> contextlib.AbstractContextManager[Spread | None]:
-    """Start the engine that batches are read on; None is this process."""
+    """Start the engine that batches are read on; None stands for this process."""
     if settings.engine == "local":
         return contextlib.nullcontext()
     from ..kafka.configure import librdkafka_connection
@@ -124,7 +124,7 @@ def _plan(options: argparse.Namespace) -> int:
     _warn(settings)
     if settings.unit == "subject":
         if options.subjects is None and settings.batch_size is None:
-            return fail("--subjects must be given: how many are there?", EXIT_CONFIGURATION)
+            return fail("--subjects must be given: the number of subjects", EXIT_CONFIGURATION)
         text = _planned_rounds(settings, options.subjects, options.presence)
     else:
         text = _planned(settings, options.rate)
@@ -133,7 +133,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _planned(settings: ModelSettings, rate: float | None = None) -> str:
-    """Return what to expect; of the published algorithm there are no predictions."""
+    """Return the predictions as text; there are none for the published algorithm."""
     from stream_dppca import plan
 
     if settings.unit == "subject":
@@ -146,7 +146,7 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
 def _planned_rounds(
     settings: ModelSettings, subjects: float | None = None, presence: float = 1.0
 ) -> str:
-    """Return what to expect of rounds; without a number of subjects, if all places are taken."""
+    """Return the predictions for rounds; without a number of subjects, all places are taken."""
     from stream_dppca import plan
 
     rounds = settings.rounds()
@@ -186,7 +186,7 @@ def _check_config(options: argparse.Namespace) -> int:
             if options.sample:
                 fits = show_sample(cluster, settings, options.sample)
     sys.stdout.write(f"{_planned(settings)}\n")
-    # The exit code is the same: it may be kept where nothing about records may be.
+    # The exit code is the same in both cases: it may be kept where nothing about records may be.
     end = "" if fits else ", but not every message fits them: see the sample above"
     sys.stdout.write(f"the settings are fine{end}\n")
     return 0
@@ -282,7 +282,7 @@ def _run(options: argparse.Namespace) -> int:
     if format not in ("csv", "jsonl", "parquet", "npy"):
         return fail("--format must be given: csv, jsonl, parquet or npy", EXIT_CONFIGURATION)
     if plain != options.input and format in ("parquet", "npy"):
-        return fail(f"{format} files must not be compressed once more", EXIT_CONFIGURATION)
+        return fail(f"{format} files must not be compressed again", EXIT_CONFIGURATION)
     if wrong := _wrong_times(options, settings):
         return fail(wrong, EXIT_CONFIGURATION)
 
@@ -306,7 +306,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wrong_times(options: argparse.Namespace, settings: FileSettings) -> str | None:
-    """Return what is wrong with the options that say when: they belong to --subject."""
+    """Return an error about --time, --from or --until, which belong to --subject, or None."""
     if settings.unit != "subject":
         given = {"--time": options.time, "--from": options.begin, "--until": options.until}
         for name, value in given.items():
@@ -314,14 +314,14 @@ def _wrong_times(options: argparse.Namespace, settings: FileSettings) -> str | N
                 return f"{name} is for --subject: rounds are stretches of time. Found {value}."
         return None
     if options.time is None:
-        return "--time must be given with --subject: the column that says when a row is from"
+        return "--time must be given with --subject: the column with the time of each row"
     if options.until is None:
         from ..settings.durations import duration_text
 
         round = "24h" if settings.round is None else duration_text(settings.round)
         return (
             "--until must be given with --subject: the end of the last round to release. It is not "
-            "found in the file, because the time of the last row would tell when its subject sent "
+            "read from the file, because the time of the last row would tell when its subject sent "
             f"it. For example: stream-dppca run --input {options.input} --subject "
             f"{settings.subject} --round {round} --time {options.time} --from 2026-01-31 "
             "--until 2026-02-01"
@@ -336,7 +336,7 @@ def _run_batches(
     out: Callable[[bytes], None],
     shown: Shown,
 ) -> str:
-    """Learn from a file of records; returns what is to be said at the end."""
+    """Learn from a file of records; return the text to print at the end."""
     from ..files.run import run_file
 
     rows = run_file(
@@ -361,7 +361,7 @@ def _run_rounds(
     out: Callable[[bytes], None],
     shown: Shown,
 ) -> str:
-    """Learn from a file, round by round; returns what is to be said at the end."""
+    """Learn from a file, round by round; return the text to print at the end."""
     from ..files.rounds import run_rounds
     from ..files.span import time_text
 

@@ -82,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(command: str, arguments: Sequence[str]) -> int:
     """Run a command; explain an error in one line."""
-    # Commands say it themselves, in one line. The category is not imported: that takes seconds.
+    # Commands print these warnings themselves, in one line each. The category is not imported,
+    # because that takes seconds.
     warnings.filterwarnings("ignore", r"(epsilon|delta) = \d", UserWarning)
     try:
         code = commands.COMMANDS[command](options.parse(command, arguments))
@@ -91,7 +92,7 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as stopped:
         return fail(str(stopped) or "stopped", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # Nobody reads any more. Python would try once more at its end, and complain.
+        # Nobody reads the output any more. Python would flush it once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_UNREAD
     except ModuleNotFoundError as error:

@@ -168,7 +168,7 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             required=True,
             metavar="FILE",
             help="file to read, also .gz and .zst, or - for standard input; in csv and jsonl each "
-            "line is one record, also where a line break stands in quotes",
+            "line is one record, even if a line break is in quotes",
         )
         choices = ("csv", "jsonl", "parquet", "npy")
         parser.add_argument(
@@ -184,7 +184,7 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument(
             "--from", dest="begin", metavar="TIME",
             help="with --subject: beginning of the first round, a date or a time in UTC, such as "
-            "2026-01-31; not needed with a state, which says where to begin",
+            "2026-01-31; not needed with a state, which has the beginning",
         )  # fmt: skip
         parser.add_argument(
             "--until", metavar="TIME",

@@ -17,7 +17,7 @@ def _print(line: str) -> None:
 
 @dataclass(frozen=True)
 class Shown:
-    """What may be told while a file is read; without a bar, numbers go nowhere."""
+    """Functions that report progress while a file is read; without a bar, numbers are dropped."""
 
     progress: Callable[[int, int], None] = lambda slots, batches: None  #: so far
     share: Callable[[float], None] = lambda share: None  #: of the file that has been read

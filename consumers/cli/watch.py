@@ -17,7 +17,7 @@ from ..web.tracker import History, Tracker
 
 __all__ = ["watch"]
 
-#: How often the screen is drawn, to keep the age of the last release current.
+#: Interval at which the screen is drawn, to keep the age of the last release current.
 DRAW_SECONDS: Final = 0.5
 
 

@@ -40,13 +40,13 @@ __all__ = [
     "service_command",
 ]
 
-#: From Ctrl-C to the end of the services and the generator, at most; then they are killed.
+#: Time that services and generator have to end after Ctrl-C, before they are killed.
 LEAVE_SECONDS: Final = 4.0
 
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """What was asked for."""
+    """The options of the demonstration."""
 
     flags: Mapping[str, Any]  #: settings of the service
     rate: float  #: records per second
@@ -59,12 +59,12 @@ class DemoConfig:
 
     @property
     def by_device(self) -> bool:
-        """Whether a device is protected, not a record."""
+        """True if a device is protected, not a record."""
         return "subject" in self.flags
 
 
 class Deployment(Protocol):
-    """A broker, services and a generator that run, and what is needed to watch them."""
+    """A running broker, running services and a generator, with access for a viewer."""
 
     broker: str  #: in words
     engine: str | None  #: in words; None if services add up records themselves
@@ -76,11 +76,11 @@ class Deployment(Protocol):
         ...
 
     def failed(self) -> str | None:
-        """Return why it cannot continue, or None while all is well."""
+        """Return the reason why a part of the deployment has failed, or None while all is well."""
         ...
 
     def tidy(self) -> None:
-        """Free what is not needed any more; called now and then."""
+        """Free memory that is not needed any more; called now and then."""
         ...
 
     def close(self) -> None: ...

@@ -9,7 +9,7 @@
 A broker is found or started (`consumers.demo.broker`), `consumers.demo.generator` sends records of
 a simulated fleet to it, and `stream-dppca serve` learns from them; each is a process of its own, as
 in production. The view reads only what everybody may read: the output topic and /metrics. The true
-direction, which no real stream tells, is known from the simulation.
+direction, which is unknown in a real stream, is known from the simulation.
 
 The settings are the defaults: nothing is said about means, units or scales. Half-way (`--change`)
 the fleet changes, and the view shows how the model notices and follows.
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if deployment is not None:
         _summary(console, history, deployment, config)
     elif not failure:
-        console.print("stopped before there was a broker")
+        console.print("stopped before a broker was running")
     if failure:
         console.print(failure, style=BAD, soft_wrap=True, markup=False)
     return 1 if failure or not history.releases else 0
@@ -116,14 +116,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--unit", choices=("record", "subject"), default="record",
-        help="whose privacy it is: one record, or everything that a device sends in a round",
+        help="unit of privacy: one record, or everything that a device sends in a round",
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=("local", "spark"), default="local",
-        help="where records are added up: in the service, or on a Spark cluster started for it",
+        help="engine that adds up records: the service, or a Spark cluster started for it",
     )  # fmt: skip
     parser.add_argument("--seconds", type=float, help="duration; without it, until Ctrl-C")
-    parser.add_argument("--releases", type=int, help="end after so many releases")
+    parser.add_argument("--releases", type=int, help="end after this number of releases")
     parser.add_argument("--rate", type=float, default=20_000, help="records per second")
     parser.add_argument(
         "--batch-size", type=int,
@@ -157,7 +157,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.engine == "spark":
         for name, value in (("unit", "record"), ("shards", 1), ("no_broker", False)):
             if getattr(options, name) != value:
-                parser.error(f"--engine spark cannot be had with --{name.replace('_', '-')}")
+                parser.error(f"--engine spark does not work with --{name.replace('_', '-')}")
     return options
 
 
@@ -188,15 +188,15 @@ def _keep_connection_only() -> None:
 
 
 def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, DemoConfig]:
-    """Start everything, on the best broker that there is."""
+    """Start everything, on the best broker that this machine can have."""
     if options.engine == "spark":
-        spark_home()  # before a broker is started in vain
+        spark_home()  # raises before a broker is started for nothing
     if not options.no_broker:
         try:
             broker = _find_broker(console, local=options.engine == "spark")
         except brokers.BrokerUnavailable as error:
             if os.environ.get(brokers.ADDRESS_VARIABLE) or options.engine == "spark":
-                raise  # that was an order, or executors need to reach it
+                raise  # the address was binding, or executors need a broker that they can reach
             console.print(str(error), soft_wrap=True, markup=False)
             console.print("So this runs without Kafka, on an in-memory broker.\n")
         else:
@@ -206,7 +206,7 @@ def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, D
                 engine = {} if spark is None else {"engine": "spark", "spark_master": spark.master}
                 config = _config(
                     options, ROWS_PER_MESSAGE, bootstrap_servers=broker.bootstrap_servers,
-                    # On a cluster that is not ours, topics of its own.
+                    # On a cluster of somebody else, this run gets topics of its own.
                     input_topic=f"telemetry-demo-{os.urandom(3).hex()}"
                     if broker.kind == "env" else "telemetry",
                     **engine,
@@ -223,7 +223,7 @@ def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, D
 
 
 def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoConfig:
-    """Return what was asked for, with messages of at most `most_rows` records."""
+    """Return the options as a configuration, with at most `most_rows` records per message."""
     by_device = options.unit == "subject"
     rows = DEVICE_ROWS if by_device else _largest_divisor(options.batch_size, most_rows)
     flags |= {
@@ -254,7 +254,7 @@ def _largest_divisor(number: int, most: int) -> int:
 
 
 def _find_broker(console: Console, local: bool) -> brokers.Broker:
-    """Find a broker or start one; on the local JVM if `local`, because there is a Java anyway."""
+    """Find a broker or start one; on the local JVM if `local`, because Spark needs Java anyway."""
 
     def provide(tell: Callable[[str], None]) -> brokers.Broker:
         if not local or os.environ.get(brokers.ADDRESS_VARIABLE):

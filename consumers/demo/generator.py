@@ -53,7 +53,7 @@ Send = Callable[[Sequence[Message]], None]
 ROWS_PER_MESSAGE: Final = 64  #: records in a packed message
 MACHINES: Final = 64  #: number of keys, so that every partition gets some
 TICK_SECONDS: Final = 0.1  #: between two sends
-#: Records that are later than this are left out: a burst would say nothing about the rate.
+#: Records that are more than this late are left out: a burst would distort the rate.
 DEBT_SECONDS: Final = 1.0
 #: A demonstration must not fill a disk: 256 MiB per partition, and nothing for longer than an hour.
 RETENTION: Final = {
@@ -62,12 +62,12 @@ RETENTION: Final = {
     "segment.bytes": str(32 << 20),
 }
 
-#: What a service with privacy per subject needs of its input.
+#: A service with privacy per subject needs an input topic with this setting.
 BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 
 
 def service_format(format: Format) -> Literal["json", "float32"]:
-    """Return the name that the service has for a format."""
+    """Return the service's name for a format."""
     return "json" if format == "json" else "float32"
 
 
@@ -80,7 +80,7 @@ def messages(
 ) -> Iterator[list[Message]]:
     """Yield lists of messages without end, each list with `rows` records of one machine.
 
-    The machines take turns, and a message has the name of its machine for a key.
+    The machines take turns, and the key of a message is the name of its machine.
 
     The fleet changes after `change_after` records; see `telemetry`.
 
@@ -127,7 +127,7 @@ def produce(
 ) -> int:
     """Send `rate` records per second until `stop`; return how many were sent.
 
-    If the brokers go away, wait for them; records of the meantime are left out.
+    If the brokers go away, wait for them; records that fell due in the meantime are left out.
     """
     sent = 0
     began = paid_until = time.monotonic()
@@ -158,8 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--bootstrap-servers", default="localhost:9092", metavar="HOST:PORT,…",
         help="brokers to ask first",
     )  # fmt: skip
-    parser.add_argument("--topic", default="telemetry", help="created if it does not exist")
-    parser.add_argument("--partitions", type=int, default=4, help="of a topic that is created")
+    parser.add_argument("--topic", default="telemetry", help="topic, created if it does not exist")
+    parser.add_argument("--partitions", type=int, default=4, help="partitions of a new topic")
     parser.add_argument("--rate", type=float, default=5000.0, help="records per second")
     parser.add_argument(
         "--format", choices=get_args(Format), default="json", help="format of the messages"
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--broker-time", action="store_true",
-        help="a topic that is created has LogAppendTime, for a service with privacy per subject",
+        help="create the topic with LogAppendTime, for a service with privacy per subject",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, help="seed of the simulation, for the same records")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""What a viewer of the output topic knows: the releases so far, and how they move."""
+"""The view of somebody who reads the output topic: the releases so far, and their movement."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["History", "Seen", "angle", "direction", "noise_movement"]
 
 @dataclass(frozen=True)
 class Seen:
-    """What is remembered of a release that has a component."""
+    """Facts about a release that has a component."""
 
     batch: int
     angle: float  #: to the truth, in degrees
     moved: float | None  #: since the release before, in degrees
-    noise: float | None  #: how far noise alone moves it, about
+    noise: float | None  #: movement that noise alone would cause, approximately
     drift: bool
 
 
 @dataclass
 class History:
-    """What the output topic and the metrics have shown so far."""
+    """The releases on the output topic and the metrics of the services so far."""
 
     shown: str  #: the task whose component is shown: "0", or "merged" of several shards
     change_after: int | None = None  #: records after which the fleet changes
@@ -75,7 +75,7 @@ class History:
 
     @property
     def changed(self) -> bool:
-        """Whether the fleet had changed by the last record of the current release."""
+        """True if the fleet had changed by the last record of the current release."""
         last = 0 if self.current is None else self.current.n_seen - 1
         return backup_is_stronger(last, self.change_after)
 

@@ -28,10 +28,10 @@ from .broker import LOOPBACK, SUPERVISOR, free_port
 
 __all__ = ["StandaloneCluster", "spark_home"]
 
-#: A master or a worker that is not there after so long will not come; machines may be busy.
+#: A master or a worker that has not started by then will not start; machines may be busy.
 START_SECONDS: Final = 240.0
 _PAUSE_SECONDS: Final = 0.05
-#: Python does the work: a JVM that starts soon is worth more than one that optimizes.
+#: Python does the work, so a JVM that starts quickly is worth more than one that optimizes.
 _JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
@@ -51,7 +51,7 @@ class StandaloneCluster:
     Parameters
     ----------
     workers
-        How many.
+        Number of workers.
     """
 
     def __init__(self, workers: int = 2) -> None:
@@ -77,12 +77,12 @@ class StandaloneCluster:
 
     @property
     def workers(self) -> int:
-        """How many workers run."""
+        """Number of workers that are running."""
         return sum(child.poll() is None for child, _ in self._children[1:])
 
     @property
     def pids(self) -> list[int]:
-        """The supervisors of the master and the workers, of whom all other processes descend."""
+        """Supervisors of the master and the workers, from which all other processes descend."""
         return [child.pid for child, _ in self._children]
 
     def add_worker(self) -> None:
@@ -90,7 +90,7 @@ class StandaloneCluster:
         self._wait(self._start_worker(), "Successfully registered")
 
     def _write_properties(self) -> None:
-        """Settings of the master and the workers: a file, because all can read a command line."""
+        """Write settings of master and workers to a file: everybody can read a command line."""
         path = self.home / "spark.properties"
         path.touch(mode=0o600)
         lines = (f"{name} {value}\n" for name, value in self._security().items())
@@ -121,7 +121,7 @@ class StandaloneCluster:
         }
 
     def environment(self) -> dict[str, str]:
-        """Return what a service on this cluster needs in its environment, secrets included."""
+        """Return the environment of a service on this cluster, secrets included."""
         conf = {SPARK_CONF_PREFIX + name: value for name, value in self.conf().items()}
         return conf | {"SPARK_LOCAL_IP": LOOPBACK}
 
@@ -159,18 +159,18 @@ class StandaloneCluster:
         return number
 
     def _wait(self, number: int, words: str) -> None:
-        """Wait until a process has said so in its log."""
+        """Wait until the log of a process holds these words."""
         child, log = self._children[number]
         deadline = time.monotonic() + START_SECONDS
         while words not in (text := log.read_text(errors="replace")):
             ended = child.poll() is not None
             if ended or time.monotonic() > deadline:
-                how = f"has ended with {child.returncode}" if ended else "does not come"
+                how = f"has ended with {child.returncode}" if ended else "does not start"
                 raise ConfigurationError(f"a process of Spark {how}; its log:\n{text[-2000:]}")
             time.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:
-        """End all processes, and remove what they leave."""
+        """End all processes, and remove their files."""
         for child, _ in reversed(self._children):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # executors with their worker

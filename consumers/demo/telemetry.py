@@ -3,8 +3,8 @@
 Values are as a monitoring system sends them: in their own units, around their own typical values.
 Two hidden causes drive the features of a machine: the traffic of its users, which follows the time
 of day, and a backup that reads and writes disks. At first traffic varies most. After a number of
-records the fleet changes: the backup becomes the stronger cause; after as many again it is as at
-first.
+records the fleet changes: the backup becomes the stronger cause. After as many records again the
+fleet changes back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TYPICAL, _SWING, _TRAFFIC, _BACKUP = np.array([row[1:] for row in _TABLE]).T
 _NOISE: Final = 0.45
 #: Traffic at noon above the average, in standard deviations of traffic at any one time.
 _RHYTHM: Final = 0.7
-#: How strong the two causes are, at first and after the change.
+#: Strengths of the two causes, at first and after the change.
 _STRENGTHS: Final = ((1.0, 0.5), (0.35, 1.4))
 
 #: Records per simulated day: the clock is fast, so that days pass while one watches.
@@ -48,7 +48,7 @@ FEATURES: Final[tuple[str, ...]] = tuple(row[0] for row in _TABLE)
 
 
 def backup_is_stronger(record: int, change_after: int | None) -> bool:
-    """Whether the fleet has changed by the time of this record, counted from 0."""
+    """Tell whether the fleet has changed by the time of this record, counted from 0."""
     return change_after is not None and (record // change_after) % 2 == 1
 
 
@@ -75,7 +75,7 @@ def telemetry(
     Parameters
     ----------
     seed
-        Of the simulation, for the same records.
+        Seed of the simulation; the same seed gives the same records.
     chunk
         Records per block.
     change_after
@@ -94,7 +94,7 @@ def telemetry(
         traffic, backup = rng.standard_normal((2, chunk, 1))
         traffic = traffic + _RHYTHM * np.sin(2 * math.pi * at / DAY)
         strengths = _STRENGTHS[changed]
-        # A backup that runs also moves what is typical.
+        # A running backup also moves the typical values.
         backup = strengths[1] * backup + (1.0 if changed else 0.0)
         noise = _NOISE * rng.standard_normal((chunk, len(_TABLE)))
         drive = strengths[0] * traffic * _TRAFFIC + backup * _BACKUP

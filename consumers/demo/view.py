@@ -97,7 +97,7 @@ def promise(p: Promise) -> Text:
 
 
 def over_time(p: Promise) -> str:
-    """Return what epsilon is for a device that stays longer."""
+    """Return the epsilon of a device that stays longer."""
     return ", ".join(
         f"{time} ε = {epsilon:.3g}" for time, epsilon in (p.epsilon_over or {}).items()
     )
@@ -169,7 +169,7 @@ def _table(history: History, most: int) -> Table:
 
 
 def _sentence(release: ReleaseDocument, width: int, lines: int) -> list[Text]:
-    """Say what the component means, in this many lines."""
+    """Explain the component in exactly this many lines."""
     for most in (4, 3, 2, 1):
         wrapped = textwrap.wrap(meaning(release, most), max(width, 20))
         if len(wrapped) <= lines:
@@ -212,7 +212,7 @@ def _facts(history: History, deployment: Deployment, width: int) -> Table:
 
 def _stream(history: History) -> Iterator[str]:
     if history.current is not None and history.current.round is not None:
-        # Records per second and the lag count records: with privacy per device nobody is told.
+        # Records per second and the lag count records, so they are secret with privacy per device.
         yield f"{_devices(history.current)} in the round that ended at {history.current.round.end}"
         return
     rates = history.rates() if history.seen else None

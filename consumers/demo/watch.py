@@ -33,7 +33,7 @@ class Watcher:
         self._pages_at = 0.0
 
     def look(self, on_release: Callable[[], None] = lambda: None) -> None:
-        """Add what has arrived to the history; wait for it a tenth of a second at most."""
+        """Add new releases to the history; wait for them a tenth of a second at most."""
         try:
             if not self._assigned:
                 bounds = self._reader.bounds(sorted(self._reader.partitions()))
@@ -93,7 +93,7 @@ def watch(
     Parameters
     ----------
     seconds, releases
-        When to end otherwise: after a time, or after a number of releases.
+        Other conditions to end: a time, or a number of releases.
     """
     watcher = Watcher(deployment, topic, history)
     end = math.inf if seconds is None else time.monotonic() + seconds

@@ -41,7 +41,7 @@ def read_blocks(
 ) -> Iterator[Rows]:
     """The rows of a file (`-`: standard input) in blocks, columns in the order of `features`.
 
-    `share` is told which share of the file has been read, where that is known.
+    `share` is called with the share of the file that has been read, where that is known.
     """
     if format == "npy":
         yield from _npy(source, len(features), share)
@@ -68,7 +68,7 @@ def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
 
 
 def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
-    """Read the header of a CSV; returns the places of the columns with these names."""
+    """Read the header of a CSV; return the positions of the columns with these names."""
     header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
     _require("the CSV (its header is its first line, and each line after it is one record)",
              header, names)  # fmt: skip
@@ -76,7 +76,7 @@ def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
 
 
 def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
-    """One line, one row: a quote that is not closed must not swallow the lines after it."""
+    """Each line is one row: a quote that is not closed must not swallow the lines after it."""
     columns = csv_columns(stream, features)
     for lines in line_blocks(stream):
         rows = np.empty((len(lines), len(features)))
@@ -84,7 +84,7 @@ def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
             try:
                 cells = next(csv.reader([line.decode().rstrip("\r\n")]))
                 rows[i] = [float(cells[c]) for c in columns]
-            except Exception:  # whatever a line does wrong, it is a null
+            except Exception:  # whatever is wrong with a line, it is a null
                 rows[i] = np.nan
         yield rows
 
@@ -100,7 +100,7 @@ class MissingColumns(ConfigurationError):
     source
         The file, in words.
     missing
-        Names that were asked for.
+        Requested names.
     found
         Names that the file has, or the cells of its first record.
     """
@@ -111,7 +111,7 @@ class MissingColumns(ConfigurationError):
             f"{text}. The columns that it has are shown on a terminal only, because the first line "
             "of a CSV without a header is a record: run the command there to see them."
         )
-        self.on_terminal = _with_columns(text, missing, found)  #: for nobody but the operator
+        self.on_terminal = _with_columns(text, missing, found)  #: for the operator only
 
 
 def _require(source: str, columns: Sequence[str], features: Sequence[str]) -> None:
@@ -122,7 +122,7 @@ def _require(source: str, columns: Sequence[str], features: Sequence[str]) -> No
 
 
 def _with_columns(text: str, missing: Sequence[str], columns: Sequence[str]) -> str:
-    """Add the columns that there are, and those that were probably meant."""
+    """Add the columns that the file has, and those that were probably meant."""
     if any(map(_is_number, columns)):  # these are not names, but a record
         return f"{text}: its first line is not a header, it has numbers in it"
     close = [difflib.get_close_matches(name, columns, n=1) for name in missing]
@@ -150,7 +150,7 @@ def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[Ro
     if array.ndim != 2 or array.shape[1] != width or array.dtype.kind not in "fiu":
         raise ConfigurationError(f"{source} must hold numbers of shape (n, {width})")
     for start in range(0, len(array), ROWS):
-        with np.errstate(all="ignore"):  # a warning would tell of the records
+        with np.errstate(all="ignore"):  # a warning would say something about the records
             rows = np.array(array[start : start + ROWS], dtype=np.float64)
         share(min(1.0, (start + ROWS) / len(array)))
         yield rows
@@ -174,7 +174,7 @@ def parquet_batches(
 ) -> Iterator[list[list[Any]]]:
     """The columns of a Parquet file with these names, many rows at a time.
 
-    `wanted` says whether the batch of this number, counted from 0, is to be read or passed over.
+    `wanted` tells whether to read or skip the batch of this number, counted from 0.
     """
     try:
         pa = importlib.import_module("pyarrow")
@@ -192,17 +192,17 @@ def parquet_batches(
                 continue
             yield [_cells(batch.column(batch.schema.get_field_index(name))) for name in names]
     except (pa.ArrowException, OSError):  # their texts may quote the file
-        raise ConfigurationError(f"{source} is not a Parquet file, or a damaged one") from None
+        raise ConfigurationError(f"{source} is not a valid Parquet file") from None
 
 
 def _cells(column: Any) -> list[Any]:
-    """The values of a column; None for what Python cannot hold, such as a date in the year 300000.
+    """The values of a column; None for a value that Python cannot hold, such as the year 300000.
 
-    `to_pylist` would raise for the whole column.
+    `to_pylist` alone would raise for the whole column.
     """
     try:
         return list(column.to_pylist())
-    except Exception:  # whatever a cell does wrong, it is a null, and the others are not
+    except Exception:  # whatever is wrong with a cell, it alone is a null
 
         def cell(scalar: Any) -> Any:
             try:

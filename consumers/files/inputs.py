@@ -1,9 +1,9 @@
 """Recognises an input that was used before, by keyed digests of its rows.
 
-Rows are hashed as they are learned, converted and in order, so an input is the same in any format,
-and whether or not rows were added to its end. Two digests are kept of each input: of its first
-batch, which tells whether a new input is really new before anything is learned from it, and of all
-rows that were used, which must come again, every one of them, before a run is resumed.
+Rows are hashed as they are learned, converted and in order, so an input is recognised in any
+format, and also if rows were added to its end. Two digests are kept of each input. The digest of
+its first batch tells whether a new input is really new, before anything is learned from it. The
+digest of all rows that were used must match the same rows again before a run is resumed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class InputRecord:
     Parameters
     ----------
     name
-        Of the input.
+        Name of the input.
     batch_size
         Rows per batch.
     earlier
         Inputs that the state has used before this one. If this one turns out to be one of them, it
         is refused. A state of version 1 knows them by name only, so the name decides.
     resumed
-        The same input as far as it was used, if it comes again. The rows that were used are passed
-        over, and are refused if they are not the same.
+        The same input as far as it was used, if it is given again. The rows that were used are
+        skipped; the input is refused if they are not the same.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class InputRecord:
             if used.name == name and not used.digest:
                 raise StateRefused(
                     f"a state of version 1 has used {used.rows} rows of {name}, and does not say "
-                    "which: whether these are others cannot be told. If they are, give the input "
-                    "another name."
+                    "which ones, so it is not known whether these rows are new. If they are, give "
+                    "the input another name."
                 )
         known = [*earlier, *([resumed] if resumed is not None else [])]
         self._key = known[-1].key if known else secrets.token_hex(DIGEST_BYTES)
         self._hash = hashlib.blake2b(key=bytes.fromhex(self._key), digest_size=DIGEST_BYTES)
         self._first_batch = ""
         self.used = 0  #: rows used so far
-        self.missing = resumed.rows if resumed is not None else 0  #: rows still to be passed over
+        self.missing = resumed.rows if resumed is not None else 0  #: rows still to be skipped
 
     def pass_over(self, rows: Rows) -> Rows:
-        """Pass over rows that were used before; returns those after them."""
+        """Skip the rows that were used before; return the rows after them."""
         if not self.missing or self._resumed is None:
             return rows
         old, new = rows[: self.missing], rows[self.missing :]
@@ -81,7 +81,7 @@ class InputRecord:
         return new
 
     def check_end(self, read: int) -> None:
-        """Refuse an input that ended before the rows that were used."""
+        """Refuse an input that has fewer rows than were used of it."""
         if self.missing and self._resumed is not None:
             raise StateRefused(
                 f"{self._name} has {read} rows, but the state has used {self._resumed.rows} rows "
@@ -90,7 +90,7 @@ class InputRecord:
             )
 
     def use(self, rows: Rows) -> None:
-        """Use the rows of a batch up, before they are learned."""
+        """Mark the rows of a batch as used, before they are learned."""
         self._add(rows)
         for known in self._earlier:
             if known.first_batch == self._first_batch:
@@ -116,7 +116,7 @@ class InputRecord:
         self._update(rows)
 
     def _update(self, rows: Rows) -> None:
-        # One bit pattern for every NaN.
+        # Every NaN gets the same bit pattern.
         self._hash.update(np.where(np.isnan(rows), np.nan, rows).astype("<f8").tobytes())
         self.used += len(rows)
 

@@ -1,10 +1,9 @@
 """Privacy per subject on files: `stream-dppca run --subject COLUMN --round 1h --time COLUMN`.
 
-Which rounds are released is declared (`--from`, `--until`), never found in the file; each of them
+The rounds to release are declared (`--from`, `--until`), never derived from the file; each of them
 is released, also one without any row. A row belongs to the round that its own time is in, wherever
 it stands in the file (`sorting`), so what one subject sends changes neither the number of releases
-nor the round of anybody else's row. A row that is in no declared round is ignored, and nothing
-tells so.
+nor the round of anybody else's row. A row that is in no declared round is ignored silently.
 
 The state knows the last round that was released. Rows of that round and of earlier ones are
 ignored, whatever file they are in, so no file can be used twice.
@@ -33,11 +32,11 @@ __all__ = ["Outcome", "run_rounds"]
 
 
 class Outcome(NamedTuple):
-    """What became of an input. All of it follows from the options and the state."""
+    """The result of a run. All of it follows from the options and the state."""
 
     rounds: int  #: released in this run
-    finished: bool  #: whether the horizon is reached
-    state_end_ms: int | None  #: where the state ended before this run; None for a new model
+    finished: bool  #: the horizon is reached
+    state_end_ms: int | None  #: end of the state before this run; None for a new model
 
 
 def run_rounds(
@@ -58,12 +57,12 @@ def run_rounds(
     Parameters
     ----------
     time
-        The column that says when a row is from.
+        The column with the time of each row.
     begin, until
         The beginning of the first round and the end of the last one. A model that has a state
         begins where its state ended.
     state
-        Where to keep the state; without one, nothing is kept.
+        File that keeps the state; without one, nothing is kept.
     new_records
         The input may have another name than the last one.
     """
@@ -115,18 +114,18 @@ def run_rounds(
 def _rule(settings: FileSettings, source: str, time: str) -> RoundRule:
     rule = settings.rounds()
     if rule is None:
-        raise ConfigurationError("`subject` must be set: the column that says whose row it is")
+        raise ConfigurationError("`subject` must be set: the column with the subject of each row")
     if rule.subject == MESSAGE_KEY:
         raise ConfigurationError("`subject` must be a column of the file: it has no message keys")
     if source == "-":
         raise ConfigurationError(
-            "--subject needs a file, not standard input: with many rounds it is read several times"
+            "--subject needs a file, not standard input: many rounds need several passes over it"
         )
     return replace(rule, clock=f"time column {time}")
 
 
 def _inputs(name: str, last: StateRecord | None) -> tuple[UsedInput, ...]:
-    """The names of the inputs so far. Rounds tell what was used of them."""
+    """The names of the inputs so far. The rounds tell which of their rows were used."""
     before = () if last is None else last.inputs
     if before and before[-1].name == name:
         return before

@@ -1,9 +1,9 @@
-"""The same job on files: `stream-dppca run`.
+"""Learns from files as the service learns from topics: `stream-dppca run`.
 
-The road is that of the service (`consumers.model.learner`), with a state file for a store. A bad
-row is a null in its slot; a batch's state is on disk, whole and fsynced, before its release is
-printed; whoever starts again prints the last release again, with the same bytes, and resumes at the
-row after it. A short last batch is not processed.
+The steps are those of the service (`consumers.model.learner`), with a state file for a store. A bad
+row is a null in its slot. The state of a batch is on disk, whole and fsynced, before its release is
+printed. A run that starts again prints the last release again, with the same bytes, and resumes at
+the row after it. A short last batch is not processed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Counted(NamedTuple):
     """Rows of an input."""
 
     read: int
-    waiting: int  #: of these, for a full batch
-    used: int  #: of these, in batches of this run
+    waiting: int  #: of these, rows that wait for a full batch
+    used: int  #: of these, rows in batches of this run
 
 
 def run_file(
@@ -45,17 +45,17 @@ def run_file(
     new_records: bool = False,
     share: Callable[[float], None] = lambda share: None,
 ) -> Counted:
-    """Learn from a file; releases go to `out`. An interrupt says how far it came.
+    """Learn from a file; releases go to `out`. An interrupt says how far the run came.
 
     Parameters
     ----------
     state
-        Where to keep the state; without one, nothing is kept.
+        File that keeps the state; without one, nothing is kept.
     new_records
         The input holds only rows that come after the state. Otherwise it is the last input again,
-        and the rows that the state has used are passed over.
+        and the rows that the state has used are skipped.
     share
-        Told which share of the file has been read, where that is known.
+        Called with the share of the file that has been read, where that is known.
     """
     store = NoState(out) if state is None else StateFile(state, out)
     try:
@@ -101,14 +101,14 @@ def identity_of(
     new_records: bool,
     rounds: RoundRule | None = None,
 ) -> ModelIdentity:
-    """Whose state it is. After the first input, names follow the state where they may."""
+    """The identity of the model. After the first input, names follow the state where they may."""
     model, name = settings.model, settings.input_topic
     if last is not None:
         before = last.inputs[-1].name if last.inputs else last.input
         if name != before and not new_records:
             raise StateRefused(
-                f"--state {path} was made from another input: {before}, not {name}. To go on with "
-                "new records, give --new-records."
+                f"--state {path} was made from another input: {before}, not {name}. To continue "
+                "with new records, give --new-records."
             )
         if name != last.input and model == name:
             model = last.model
@@ -133,7 +133,7 @@ def _input_record(
     if last is None:
         return InputRecord(name, learner.batch_size)
     inputs = last.inputs
-    if not inputs:  # a state of version 1: all that is known is how many rows were used
+    if not inputs:  # a state of version 1 knows only the number of rows that were used
         inputs = (UsedInput.of_version_1(last.input, learner.positions.get(0, 0)),)
     if new_records:
         return InputRecord(name, learner.batch_size, earlier=inputs)
@@ -141,16 +141,16 @@ def _input_record(
 
 
 def how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:
-    """Says how far a run came that was interrupted, and what to do now."""
+    """Return how far an interrupted run came, and what to do now."""
     states = store.load()
     if not isinstance(store, StateFile):
         return (
-            "stopped; without --state nothing was kept. Releases that are out have used their "
-            "records: to run again on the same input would use them a second time and weaken the "
-            "guarantee. With --state FILE a run that is stopped can be resumed."
+            "stopped; without --state nothing was kept. The releases that were printed have used "
+            "their records: another run on the same input would use these a second time and weaken "
+            "the guarantee. With --state FILE a run that is stopped can be resumed."
         )
     if not states:
-        return "stopped before the end of the first batch; run again to begin anew"
+        return "stopped before the end of the first batch; run again to start over"
     last = decode_state(states[-1], "the state cannot be read")
     begun = bool(last.inputs) and last.inputs[-1].name == settings.input_topic
     if new_records and begun:

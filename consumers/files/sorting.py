@@ -2,16 +2,16 @@
 
 Rows may stand in any order. A row is in the round that its time is in, whatever the times of other
 rows are, and a row without a usable time or subject, or with a time outside the declared rounds, is
-in none. To take rows as they come, and end a round when a row of a later one comes, would let one
-row with a late time end the round for all rows after it.
+in none. If rows were taken as they come, and a round ended with the first row of a later one, one
+row with a late time would end the round for all rows after it.
 
 So the rows of a round are complete only at the end of the file, and must be kept until then. What a
 round keeps is bounded: of the first `places` subjects the first `records` rows each, which is what
 the model would use of them. If that is too much for all rounds at once, the file is read several
-times, each time for the next few rounds. How many is worked out from settings alone.
+times, each time for the next few rounds. Their number follows from settings alone.
 
-From the second time on, parts of the file without a row of these rounds are passed over. That
-changes how long a run takes, and no row is lost by it.
+From the second time on, parts of the file without a row of these rounds are skipped. That changes
+only the duration of a run: no row is lost.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = ["KEPT_BYTES", "KeptRound", "rounds_at_once", "sorted_rounds"]
 
 #: Memory that the rows of all rounds that are collected at once may take.
 KEPT_BYTES: Final = 1 << 30
-#: Of a subject in the table of a round, its rows not counted: measured at 140 (docs/subjects.md).
+#: Memory per subject in the table of a round, without its rows: measured at 140 (docs/subjects.md).
 _SUBJECT_BYTES: Final = 150
 
-#: Reads the blocks of a file; passes over a block if it is told that its number is not wanted.
+#: Reads the blocks of a file; skips a block if its number is not wanted.
 Read = Callable[[Callable[[int], bool]], Iterable[StampedRows]]
 
 
@@ -69,7 +69,7 @@ class KeptRound:
     _taken: dict[bytes, int] = field(default_factory=dict)
 
     def has_room(self, subject: bytes) -> bool:
-        """Whether the next row of this subject counts; if so, it is counted."""
+        """Tell whether the next row of this subject counts; if so, count it."""
         taken = self._taken.get(subject, 0)
         if taken >= self.records or (not taken and len(self._taken) >= self.places):
             return False

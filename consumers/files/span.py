@@ -1,8 +1,8 @@
 """The rounds of a run on a file, as the operator declares them: `--from TIME --until TIME`.
 
-They are never found in the data. If a file had the rounds from its first row to its last, one row
-with a late time would add releases, use up rounds that later files need, and so tell, by the number
-of releases alone, that its subject sent it.
+The rounds are never derived from the data. If the rounds of a file went from its first row to its
+last, one row with a late time would add releases and use up rounds that later files need. The
+number of releases alone would then reveal that its subject sent this row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..settings.durations import duration_text
 
 __all__ = ["MOST_ROUNDS", "Span", "declared_span", "time_text"]
 
-#: A run of more rounds than these is taken for a mistake in `--from` or `--until`.
+#: A run of more rounds than this is taken for a mistake in `--from` or `--until`.
 MOST_ROUNDS: Final = 100_000
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -38,7 +38,7 @@ def declared_span(
     Parameters
     ----------
     begin, until
-        What was given as `--from` and `--until`. A model that has a state begins where its state
+        The values of `--from` and `--until`. A model that has a state begins where its state
         ended; `begin` may then be left out, and must not be later, because no round is skipped.
     last_round
         The last round that was released.
@@ -69,7 +69,7 @@ def declared_span(
     if first is None:
         raise ConfigurationError(
             "--from must be given for a new model: the beginning of its first round in UTC, such "
-            "as --from 2026-01-31. It is not found in the file, because the time of the first row "
+            "as --from 2026-01-31. It is not read from the file, because the time of the first row "
             "would tell when its subject sent it."
         )
     if end - first > MOST_ROUNDS:

@@ -1,7 +1,7 @@
 """Reads the rows of a file with the subject and the time of each, for privacy per subject.
 
 The time of a row is ISO 8601 (UTC unless it says otherwise) or the number of seconds since 1970.
-Each row is read by itself. A row without a usable time or subject is nobody's: it is ignored.
+Each row is read by itself. A row without a usable time or subject is ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LATEST: Final = 253_370_764_800
 
 
 class StampedRows(NamedTuple):
-    """Rows, in order, with whose and when they are."""
+    """Rows, in order, with the subject and the time of each."""
 
     rows: Rows
     subjects: Sequence[Subject]
@@ -82,10 +82,10 @@ def read_stamped_blocks(
     Parameters
     ----------
     subject, time
-        The columns that say whose and when a row is.
+        The columns with the subject and the time of each row.
     wanted
-        Says whether the block of this number, counted from 0, is to be read or passed over. The
-        blocks of a file are the same each time that it is read.
+        Tells whether to read or skip the block of this number, counted from 0. The blocks of a file
+        are the same each time that it is read.
     """
     if format == "npy":
         raise ConfigurationError("--subject needs columns with names: csv, jsonl or parquet")
@@ -124,7 +124,7 @@ def _csv(
         subjects: list[Subject] = [None] * len(lines)
         times: list[int | None] = [None] * len(lines)
         for i, line in enumerate(lines):
-            with suppress(Exception):  # whatever a line does wrong, it is a null, or nobody's
+            with suppress(Exception):  # whatever is wrong with a line, it is a null or ignored
                 cells = next(csv.reader([line.decode().rstrip("\r\n")]))
                 times[i], subjects[i] = parse_time(cells[when]), cells[who] or None
                 rows[i] = [float(cells[c]) for c in columns]

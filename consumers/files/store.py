@@ -44,7 +44,7 @@ class StateFile(NoState):
 
     def __init__(self, path: Path, out: Callable[[bytes], None]) -> None:
         super().__init__(out)
-        # Through links: the file itself is replaced, and locked under one name whatever leads here.
+        # Links are resolved: the file itself is replaced, and its lock has one name for all links.
         self._path = path = path.resolve()
         if path.is_dir():
             raise ConfigurationError(f"--state must be a file: {path} is a folder")
@@ -60,7 +60,7 @@ class StateFile(NoState):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise Fenced(f"another process works with {path}") from None
+            raise Fenced(f"another process is using {path}") from None
 
     def load(self) -> list[bytes]:
         if not self._path.exists():
@@ -75,7 +75,7 @@ class StateFile(NoState):
         # crash in between would lose them.
         self.publish(messages, {})
         part = self._path.with_name(self._path.name + ".part")
-        part.unlink(missing_ok=True)  # of a run that was killed here, or somebody's link
+        part.unlink(missing_ok=True)  # left by a run that was killed here, or somebody's link
         with os.fdopen(_open_private(part, os.O_EXCL), "wb") as file:
             file.write(batches[-1].state)
             file.flush()
@@ -95,7 +95,7 @@ class StateFile(NoState):
 
 
 def _open_private(path: Path, flags: int) -> int:
-    """Open a file that only its owner can read, whoever created it with whatever mode; no link."""
+    """Open a file so that only its owner can read it, whatever its mode was; refuse links."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, MODE)
     os.fchmod(file, MODE)
     return file

@@ -1,4 +1,4 @@
-"""Opens files, compressed ones too, and says how much of a file has been read."""
+"""Opens files, also compressed ones, and tells how much of a file has been read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def uncompressed_name(name: str) -> str:
 
 
 def existing_file(source: str) -> Path:
-    """Return the path of a file that is there, or raise."""
+    """Return the path of a file, or raise if there is no such file."""
     if source == "-":
         raise ConfigurationError("this format cannot be read from standard input: give a file")
     path = Path(source)
@@ -47,8 +47,8 @@ def existing_file(source: str) -> Path:
 def opened(source: str) -> Iterator[tuple[IO[bytes], Callable[[], float | None]]]:
     """Open a file, or standard input for `-`; decompress it if its name says so.
 
-    Yields the stream, and a function that says which share of the file has been read; None if that
-    cannot be known.
+    Yields the stream, and a function that returns the share of the file that has been read, or None
+    if that cannot be known.
     """
     if source == "-":
         yield sys.stdin.buffer, lambda: None
@@ -64,7 +64,7 @@ def opened(source: str) -> Iterator[tuple[IO[bytes], Callable[[], float | None]]
             with _decompressed(raw, path.suffix) as stream:
                 yield stream, share
         except _damage():  # their texts may quote the file
-            raise ConfigurationError(f"{source} is not a {path.suffix} file, or damaged") from None
+            raise ConfigurationError(f"{source} is not a valid {path.suffix} file") from None
 
 
 def _decompressed(raw: IO[bytes], suffix: str) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -97,7 +97,7 @@ class _Zstd(io.RawIOBase):
             if self._frame is None:
                 self._frame = self._make()
             self._out = self._frame.decompress(chunk)
-            if self._frame.eof:  # the next frame begins in what was read
+            if self._frame.eof:  # the next frame begins within the chunk
                 self._raw.seek(-len(self._frame.unused_data), io.SEEK_CUR)
                 self._frame = None
         taken, self._out = self._out[: len(buffer)], self._out[len(buffer) :]
@@ -113,7 +113,7 @@ def _zstandard() -> Any:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What decompression raises."""
+    """Return the errors that decompression raises."""
     kinds: tuple[type[Exception], ...] = (gzip.BadGzipFile, EOFError, zlib.error)
     zstandard = sys.modules.get("zstandard")
     return kinds if zstandard is None else (*kinds, zstandard.ZstdError)

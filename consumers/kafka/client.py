@@ -1,4 +1,4 @@
-"""What all users of kafka-python share: its errors as ours, and closing in time."""
+"""Parts that all users of kafka-python share: translation of errors, and closing in time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 CLOSE_SECONDS: Final = 1.0
-#: How many offsets at the end of a partition are read first.
+#: Number of offsets at the end of a partition that are read first.
 TAIL: Final = 64
 
 FENCED = (
@@ -60,8 +60,11 @@ _read_msg = DefaultRecordBatch._read_msg
 
 
 def _read_any_msg(batch: Any) -> Any:
-    """The names of headers are bytes to a broker and text to kafka-python: it cannot read, nor get
-    past, a record with a name that is no UTF-8. One such message would stop a task for good."""
+    """Read a record whose headers may have names that are not UTF-8.
+
+    Names of headers are bytes to a broker and text to kafka-python, which can neither read nor skip
+    a record with such a name. One such message would stop a task for good.
+    """
     try:
         return _read_msg(batch)
     except UnicodeDecodeError:
@@ -75,10 +78,10 @@ _damage_passed = ContextVar("damage_passed", default=False)
 
 @contextlib.contextmanager
 def passing_damage() -> Iterator[None]:
-    """Read batches of the input as far as they can be read, and pass the rest.
+    """Read batches of the input as far as they can be read, and skip the rest.
 
-    kafka-python raises at a batch whose frame is damaged, and gets no further. States and
-    releases are ours, and are read without this: to pass over one of them would lose it.
+    kafka-python raises at a batch whose frame is damaged, and gets no further. States and releases
+    are written by the service itself, and are read without this: skipping one would lose it.
     """
     token = _damage_passed.set(True)
     try:
@@ -88,7 +91,7 @@ def passing_damage() -> Iterator[None]:
 
 
 def _unpack(batch: Any) -> None:
-    """Decompress a batch. What the libraries raise becomes one error of kafka-python."""
+    """Decompress a batch. All errors of the libraries become one error of kafka-python."""
     if not batch._decompressed and batch.compression_type != batch.CODEC_NONE:
         packed, found = memoryview(batch._buffer)[batch._pos :], bytearray()
         try:
@@ -117,7 +120,7 @@ receive_more_at_a_time()
 
 
 def missing_codec() -> ConfigurationError:
-    """Names the packages without which compressed messages cannot be read."""
+    """Return an error that names the packages that compressed messages need."""
     needed = {"lz4": codec.has_lz4, "python-snappy": codec.has_snappy, "zstandard": codec.has_zstd}
     missing = " ".join(package for package, there in needed.items() if not there())
     what = f"pip install {missing}" if missing else "kafka-python does not know their compression"
@@ -126,7 +129,7 @@ def missing_codec() -> ConfigurationError:
 
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
-    """Errors of the client as ours. Their texts name topics and offsets, not records."""
+    """Translate errors of the client. Their texts name topics and offsets, not records."""
     try:
         yield
     except FENCED as error:
@@ -144,23 +147,23 @@ def translated_errors() -> Iterator[None]:
 
 
 def close_client(client: Any) -> None:
-    """Close within a second or so, whatever state the client is in."""
+    """Close a client within about a second, whatever its state."""
     with contextlib.suppress(Exception):
         if isinstance(client, KafkaProducer):
             try:
                 client.close(timeout=CLOSE_SECONDS)
             except kafka_errors.KafkaTimeoutError:
-                # It waits for its records first, and if it gives up, its thread goes on sending.
+                # The producer has waited for its records; its thread would continue to send them.
                 client._sender.force_close()
         else:
             client.close(autocommit=False, timeout_ms=int(CLOSE_SECONDS * 1000))
 
 
 def start_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> list[Any]:
-    """Begin to send to the output topic; returns what to wait for.
+    """Begin to send to the output topic; return the futures to wait for.
 
-    The timestamp is the current time rounded down to the second: how long a batch took, to the
-    millisecond, may depend on its records.
+    The timestamp is the current time rounded down to the second, because the exact duration of a
+    batch may depend on its records.
     """
     timestamp_ms = int(time.time()) * 1000
     return [
@@ -173,7 +176,7 @@ def start_messages(producer: Any, config: KafkaConfig, messages: Sequence[Messag
 
 
 def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> None:
-    """Send to the output topic, and wait until the brokers have it."""
+    """Send messages to the output topic, and wait until the brokers have them."""
     for future in start_messages(producer, config, messages):
         future.get(timeout=config.request_timeout_s)
 
@@ -181,7 +184,7 @@ def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message
 def read_to_end(
     consumer: Any, partition: TopicPartition, start: int, config: KafkaConfig
 ) -> list[Any]:
-    """Every committed record from `start` to where the partition ends now."""
+    """Every committed record from `start` to the current end of the partition."""
     end = consumer.end_offsets([partition])[partition]
     consumer.seek(partition, start)
     deadline = time.monotonic() + config.request_timeout_s

@@ -149,7 +149,7 @@ class KafkaCluster:
 
 
 def _topic_configs(admin: Any, name: str) -> dict[str, str] | None:
-    """The settings of a topic, those of the cluster included; None if we may not see them."""
+    """The settings of a topic, those of the cluster included; None without permission."""
     try:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         found = admin.describe_configs([resource], config_filter="all")

@@ -1,4 +1,4 @@
-"""Where the cluster is, and the options that every client of it gets."""
+"""The address of the cluster, and the options that all its clients share."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["LIBRDKAFKA_READER", "MAX_RECORD_BYTES", "READ_ROWS", "KafkaConfig"]
 MAX_RECORD_BYTES: Final = 32 << 20
 #: Rows that one read of the input may bring, so that messages of many rows do not fill the memory.
 READ_ROWS: Final = 1 << 16
-#: How librdkafka reads, wherever it does: what is committed, from the offsets that it is told, and
-#: nothing is committed by it.
+#: Options of every librdkafka reader: it reads committed messages from given offsets, and commits
+#: nothing itself.
 LIBRDKAFKA_READER: Final[Mapping[str, Any]] = MappingProxyType({
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
     "check.crcs": True,
-    "enable.partition.eof": True,  # how far we are, past what can never be read
+    "enable.partition.eof": True,  # tells the position, also past messages that cannot be read
     "allow.auto.create.topics": False,
-    "fetch.queue.backoff.ms": 5,  # when as much as may be is there; it would be a second
+    "fetch.queue.backoff.ms": 5,  # pause while the queue is full; the default is a second
 })  # fmt: skip
 
 
 @dataclass(frozen=True)
 class KafkaConfig:
-    """Where the cluster is, and what of it is ours."""
+    """The address of the cluster, and the topics and the group of one model."""
 
     connection: Mapping[str, Any]  #: bootstrap_servers, TLS and SASL, as kafka-python names them
     group: str
@@ -42,7 +42,7 @@ class KafkaConfig:
     transaction_timeout_s: float = 60.0
     fetch: Mapping[str, Any] = field(default_factory=dict)  #: of the reader of the input
     max_message_bytes: int = 1 << 20  #: longer messages of the input are not kept
-    #: The connection as librdkafka names it, if that is to read the input.
+    #: The connection in librdkafka's names, if librdkafka reads the input.
     librdkafka: Mapping[str, Any] | None = None
 
     @property
@@ -61,7 +61,7 @@ class KafkaConfig:
             **self.client,
             "metrics_enabled": False,
             "max_request_size": MAX_RECORD_BYTES,
-            "retry_backoff_ms": 5,  # waited for each transaction that follows another at once
+            "retry_backoff_ms": 5,  # the pause before a transaction that directly follows another
             "allow_auto_create_topics": False,
         }
 

@@ -1,4 +1,4 @@
-"""Builds the configuration of the Kafka clients from the settings; nothing else does."""
+"""Builds the configuration of all Kafka clients from the settings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") 
 
 
 def _kafka_python(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
-    """Return the connection in the words of kafka-python."""
+    """Return the connection in the names of kafka-python."""
     found: dict[str, Any] = {
         "bootstrap_servers": settings.servers(),
         "security_protocol": settings.security_protocol,
@@ -86,7 +86,7 @@ def librdkafka_connection(settings: ClusterSettings) -> dict[str, Any]:
 
 
 def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
-    """Return the connection in the words of librdkafka."""
+    """Return the connection in the names of librdkafka."""
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ConfigurationError(
             "`reader`: confluent needs confluent-kafka: pip install '.[confluent]'"
@@ -114,9 +114,9 @@ def open_registry(settings: ClusterSettings) -> SchemaSource | None:
 
 
 def registry_options(settings: ClusterSettings) -> dict[str, str] | None:
-    """Return where the Schema Registry is, password included, in the words of its client.
+    """Return the options of the Schema Registry's client, password included.
 
-    None if the format does not need one.
+    None if the format does not need a registry.
     """
     if settings.format not in REGISTERED_FORMATS:
         return None

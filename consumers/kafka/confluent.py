@@ -1,10 +1,11 @@
 """A faster reader of the input, as an extra: librdkafka behind the same Protocol.
 
-kafka-python spends more time on a message than it takes to decode one; librdkafka reads in C. It
-only reads: the group, the transactions and all that fences a task stay with kafka-python.
+kafka-python spends more time on reading a message than the service spends on decoding it;
+librdkafka reads in C. It only reads: the group, the transactions and the fencing of a task stay
+with kafka-python.
 
-librdkafka cannot get past a batch that it cannot decompress, and it cannot decompress all that
-brokers accept (lz4 with bytes after its frame). Such a batch is read with kafka-python.
+librdkafka cannot skip a batch that it cannot decompress, and it cannot decompress all that brokers
+accept (lz4 with bytes after its frame). Such a batch is read with kafka-python.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from .reader import KafkaOffsets, KafkaReader
 
 __all__ = ["ConfluentReader"]
 
-#: What is read ahead, at most. Without a bound it would be as much as there is memory.
+#: Most that is read ahead. Without a bound, librdkafka would fill the memory.
 AHEAD_KILOBYTES: Final = 32 << 10
-#: How long kafka-python waits at a time for a batch that librdkafka cannot read.
+#: Wait of kafka-python in one attempt at a batch that librdkafka cannot read.
 READ_SECONDS: Final = 0.2
 
-#: Errors that say that an offset is below or above what there is.
+#: Errors that say that an offset is below or above those of the partition.
 _GONE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 #: Errors of a batch whose frame is damaged.
 _DAMAGED = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
-#: Others than these mean that brokers are away; librdkafka goes on by itself when they are back.
+#: Other errors mean that brokers are away; librdkafka resumes by itself when they are back.
 _LASTING = frozenset(
     (
         KafkaError._UNKNOWN_TOPIC,
@@ -52,8 +53,7 @@ _LASTING = frozenset(
 
 
 class ConfluentReader(KafkaOffsets):
-    """Which partitions there are and where they end, kafka-python says; their messages come from
-    here."""
+    """Reads messages with librdkafka; kafka-python still lists the partitions and their ends."""
 
     def __init__(self, config: KafkaConfig, topic: str, *, stamped: bool = False) -> None:
         super().__init__(config, topic)
@@ -61,13 +61,13 @@ class ConfluentReader(KafkaOffsets):
         fetch = config.fetch
         self._most = int(fetch.get("max_poll_records", 5000))
         self._at: dict[int, int] = {}
-        self._damaged: set[int] = set()  # partitions in which librdkafka cannot go on
-        self._careful: KafkaReader | None = None  # which can
+        self._damaged: set[int] = set()  # partitions in which librdkafka is stuck
+        self._careful: KafkaReader | None = None  # reads damaged batches
         self._fast = Consumer(
             {
                 **(config.librdkafka or {}),
                 **LIBRDKAFKA_READER,
-                "group.id": f"{config.group}.reader",  # must be there; nothing joins it
+                "group.id": f"{config.group}.reader",  # required, but nothing joins the group
                 "queued.max.messages.kbytes": AHEAD_KILOBYTES,
                 "fetch.min.bytes": fetch.get("fetch_min_bytes", 1),
                 "fetch.wait.max.ms": fetch.get("fetch_max_wait_ms", 200),
@@ -84,7 +84,7 @@ class ConfluentReader(KafkaOffsets):
 
     def pause(self, partitions: Collection[int]) -> None:
         wanted = frozenset(partitions) & self._at.keys()
-        # A pause drops what librdkafka has read ahead, so only those that change are told.
+        # A pause drops what librdkafka has read ahead, so only changes are passed on.
         self._fast.pause(self._named(wanted - self._paused))
         self._fast.resume(self._named(self._paused - wanted))
         self._paused = wanted
@@ -94,14 +94,14 @@ class ConfluentReader(KafkaOffsets):
 
     def read(self, timeout_s: float) -> list[Chunk]:
         try:
-            # It waits until it has as many as it is asked for: wait for one, take what is there.
+            # `consume` waits for all that it is asked for: wait for one, then take what is there.
             messages = self._fast.consume(1, timeout_s)
             if messages:
                 messages += self._fast.consume(self._most - 1, 0)
         except KafkaException as error:
             raise ClusterError(f"librdkafka: {error.args[0].name()}") from error
         found: dict[int, tuple[list[int], list[bytes | None]]] = {}
-        message: Any  # its types do not know that a message that was read has a place
+        message: Any  # its types do not know that a message that was read has an offset
         stamps: dict[int, tuple[list[int | None], list[bytes | None]]] = {}
         for message in messages:
             if message.error() is not None:
@@ -128,7 +128,7 @@ class ConfluentReader(KafkaOffsets):
         return chunks
 
     def _read_damaged(self, partition: int) -> list[Chunk]:
-        """Read on with kafka-python, past the damaged batch."""
+        """Continue with kafka-python, past the damaged batch."""
         if self._careful is None:
             self._careful = KafkaReader(self._config, self._topic, stamped=self._stamped)
         start, chunks = self._at[partition], []
@@ -143,8 +143,11 @@ class ConfluentReader(KafkaOffsets):
         return chunks
 
     def _note(self, message: Any) -> None:
-        """What came instead of a message. Whoever catches what is raised assigns anew, so messages
-        that were taken with it are read again."""
+        """Handle an error that came instead of a message.
+
+        A caller that catches the error raised here assigns again, so messages of the same read are
+        read again.
+        """
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
             self._pass(message.partition(), message.offset())

@@ -1,7 +1,7 @@
 """Reads planned ranges of a topic in a task of an engine, with librdkafka.
 
-A task lives for one group of a batch, its process for many: consumers are kept and assigned anew.
-They join no group and commit nothing.
+A task reads one part of a batch, but its process runs many tasks, so consumers are kept and
+assigned again. They join no consumer group and commit nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["close_consumers", "read_ranges"]
 #: Messages that are taken at once.
 MOST: Final = 10_000
 POLL_SECONDS: Final = 0.2
-#: Fetched ahead, at most.
+#: Most that is fetched ahead.
 QUEUED_BYTES: Final = 4 << 20
 
 #: Offsets, values, times and keys, as in `Chunk`.
@@ -47,22 +47,22 @@ def read_ranges(
 ) -> Iterator[Chunk]:
     """Yield all committed messages of these ranges.
 
-    Offsets at which nothing can be read are passed over: control records, aborted transactions,
+    Offsets at which nothing can be read are skipped: control records, aborted transactions,
     messages that compaction or retention removed.
 
     Parameters
     ----------
     connection
-        Where the cluster is, in the words of librdkafka.
+        Address of the cluster, in the names of librdkafka.
     topic
         The topic.
     ranges
-        Partition, first offset, and one past the last: each partition once. They lie below the
-        last stable offsets.
+        Partition, first offset, and one past the last: each partition once. The ranges lie below
+        the last stable offsets.
     stall_s
-        How long nothing may come before it fails.
+        Longest time without any message, after which reading fails.
     stamped
-        Whether chunks have the times and keys of messages.
+        True if chunks are to have the times and keys of messages.
     """
     consumer = _consumer(connection)
     ends = {p: end for p, start, end in ranges if end > start}
@@ -73,7 +73,7 @@ def read_ranges(
         while reached:
             found: dict[int, _Found] = {}
             before = dict(reached)
-            # To ask for many with a time would wait for all of them, or for the whole time.
+            # A call that asks for many messages would wait for all of them, or until its timeout.
             messages = consumer.consume(1, POLL_SECONDS)
             for message in messages + consumer.consume(MOST, 0):
                 _take(consumer, topic, message, ends, reached, found, stamped)
@@ -95,13 +95,13 @@ def read_ranges(
 def _take(
     consumer: Consumer,
     topic: str,
-    message: Any,  # its types do not know that a message that was read has a place
+    message: Any,  # its types do not know that a message that was read has an offset
     ends: Mapping[int, int],
     reached: dict[int, int],
     found: dict[int, _Found],
     stamped: bool,
 ) -> None:
-    """Take note of a message, or of what came instead of one."""
+    """Take a message, or handle the error that came instead of one."""
     p, error = message.partition(), message.error()
     if p not in reached:
         return
@@ -131,7 +131,7 @@ def _take(
 
 
 def close_consumers() -> None:
-    """Close the consumers of this process; they are made anew when they are needed."""
+    """Close the consumers of this process; new ones are made when they are needed."""
     while _consumers:
         _consumers.popitem()[1].close()
 
@@ -143,11 +143,11 @@ def _consumer(connection: Mapping[str, str]) -> Consumer:
             {
                 **connection,
                 **LIBRDKAFKA_READER,
-                "group.id": "stream-dppca.executor",  # must be there; nothing joins it
-                # What is fetched beyond the ranges of a task is fetched in vain.
+                "group.id": "stream-dppca.executor",  # required, but nothing joins the group
+                # Messages beyond the ranges of a task are fetched for nothing.
                 "queued.max.messages.kbytes": QUEUED_BYTES >> 10,
                 "fetch.max.bytes": QUEUED_BYTES,
-                # A fetch that waits for news at the end of a log holds up the next task.
+                # A fetch that waits for new messages at the end of a log delays the next task.
                 "fetch.wait.max.ms": 10,
             },
             logger=logging.getLogger("kafka.librdkafka"),

@@ -1,4 +1,4 @@
-"""Follows a whole topic, with keys and headers: for those who look at releases."""
+"""Follows a whole topic, with keys and headers, for viewers of releases."""
 
 from __future__ import annotations
 

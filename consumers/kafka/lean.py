@@ -1,19 +1,19 @@
-"""Reads with kafka-python at half its price.
+"""Reads with kafka-python in half the time.
 
 kafka-python 3.0.12 takes 4 kB from a socket at a time, copies every byte about ten times on its way
 to the caller, and makes an object with thirteen fields out of each message. This module takes more
 at a time, copies less, and of a message keeps only what is used here. Positions, fetch sessions,
 transactions and checksums stay with kafka-python.
 
-Batches are decompressed in pieces (`unpack.py`). One that is larger than `WHOLE` is parsed as its
-pieces come: keys and values that are longer than `max_message_bytes` are passed over, because such
-a value is a null anyway, and the messages around it are read. So memory is bounded by the settings,
+Batches are decompressed in pieces (`unpack.py`). A batch larger than `WHOLE` is parsed as its
+pieces come: keys and values that are longer than `max_message_bytes` are skipped, because such a
+value is a null anyway, and the messages around it are read. So memory is bounded by the settings,
 whatever a producer has compressed. A batch whose checksum is right but whose frame is damaged,
-inside or outside of the compression, is read as far as it can be; the offsets that are left are
-nulls. The frame is made by the producer of the batch, and is no part of any message in it.
+inside or outside of the compression, is read as far as possible; the offsets that are left are
+nulls. The frame is made by the producer of the batch, and is not part of any message in it.
 
-It leans on parts of kafka-python that are private, so it is only used with the versions that the
-tests have seen (`TESTED`). Any other version is read through the public interface.
+This module uses private parts of kafka-python, so it only works with the versions that were tested
+(`TESTED`). Messages of any other version are read through the public interface.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ TESTED: Final = ("3.0.12",)
 RECEIVED: Final = 1 << 18
 #: Decompressed bytes of a batch that are parsed at once, as those of nearly all batches are.
 WHOLE: Final = 1 << 22
-#: Decompressed bytes after which the rest of a fetch is left, and fetched again: the loop has
-#: other things to do than to decompress.
+#: Decompressed bytes after which the rest of a fetch is left and fetched again, so that
+#: decompression does not hold up the loop.
 UNPACKED_PER_FETCH: Final = 1 << 28
 
-_MAGIC_AT: Final = 16  #: where the version of a batch of records stands in it
+_MAGIC_AT: Final = 16  #: position of the version in a batch of records
 _MOST_DIGITS: Final = 10  #: bytes of a number of 64 bits
 
 
 class Entry(NamedTuple):
-    """All that is used of a message of the input."""
+    """The parts of an input message that are used."""
 
     offset: int
     value: bytes | None
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
 
 
 def make_lean(consumer: Any, max_bytes: int) -> bool:
-    """Let `consumer.poll` return entries instead of records. False if it cannot be done.
+    """Let `consumer.poll` return entries instead of records; return False if that is impossible.
 
     Keys and values of more than `max_bytes` bytes are None.
     """
@@ -132,8 +132,8 @@ class _Entries(Fetcher.PartitionRecords):  # type: ignore[misc]
                     for entry in batch.entries(self.max_bytes):
                         self.next_fetch_offset = entry.offset + 1
                         yield entry
-            # Compaction may have removed the last messages of the batch, or they cannot be read:
-            # pass them, too.
+            # Compaction may have removed the last messages of the batch, or they cannot be read.
+            # These are skipped, too.
             self.next_fetch_offset = batch.next_offset
             left -= batch.unpacked
             if left < 0:
@@ -150,11 +150,11 @@ class _Entries(Fetcher.PartitionRecords):  # type: ignore[misc]
             appended = record.timestamp_type == DefaultRecordBatch.LOG_APPEND_TIME
             time_ms = record.timestamp if appended else None
             yield Entry(record.offset, record.value, record.key, time_ms)
-        # A batch has the offset of its last message; there may be some that cannot be read.
+        # A batch has the offset of its last message, which may be one that cannot be read.
         self.next_fetch_offset = max(self.next_fetch_offset, batch.base_offset + 1)
 
     def _is_hidden(self, batch: _View) -> bool:
-        """Whether a batch is of an aborted transaction, or the mark that ends one."""
+        """Tell whether a batch belongs to an aborted transaction or is a transaction marker."""
         if self.isolation_level and batch.has_producer_id():
             self._consume_aborted_transactions_up_to(batch.last_offset)
             if self._contains_abort_marker(batch):
@@ -164,7 +164,7 @@ class _Entries(Fetcher.PartitionRecords):  # type: ignore[misc]
         return bool(batch.is_control_batch)
 
     def _maybe_skip_record(self, record: Entry) -> bool:
-        """A batch is fetched whole, also from an offset in the middle of it."""
+        """Skip records before the wanted offset: a batch is always fetched whole."""
         return bool(record.offset < self.fetch_offset)
 
 
@@ -174,7 +174,7 @@ def _readable(batch: Any) -> Iterator[Any]:
         yield from batch
     except UnsupportedCodecError:
         raise
-    except Exception:  # of decompression, for the most part
+    except Exception:  # mostly errors of decompression
         return
 
 
@@ -195,8 +195,8 @@ def read_entries(
 
     A message is its length, attributes (one byte), the differences of its time and its offset from
     those of the batch, key, value and headers. All numbers are signed and of variable length: seven
-    bits per byte, the lowest first, the sign in the very lowest bit. A negative length means that
-    there is none. The headers are passed over by the length of the message.
+    bits per byte, the lowest first, the sign in the very lowest bit. A negative length stands for a
+    null. The headers are skipped by means of the length of the message.
 
     Parameters
     ----------
@@ -205,9 +205,9 @@ def read_entries(
     base
         Offset of the batch.
     last
-        Largest difference of an offset from it; they grow from message to message.
+        Largest difference of an offset from `base`; differences grow from message to message.
     time_ms
-        The time of all of them, if a broker has set it.
+        The time of all messages, if a broker has set it.
     max_bytes
         Longer keys and values are None.
     """
@@ -234,28 +234,28 @@ def read_entries(
                     value = bytes(data[at : at + (size >> 1)])
                 at += size >> 1
             if at > end or end > stop or length & 1 or delta & 1:
-                raise CorruptRecordError("a message is not as long as it says")
+                raise CorruptRecordError("a message does not have its stated length")
             if not before < delta <= most:
-                raise CorruptRecordError("a message is not in its place")
+                raise CorruptRecordError("a message has a wrong offset")
             before = delta
             yield Entry(base + (delta >> 1), value, key, time_ms)
             at = end
     except IndexError:
         raise CorruptRecordError("a batch ends inside a message") from None
     if at != stop:
-        raise CorruptRecordError("a batch is not as long as its messages")
+        raise CorruptRecordError("a batch is longer than its messages")
 
 
 def read_entries_in_pieces(
     pieces: Iterable[bytes], count: int, base: int, last: int, time_ms: int | None, max_bytes: int
 ) -> Iterator[Entry]:
-    """As `read_entries`, of bytes that come in pieces; what is passed over is not kept."""
+    """As `read_entries`, from bytes that come in pieces; skipped bytes are not kept."""
     data = _Stream(iter(pieces))
     before = -1
     for _ in range(count):
         end = data.size()
         if end is None:
-            raise CorruptRecordError("a message is not as long as it says")
+            raise CorruptRecordError("a message does not have its stated length")
         end += data.at
         data.skip(1)
         while data.byte() > 0x7F:  # the time, which its sender has set
@@ -264,9 +264,9 @@ def read_entries_in_pieces(
         key = data.bytes(data.size(), max_bytes)
         value = data.bytes(data.size(), max_bytes)
         if data.at > end:
-            raise CorruptRecordError("a message is not as long as it says")
+            raise CorruptRecordError("a message does not have its stated length")
         if delta & 1 or not before < delta <= last << 1:
-            raise CorruptRecordError("a message is not in its place")
+            raise CorruptRecordError("a message has a wrong offset")
         before = delta
         data.skip(end - data.at)
         yield Entry(base + (delta >> 1), value, key, time_ms)
@@ -278,7 +278,7 @@ class _Stream:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._piece, self._next = b"", 0
-        self.at = 0  #: bytes that have been read or passed over
+        self.at = 0  #: bytes that have been read or skipped
 
     def _take(self, most: int) -> bytes:
         """Some of the next bytes, at least one."""
@@ -301,7 +301,7 @@ class _Stream:
         while not digits or digits[-1] > 0x7F:
             digits.append(self.byte())
             if len(digits) > _MOST_DIGITS:
-                raise CorruptRecordError("a number is longer than it can be")
+                raise CorruptRecordError("a number has too many bytes")
         return _number(digits, 0)[0]
 
     def size(self) -> int | None:
@@ -313,7 +313,7 @@ class _Stream:
             size -= len(self._take(size))
 
     def bytes(self, size: int | None, most: int) -> bytes | None:
-        """So many bytes, or None if there are none or more than `most`, which are passed over."""
+        """The next `size` bytes; None for a null, or for more than `most`, which are skipped."""
         if size is None or size > most:
             self.skip(size or 0)
             return None
@@ -325,14 +325,14 @@ class _Stream:
 
 
 def _number(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """A number of variable length, its sign still in the lowest bit, and where it ends."""
+    """A number of variable length, its sign still in the lowest bit, and the position after it."""
     found = shift = 0
     while (byte := data[at]) > 0x7F:
         found |= (byte & 0x7F) << shift
         shift += 7
         at += 1
         if shift >= 7 * _MOST_DIGITS:
-            raise CorruptRecordError("a number is longer than it can be")
+            raise CorruptRecordError("a number has too many bytes")
     return found | byte << shift, at + 1
 
 
@@ -345,10 +345,10 @@ def receive_more_at_a_time() -> None:
 
 
 def _receive(transport: Any) -> tuple[memoryview, KafkaConnectionError | None]:
-    """What has come, and what is wrong with the connection.
+    """Return the bytes that have arrived, and the error of the connection, if any.
 
-    What is left in the socket wakes the loop again, so a plain one is asked once. An encrypted one
-    is asked until it has no more: what it has decrypted already would not wake anybody.
+    Bytes that are left in a plain socket wake the loop again, so one call is enough. An encrypted
+    socket is read until it is empty: bytes that it has already decrypted would not wake the loop.
     """
     found: list[bytes] = []
     encrypted = isinstance(transport, KafkaSSLTransport)
@@ -366,12 +366,12 @@ def _receive(transport: Any) -> tuple[memoryview, KafkaConnectionError | None]:
 
 
 def _joined(found: list[bytes]) -> memoryview:
-    # Slices of a view are views, and the caller cuts this up.
+    # Slices of a view are views, and the caller slices the result.
     return memoryview(found[0] if len(found) == 1 else b"".join(found))
 
 
 def _read(frame: Any, count: int | None = None) -> bytes:
-    """The next bytes of a frame, or all that are left, copied once."""
+    """The next bytes of a frame, or all remaining ones, copied once."""
     start = frame._idx
     frame._idx = len(frame) if count is None else min(start + count, len(frame))
     return bytes(memoryview(frame)[start : frame._idx])

@@ -1,14 +1,14 @@
 """The one writer of a task's state and releases, in fenced transactions.
 
-What is relied on, and what is not:
+Assumptions about brokers and client:
 
 - `init_transactions` ends the transactions of every earlier owner of the transactional id before
   it returns, and the broker refuses whatever such an owner sends later.
 - The generation that is sent with the offsets is the one in which the task was claimed, never a
-  newer one: a member that was thrown out and has come back cannot commit what it computed before.
-- That `commit_transaction` returns is *not* relied on. kafka-python can report a commit that the
-  broker did not make (an epoch bump while committing). A commit counts when the state has been
-  read back, by a consumer that sees committed records only.
+  newer one: a member that was removed and has rejoined cannot commit what it computed before.
+- A return of `commit_transaction` proves nothing: kafka-python can report a commit that the broker
+  did not make (an epoch bump while committing). A commit counts when the state has been read back,
+  by a consumer that sees committed records only.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class KafkaLedger:
                 )
                 for batch in batches
             ]  # fmt: skip
-            # All together: each wait is a round trip, and they share a request to the coordinator.
+            # All are sent together: each wait is a round trip, and they share a request to the
+            # coordinator.
             sent += start_messages(self._producer, config, messages)
-            # Nothing may be in flight while we commit: see the top of this module.
+            # Nothing may be in flight during the commit: see the top of this module.
             for future in sent:
                 future.get(timeout=config.request_timeout_s)
             crashpoints.reach("inside_transaction")
@@ -85,10 +86,10 @@ class KafkaLedger:
             self._confirm([batch.state for batch in batches])
 
     def _confirm(self, states: Sequence[bytes]) -> None:
-        """Read the states back: all that was committed since the last one that we knew.
+        """Read back every state that was committed since the last known one.
 
-        The reader continues where it is, after all that it has brought. Its next fetch has been
-        waiting at the broker since the last commit; to seek would throw that fetch away.
+        The reader continues after the last state that it has returned. Its next fetch has been
+        waiting at the broker since the last commit; a seek would discard that fetch.
         """
         deadline = time.monotonic() + self._config.request_timeout_s
         found: list[bytes] = []
@@ -108,11 +109,13 @@ class KafkaLedger:
 
     @contextlib.contextmanager
     def _transaction(self, positions: Positions) -> Iterator[None]:
-        """Begin, and commit at the end. After any error this ledger is done for: what it left
-        open, the next owner's fencing ends.
+        """Begin a transaction, and commit it at the end.
 
-        The offsets go first. With them the broker checks our epoch and our generation, so an owner
-        that is one no longer is refused before it has written anything.
+        After any error this ledger cannot be used any more: the fencing of the next owner aborts
+        the transaction that is left open.
+
+        The offsets are sent first. With them the broker checks the epoch and the generation, so a
+        stale owner is rejected before it has written anything.
         """
         offsets = {
             TopicPartition(self._config.input_topic, p): OffsetAndMetadata(offset, "", -1)

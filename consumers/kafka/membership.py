@@ -1,4 +1,4 @@
-"""Our place in the consumer group that shares the tasks."""
+"""Membership of this process in the consumer group that shares the tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["KafkaMembership"]
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Sets flags. It runs on the client's thread, where nothing may wait."""
+    """Sets flags only: it runs on the client's thread, which must not block."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
@@ -45,19 +45,19 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class KafkaMembership:
-    """A consumer of the state topic that fetches nothing: it is there for its partitions.
+    """A consumer of the state topic that fetches nothing: the partitions that it gets are tasks.
 
-    It is polled by a thread of its own, with long timeouts. kafka-python 3.0.12 forgets a join that
-    ends between two polls: it joins again and the whole group rebalances again, or (if the join
-    began because metadata changed) the member neither settles nor sends heartbeats any more. So
-    joins are waited for, the metadata is fetched before the first one, and a member that does not
+    A thread of its own polls it, with long timeouts. kafka-python 3.0.12 forgets a join that ends
+    between two polls: it joins again and the whole group rebalances again, or (if the join began
+    because metadata changed) the member neither settles nor sends heartbeats any more. So the
+    thread waits for joins, the metadata is fetched before the first one, and a member that does not
     settle within the session timeout is replaced. Each replacement makes the group rebalance again,
     so the next one gets twice the time: on a busy machine members would otherwise replace
     themselves for ever.
 
     A client that fails may still be a member: brokers keep their groups when they crash, and no
-    rebalance follows. After an error the claim is therefore read again from the group that we are
-    in, instead of waiting for a change that never comes.
+    rebalance follows. After an error the claim is therefore read again from the current group,
+    instead of waiting for a change that never comes.
     """
 
     POLL_SECONDS: Final = 1.0
@@ -84,7 +84,7 @@ class KafkaMembership:
             group_id=config.group,
             session_timeout_ms=int(config.session_timeout_s * 1000),
             heartbeat_interval_ms=int(config.session_timeout_s * 1000 / 4),
-            # Owners keep what they have when a standby comes.
+            # Owners keep their tasks when a standby joins.
             partition_assignment_strategy=[StickyPartitionAssignor],
         )
         self._consumer.subscribe([config.state_topic], listener=self._listener)
@@ -107,12 +107,12 @@ class KafkaMembership:
                 self._closing.wait(0.5)
 
     def _look(self) -> None:
-        """See what the group has given us."""
+        """Take over the tasks that the group has assigned to this member."""
         with self._changed:
             listener = self._listener
             if listener.changes != self._seen and listener.held is not None:
                 metadata = self._consumer.group_metadata()
-                # A broker takes offsets without a generation from anybody: never send such.
+                # A broker accepts offsets without a generation from anybody: never send these.
                 if metadata.generation_id > 0 and metadata.member_id:
                     self._seen, self._claim = listener.changes, Claim(listener.held, metadata)
             if listener.changes == self._seen:
@@ -135,7 +135,7 @@ class KafkaMembership:
         return self._current()
 
     def _current(self) -> Claim | None:
-        """The claim, unless something has happened since."""
+        """The claim, or None if the group has changed since."""
         return self._claim if self._listener.changes == self._seen else None
 
     def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
@@ -143,12 +143,12 @@ class KafkaMembership:
 
         Fencing ends the transactions of every earlier owner before it returns, but the group may
         show the offsets of such a transaction a little later. So the answer may be behind the last
-        state, and is never ahead of what was committed. That is enough for what it is asked for: to
-        notice that states are lost. Where to resume, the state alone says.
+        state, and is never ahead of what was committed. That is enough for its purpose: to notice
+        that states are lost. The position to resume from is in the state alone.
 
-        Offsets in a transaction that is still open are not waited for: after a crash of a broker,
-        offsets were seen to stay in one for minutes after the transaction had ended, and an owner
-        that waits for them never starts.
+        This does not wait for offsets in a transaction that is still open: after a crash of a
+        broker, offsets were seen to stay pending for minutes after their transaction had ended, and
+        an owner that waits for them never starts.
         """
         timeout_ms = int(self._config.request_timeout_s * 1000)
         with translated_errors():
@@ -170,7 +170,7 @@ class KafkaMembership:
 
 
 def _whole(offset: int, metadata: str | None) -> int:
-    """The first offset of which nothing has been used.
+    """The first offset whose message has not been used at all.
 
     Until states had version 2, a batch could end inside a message: "row=3" in the metadata then
     says that rows of the message at the offset itself have been used.

@@ -1,12 +1,12 @@
-"""A cluster inside this process, with the rules of Kafka's that the service relies on.
+"""A cluster inside this process, with those rules of Kafka that the service relies on.
 
-Transactions become visible whole or not at all; to open a ledger raises the epoch of its task, and
-whoever holds an older one is refused, open transaction and all; a transaction of a generation
-that the group has left behind is refused too; readers see committed messages only. For unit tests
-and for runs without a broker; nothing outlives the process.
+Transactions become visible whole or not at all. Opening a ledger raises the epoch of its task, and
+an owner with an older epoch is refused, its open transaction included. A transaction of an old
+generation of the group is refused, too. Readers see committed messages only. The cluster is for
+unit tests and for runs without a broker; nothing outlives the process.
 
-Tests reach inside through `MemoryBroker`: `expire` makes a zombie of a member, `trim` is retention,
-`remove` compaction, and `on_commit` stands between a transaction and its caller.
+Tests reach inside through `MemoryBroker`: `expire` turns a member into a zombie, `trim` is
+retention, `remove` is compaction, and `on_commit` runs between a transaction and its caller.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Entry:
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
     status: Literal["open", "committed", "aborted", "removed"] = "committed"
-    time_ms: int = 0  #: at which it was appended, or as its sender says (CreateTime)
+    time_ms: int = 0  #: time of appending, or the time that the sender gives (CreateTime)
 
 
 @dataclass
@@ -65,7 +65,7 @@ class _Group:
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def rebalance(self, tasks: int) -> None:
-        """A new generation. Owners keep what is their fair share; the rest goes round."""
+        """Begin a new generation. Owners keep their fair share; other tasks go round."""
         self.generation += 1
         if not self.members:
             self.owners = {}
@@ -86,7 +86,7 @@ class _Group:
 
 
 class MemoryBroker:
-    """What all instances share."""
+    """The state that all instances share."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -124,7 +124,7 @@ class MemoryBroker:
             self._topic(topic).partitions += [_Partition() for _ in range(partitions)]
 
     def remove(self, topic: str, partition: int, offset: int) -> None:
-        """Compaction: a message goes, and its offset stays empty."""
+        """Remove a message as compaction does: its offset stays empty."""
         with self.changed:
             self._topic(topic).partitions[partition].entries[offset].status = "removed"
 
@@ -133,7 +133,7 @@ class MemoryBroker:
             self._topic(topic).partitions[partition].first = first
 
     def expire(self, group: str, member: int, tasks: int) -> None:
-        """The member's session ends: it does not know yet."""
+        """End the session of a member, which does not know that yet."""
         with self.changed:
             state = self.groups[group]
             if member in state.members:
@@ -161,7 +161,7 @@ class MemoryCluster:
         self.broker = broker
         self.group, self.state_topic = group, state_topic
         self.input_topic, self.output_topic = input_topic, output_topic
-        #: One read ends after so many messages, or before so many bytes, as a fetch does.
+        #: One read ends after this many messages, or before this many bytes, as a fetch does.
         self.max_records, self.max_bytes = max_records, max_bytes
 
     def topic(self, name: str) -> TopicInfo | None:
@@ -422,7 +422,7 @@ class MemoryLedger:
     def _commit(self, positions: Positions) -> None:
         token = self._claim.token
         if not isinstance(token, _Token):
-            raise TypeError("a claim of another cluster")
+            raise TypeError("the claim is of another cluster")
         with self._broker.changed:
             group = self._broker.groups[self._cluster.group]
             if group.generation != token.generation or token.member not in group.members:

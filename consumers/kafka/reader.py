@@ -23,7 +23,7 @@ LOG_APPEND_TIME: Final = 1
 
 
 class KafkaOffsets:
-    """Says which partitions a topic has, and where they begin and end."""
+    """Lists the partitions of a topic, with their first offsets and their ends."""
 
     def __init__(self, config: KafkaConfig, topic: str, **options: Any) -> None:
         self._config, self._topic, self._options = config, topic, options
@@ -75,7 +75,7 @@ class KafkaOffsets:
                     **{**self._config.consumer, "isolation_level": "read_uncommitted"}
                 )
             asked = [TopicPartition(self._topic, p) for p in partitions]
-            # The ends first: what comes after them may already be of a later round.
+            # The ends are read first: messages after them may already belong to a later round.
             ends = self._opened_uncommitted.end_offsets(asked)
             found = self._opened_uncommitted.offsets_for_times(dict.fromkeys(asked, time_ms))
         at = {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in asked}
@@ -96,7 +96,7 @@ class KafkaReader(KafkaOffsets):
     def __init__(self, config: KafkaConfig, topic: str, *, stamped: bool = False) -> None:
         super().__init__(config, topic, **config.fetch)
         self._stamped = stamped
-        # Connects now, so that an error comes here.
+        # Connects now, so that errors are raised here.
         self._lean = make_lean(self._consumer, config.max_message_bytes)
 
     def assign(self, offsets: Mapping[int, int]) -> None:

@@ -1,14 +1,15 @@
 """Fetches schemas from a Schema Registry, with the client that comes with confluent-kafka.
 
-That client knows the ways in which registries are deployed (several addresses, TLS, passwords,
-proxies) and is kept by the makers of the registry. What it raises is turned into our errors here:
-its texts name the schema that was asked for, which is part of a record.
+That client supports the ways in which registries are deployed (several addresses, TLS, passwords,
+proxies) and is maintained by the makers of the registry. Its errors are translated here, because
+their texts name the requested schema, which is part of a record.
 
-A record chooses the id that is asked for. So an answer that may concern this id alone must not hold
-anything up: refused (403), not found, gone, or not to be understood, it is an unknown schema, and
-its messages are nulls. Only what concerns the registry as a whole is waited for: no connection, no
-answer in time, who are you (401, 407), too many requests (429), its own errors (5xx), and a "not
-found" without a registry's own code, which is what a wrong address says to every question.
+A record chooses the id of the schema. So an answer that may concern this id alone must not hold
+anything up: if the schema is refused (403), not found or gone, or the answer is malformed, the
+schema is unknown, and its messages are nulls. The service waits only if the registry as a whole
+fails: no connection, no answer in time, missing authentication (401, 407), too many requests (429),
+its own errors (5xx), and a "not found" without a registry's own code, which is how a wrong address
+answers any request.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ __all__ = ["RegistryClient"]
 
 #: Codes of a registry that has no such subject, version or schema.
 NOT_FOUND: Final = frozenset({40401, 40402, 40403})
-#: The statuses below 500 that concern whoever asks, not what is asked for.
+#: The statuses below 500 that concern the client, not the requested schema.
 OF_THE_WHOLE: Final = frozenset({401, 407, 408, 429})
-#: Longest wait for an answer. Who waits asks again, and looks at other things in between; so the
-#: client repeats nothing.
+#: Longest wait for an answer. The caller asks again and does other work in between, so the client
+#: itself repeats nothing.
 TIMEOUT_SECONDS: Final = 3.0
-#: Schemas that refer to each other more deeply than this cannot be real, nor those that refer to
-#: more others. What is beyond is left out, so that such a schema cannot be used.
+#: Real schemas are not nested more deeply than this, and do not refer to more others. References
+#: beyond these limits are left out, so such a schema cannot be used.
 MOST_DEPTH: Final = 32
 MOST_REFERENCES: Final = 256
 #: Answers that the client keeps; compiled schemas are kept elsewhere.
@@ -44,7 +45,7 @@ class RegistryClient:
     Parameters
     ----------
     options
-        Address, certificates and password, in the words of the client.
+        Address, certificates and password, in the names of the client.
     protobuf
         Ask for Protobuf schemas, as descriptors; otherwise for Avro.
     """
@@ -70,8 +71,8 @@ class RegistryClient:
                 return None
             raise RegistryAway(f"the schema registry answers with status {status}") from None
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-            return None  # it has answered, but not with a schema
-        except Exception as error:  # of the HTTP client: its text names the address asked for
+            return None  # the answer is not a schema
+        except Exception as error:  # of the HTTP client: its text names the requested address
             raise RegistryAway(
                 f"the schema registry does not answer ({type(error).__name__})"
             ) from None
@@ -97,7 +98,7 @@ class _Resolver:
             try:
                 named = self._version(reference.subject, reference.version, depth)
             except SchemaRegistryError as error:
-                if error.error_code in NOT_FOUND:  # for good, so the schema cannot be used
+                if error.error_code in NOT_FOUND:  # permanently, so the schema cannot be used
                     continue
                 raise
             references.append((str(reference.name), named))
@@ -106,7 +107,7 @@ class _Resolver:
 
     def _version(self, subject: str, version: int, depth: int) -> RegisteredSchema:
         if (subject, version) not in self._known:
-            # One that was deleted later is still there for those that refer to it.
+            # A schema that was deleted later is still available to those that refer to it.
             found = self._client.get_version(subject, version, deleted=True, fmt=self._format)
             self._known[subject, version] = self._resolved(found.schema, depth + 1)
         return self._known[subject, version]

@@ -1,4 +1,4 @@
-"""Reads a topic as a member of an ordinary consumer group, which remembers how far it is."""
+"""Reads a topic as a member of an ordinary consumer group, which remembers its offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Received", "Subscription"]
 
 
 class Received(NamedTuple):
-    """A message, and where it stands."""
+    """A message with its partition and offset."""
 
     partition: int
     offset: int
@@ -23,18 +23,18 @@ class Received(NamedTuple):
 
 
 class Subscription:
-    """A share of the partitions of a topic. `commit` says that all that was read is done with.
+    """A share of the partitions of a topic. `commit` marks all messages so far as done.
 
     Parameters
     ----------
     config
-        Of the cluster.
+        Configuration of the cluster.
     topic
-        To read.
+        Topic to read.
     group
-        Shares the partitions and remembers the offsets.
+        Group that shares the partitions and remembers the offsets.
     start
-        Where to begin in a partition of which the group remembers nothing.
+        Where to begin in a partition for which the group has no offset.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Subscription:
         ]
 
     def positions(self) -> dict[int, int]:
-        """The next offset of each partition that is ours."""
+        """The next offset of each assigned partition."""
         return dict(self._positions())
 
     def _positions(self) -> Iterator[tuple[int, int]]:

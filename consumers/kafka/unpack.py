@@ -1,12 +1,12 @@
-"""Decompresses batches of messages in pieces, so that memory does not follow what a batch claims.
+"""Decompresses batches of messages in pieces, so that memory does not depend on their sizes.
 
-A producer compresses a batch, and brokers store it as it is. Two thousand bytes can be 64 megabytes
-of zeros, and a megabyte can be many gigabytes. Here a batch comes in pieces of at most `PIECE`
-bytes (with snappy, which cannot be cut, of at most 64 times the compressed block), and whoever
-parses them keeps what it needs.
+A producer compresses a batch, and brokers store it unchanged. Two thousand bytes can hold 64
+megabytes of zeros, and a megabyte can hold many gigabytes. Here a batch comes in pieces of at most
+`PIECE` bytes (with snappy, which cannot be cut, of at most 64 times the compressed block), and the
+parser keeps only what it needs.
 
-What is wrong with compressed bytes is wrong with the frame that the producer has put around its
-messages, not with a message: the messages before that place are read, those after it are not.
+Damage to compressed bytes is damage to the frame that the producer has put around its messages,
+not to a message: the messages before that place are read, those after it are not.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["MOST_UNPACKED", "PIECE", "unpacked"]
 
 #: Bytes that are decompressed at a time.
 PIECE: Final = 1 << 18
-#: Compressed bytes that are given to a decompressor at a time: some copy what they have left over.
+#: Compressed bytes that are given to a decompressor at a time: some copy what is left of them.
 SLICE: Final = 1 << 16
-#: Bytes that one batch may hold, decompressed. Clients bound what they compress by far less; it
-#: takes a second or two to get here, and what follows in such a batch is not read.
+#: Most bytes of a decompressed batch. The limits of clients are far lower; decompressing this many
+#: takes a second or two, and what follows in such a batch is not read.
 MOST_UNPACKED: Final = 1 << 30
-#: How many times smaller snappy can make anything: it is 21 at most.
+#: Bound on the compression ratio of snappy, which is 21 at most.
 MOST_OF_SNAPPY: Final = 64
-#: Memory of a zstd frame, at most: what its own library allows by default.
+#: Most memory of a zstd frame: the default limit of its own library.
 ZSTD_WINDOW: Final = 1 << 27
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -43,15 +43,15 @@ _XERIAL_HEADER: Final = 16
 def unpacked(kind: int, data: memoryview) -> Iterator[bytes]:
     """Pieces of the decompressed bytes, none of them empty.
 
-    Raises `CorruptRecordError` where they cannot be decompressed, and `UnsupportedCodecError` if
-    the package that is needed is not there.
+    Raises `CorruptRecordError` where bytes cannot be decompressed, and `UnsupportedCodecError` if
+    the package that is needed is missing.
 
     Parameters
     ----------
     kind
-        The compression as the header of a batch has it: 1 to 4.
+        The compression as a number in the header of a batch: 1 to 4.
     data
-        What follows the header.
+        The bytes after the header.
     """
     pieces, there = _KINDS.get(kind, (_unknown, kafka_codec.has_gzip))
     if not there():
@@ -75,7 +75,7 @@ def _slices(data: memoryview) -> Iterator[memoryview]:
 
 
 def _gzip(data: memoryview) -> Iterator[bytes]:
-    """One or more streams, one after another; what follows the last one is ignored."""
+    """One or more streams, one after another; bytes after the last one are ignored."""
     stream = zlib.decompressobj(wbits=31)
     for part in _slices(data):
         rest: Any = part
@@ -122,7 +122,7 @@ def _snappy(data: memoryview) -> Iterator[bytes]:
 
 
 def _snappy_block(block: memoryview) -> bytes:
-    """A block says first how long it will be, seven bits per byte, the lowest first."""
+    """Decompress a block, which begins with its length: seven bits per byte, the lowest first."""
     claimed = shift = 0
     for byte in block[:5]:
         claimed |= (byte & 0x7F) << shift

@@ -1,12 +1,12 @@
-"""Reads the features out of Avro messages, and passes over everything else.
+"""Reads the features out of Avro messages, and skips everything else.
 
 A schema is compiled once into steps; a step takes the message and a position, puts the numbers that
 it finds into the row, and returns the next position. Fields of fixed size that follow each other
-are one step. What no feature needs is measured and passed over, never built: a message can neither
-fill the memory nor exhaust the stack, and takes time in proportion to its length. fastavro, which
-parses the schemas here, could read such messages as well; but it builds all that is in them, takes
-twice as long, does not end on an array of 2^60 nulls (ten bytes), and crashes the process on a
-message that nests ten thousand times: one message would stop a service for good.
+are one step. Fields that no feature needs are measured and skipped, never built: a message can
+neither fill the memory nor exhaust the stack, and takes time in proportion to its length. fastavro,
+which parses the schemas here, could read such messages as well; but it builds all that is in them,
+takes twice as long, does not end on an array of 2^60 nulls (ten bytes), and crashes the process on
+a message that nests ten thousand times: one message would stop a service for good.
 
 | type | as a feature |
 |---|---|
@@ -20,9 +20,9 @@ message that nests ten thousand times: one message would stop a service for good
 A feature `a.b` is the field `b` of a record `a`, or the value `b` of a map `a`. A field that the
 schema does not have is missing.
 
-Whoever writes messages may also be allowed to register schemas, so the size of a compiled schema is
-bounded by public numbers (`MOST_PARTS`, `DEEPEST_PART`, `MOST_DIGITS`); one that exceeds them makes
-nulls of its own messages.
+The writer of a message may also be allowed to register schemas, so the size of a compiled schema is
+bounded by public numbers (`MOST_PARTS`, `DEEPEST_PART`, `MOST_DIGITS`); the messages of a schema
+that exceeds them are nulls.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from .registered import (
 
 __all__ = ["DEEPEST_PART", "MOST_DIGITS", "MOST_PARTS", "avro_reader"]
 
-#: Types that one reader is compiled of, at most. A named type that is passed over counts once,
-#: one that holds features each time it is used, so unions of unions cannot multiply for long.
+#: Most types that one reader is compiled of. A named type that is skipped counts once; one that
+#: holds features counts each time it is used, so nested unions cannot multiply for long.
 MOST_PARTS: Final = 20_000
-#: How deeply the types of a schema may nest. A type that holds itself does not count again.
+#: Most levels of nested types in a schema. A type that holds itself does not count again.
 DEEPEST_PART: Final = 100
 #: Largest scale and precision of a decimal. A float64 has no more than 1100 decimal places.
 MOST_DIGITS: Final = 1100
@@ -76,7 +76,7 @@ def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowR
     schema
         The schema of the writer.
     tree
-        Where the features are.
+        Positions of the features.
     width
         Number of features.
     """
@@ -134,7 +134,7 @@ class _Compiler:
             return self._record(kind, wanted)
         if name == "map" and isinstance(wanted, dict):
             return [self._map(kind["values"], wanted)]
-        if wanted is None or name == "null":  # what is below a null is missing
+        if wanted is None or name == "null":  # features below a null are missing
             return self._skipped(name, kind)
         if isinstance(wanted, dict):
             return [_refuse]
@@ -157,7 +157,7 @@ class _Compiler:
                 kind = kind["type"]
 
     def _is_built_in(self, name: str) -> bool:
-        """Whether a name is one of Avro's own, even if a schema calls a type of its own by it."""
+        """Tell whether a name is one of Avro's own types, also if a schema defines it again."""
         return name in _BUILT_IN or name not in self._named
 
     def _record(self, kind: Any, wanted: Wanted) -> list[_Fixed | Step]:
@@ -178,7 +178,7 @@ class _Compiler:
         if kind.get("logicalType") == "decimal" and name in ("bytes", "fixed"):
             size = kind["size"] if name == "fixed" else None
             scale, precision = kind.get("scale", 0), kind.get("precision", MOST_DIGITS)
-            # JSON has other things than whole numbers, and numbers beyond all reason.
+            # JSON may hold something else here, or an absurdly large number.
             if not all(type(digits) is int for digits in (scale, precision)):
                 raise UnusableSchema
             if not 0 <= scale <= MOST_DIGITS or not 0 < precision <= MOST_DIGITS:
@@ -222,7 +222,7 @@ class _Compiler:
 
         return read
 
-    # What no feature needs
+    # Types that no feature needs
 
     def _skipped(self, name: str, kind: Any) -> list[_Fixed | Step]:
         if name in _FIXED:
@@ -242,7 +242,7 @@ class _Compiler:
         raise UnusableSchema
 
     def _skipped_record(self, kind: Any) -> list[_Fixed | Step]:
-        """Parts that pass over a record: at most one. A record that contains itself calls it."""
+        """Parts that skip a record: at most one. A record that contains itself calls it."""
         name = kind["name"]
         if name in self._inside:
             return [lambda value, at, row: self._joined(self._skips[name])(value, at, row)]
@@ -252,17 +252,17 @@ class _Compiler:
             self._inside.remove(name)
             fixed = [part for part in parts if isinstance(part, _Fixed)]
             if len(fixed) == len(parts):
-                # As one number: records that hold each other twice double it with every level.
+                # One number is kept: records that hold each other twice double with every level.
                 self._skips[name] = [_Fixed(f"{sum(part.size for part in fixed)}x", [])]
             else:
                 self._skips[name] = [self._joined(parts)]
         return self._skips[name]
 
     def _skip_blocks(self, parts: Sequence[_Fixed | Step]) -> Step:
-        """Pass over an array or a map: blocks of items, the last one empty."""
+        """Skip an array or a map: blocks of items, the last one empty."""
         fixed = [part for part in parts if isinstance(part, _Fixed)]
-        # Items of fixed size, which may be 0, are not passed over one by one: their number is
-        # whatever a message says. Any other item takes at least a byte, and bytes run out.
+        # Items of fixed size, which may be 0, are not skipped one by one: a message can claim any
+        # number of them. Any other item takes at least a byte, and bytes run out.
         size = sum(part.size for part in fixed) if len(fixed) == len(parts) else None
         step = self._joined(parts)
 
@@ -306,13 +306,13 @@ class _Compiler:
 
 
 class _Fixed:
-    """Fields of fixed size, one after another, and the features that their numbers are."""
+    """Fields of fixed size, one after another, and the features that they hold."""
 
     def __init__(self, format: str, features: list[int]) -> None:
         self._format, self._features = format, features
         try:
             self.size = struct.calcsize("<" + format)
-        except struct.error:  # of a size beyond all reason
+        except struct.error:  # an absurdly large size
             raise UnusableSchema from None
 
     @staticmethod

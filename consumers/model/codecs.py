@@ -4,7 +4,7 @@ Every message becomes the same number of rows of d numbers, `rows_per_message`, 
 message that cannot be read (no value, too large, malformed, a feature that is not a number) is
 **null rows**, all NaN; so are the rows that a message lacks, and rows beyond that number are
 ignored. A feature that is missing or null in a JSON message is NaN by itself: the estimator decides
-what becomes of such a row (`missing`). How a message is read depends on that message alone, and
+what happens to such a row (`missing`). How a message is read depends on that message alone, and
 nothing of it is ever raised, logged or counted.
 
 | format | a message is | rows in it |
@@ -12,11 +12,11 @@ nothing of it is ever raised, logged or counted.
 | `json` | an object; a feature `a.b` is the member `b` of the member `a` | 1 |
 | `json-array` | an array of d numbers in the order of the features | 1 |
 | `float32`, `float64` | packed little-endian rows, one after another | 0 or more |
-| `avro`, `protobuf` | the id of its schema, then what it says (`registered.py`) | 1 |
+| `avro`, `protobuf` | the id of its schema, then the encoded record (`registered.py`) | 1 |
 
 With privacy per subject each row also has the id of its subject (`make_subject_codec`): the key of
-its message, or a member of the JSON object that is a text or a number. A row without an id
-is given as one of None, and counts for nothing.
+its message, or a member of the JSON object that is a text or a number. The subject of a row without
+an id is None, and the row is ignored.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class Codec(Protocol):
         ...
 
     def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> bool:
-        """Fetch what is needed to read these messages, for about so long. False if time is up.
+        """Fetch the schemas of these messages, for about this long. False if time is up.
 
-        Call it again with the same messages and the same set until it is True; then `read` asks
-        nobody. Raises `RegistryAway`, after which it can be called again, too.
+        Call it again with the same messages and the same set until it returns True; then `read`
+        makes no requests. Raises `RegistryAway`, after which it can be called again, too.
         """
         ...
 
     def read(self, values: Values) -> NDArray[np.floating[Any]]:
-        """The same rows in the precision of the messages, for who converts them on the way.
+        """The same rows in the precision of the messages, for callers that convert them anyway.
 
         The messages must have been prepared.
         """
@@ -84,7 +84,7 @@ class Codec(Protocol):
 
 
 class SubjectCodec(Protocol):
-    """Decodes messages of one format into rows, and says whose they are."""
+    """Decodes messages of one format into rows, each with its subject."""
 
     def decode(self, values: Values, keys: Values) -> tuple[Rows, list[Subject]]:
         """Rows of the messages, in order, and the id of the subject of each."""
@@ -110,12 +110,12 @@ def make_codec(
     max_bytes
         Longer messages are nulls.
     nested
-        Whether a dot in a feature's name leads into a nested object (`json`, `avro`, `protobuf`).
+        True if a dot in a feature's name leads into a nested object (`json`, `avro`, `protobuf`).
     rows_per_message
-        How many rows each message becomes. JSON messages hold one row; for packed formats it must
-        be given, because with any default the other rows would be ignored without a word.
+        Number of rows that each message becomes. JSON messages hold one row; for packed formats
+        it must be given, because with any default the other rows would be ignored silently.
     registry
-        Where the schemas of `avro` and `protobuf` are.
+        The source of schemas for `avro` and `protobuf`.
     """
     if format not in PACKED_FORMATS:
         if rows_per_message not in (None, 1):
@@ -130,8 +130,8 @@ def make_codec(
         return _JsonArrays(len(features), max_bytes)
     if rows_per_message is None:
         raise ConfigurationError(
-            f"`rows_per_message` must be set with format {format}: how many rows do your messages "
-            "hold? A message with fewer leaves nulls, extra rows are ignored."
+            f"`rows_per_message` must be set with format {format}: the number of rows in each "
+            "message. A message with fewer rows leaves nulls; extra rows are ignored."
         )
     if rows_per_message < 1:
         raise ConfigurationError(
@@ -187,8 +187,8 @@ def make_subject_codec(
     subject
         The member of a JSON object that holds the id, or `@key` for the key of the message.
     records
-        How many rows of a subject count. A packed message has one subject, so of one message no
-        more than these are decoded.
+        Number of rows of a subject that count. A packed message has one subject, so no more than
+        these are decoded from one message.
     """
     codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
     if subject == MESSAGE_KEY:
@@ -219,7 +219,7 @@ def make_member_parser(
 
 
 class _KeyedMessages:
-    """The key of a message says whose rows it holds."""
+    """Messages whose key is the subject of all their rows."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -243,7 +243,7 @@ class RowPerMessage:
         values: Callable[[Any], Sequence[float | None]],
         parts: Callable[[Any], Sequence[float | None]] | None = None,
     ) -> None:
-        self._parts = parts or values  # for objects of which something is missing
+        self._parts = parts or values  # for objects with missing members
         self._width, self._max_bytes = width, max_bytes
         self._parse, self._values = parse, values
         self._row = struct.Struct(f"={width}d")
@@ -261,7 +261,7 @@ class RowPerMessage:
                     bad.append(i)
                 else:
                     pack(memory, at, *numbers(parse(value)))  # type: ignore[arg-type]
-            except Exception:  # whatever a message does wrong, it is a null
+            except Exception:  # whatever is wrong with a message, it is a null
                 if not self._pack_partly(memory, at, value):
                     bad.append(i)
             at += stride
@@ -337,13 +337,15 @@ class _JsonOfSubjects:
                     *numbers, who = members(parse(value))  # type: ignore[arg-type]
                     pack(memory, i * stride, *numbers)
                     ids[i] = who
-            except Exception:  # whatever a message does wrong, it is a null, or nobody's
+            except Exception:  # whatever is wrong with a message, it is a null or ignored
                 ids[i] = self._decode_partly(memory, i * stride, value)
         return rows, ids
 
     def _decode_partly(self, memory: memoryview, at: int, value: bytes | None) -> Subject:
-        """Write a row in which some features are null; returns whose it is, None if that is not
-        known. A row of which nothing can be used stays null."""
+        """Write a row in which some features are null; return its subject, or None if unknown.
+
+        A row of which nothing can be used stays null.
+        """
         who: Subject = None
         with suppress(Exception):
             *numbers, who = self._careful(self._parse(value))  # type: ignore[arg-type]
@@ -357,7 +359,7 @@ def _getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float | None]]:
 
 
 def _careful_getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float | None]]:
-    """As `_getter`; what is below a member that is missing is None."""
+    """As `_getter`; members below a missing member are None."""
 
     def follow(value: Any, path: str) -> Any:
         for name in path.split("."):
@@ -368,7 +370,7 @@ def _careful_getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float | No
 
 
 def _plant(tree: dict[str, Any], path: Sequence[str], feature: str) -> str:
-    """Add a path to the tree of members; returns it in the names of the structs' fields."""
+    """Add a path to the tree of members; return it in the names of the structs' fields."""
     fields = []
     for depth, member in enumerate(path):
         if not member:
@@ -419,7 +421,7 @@ class _Packed:
     Parameters
     ----------
     full
-        How many rows a message should hold; the same number, unless only some are kept.
+        Number of rows that a message should hold; `rows_per_message`, unless only some are kept.
     """
 
     def __init__(
@@ -431,7 +433,7 @@ class _Packed:
         self._row_bytes = width * self._dtype.itemsize
 
     def keeping(self, rows: int) -> _Packed:
-        """The same codec, keeping no more than so many rows of a message."""
+        """The same codec, but keeping at most this many rows of a message."""
         most = min(rows, self.rows_per_message)
         return _Packed(self._width, self._dtype.str, self._max_bytes, most, self._full)
 
@@ -466,5 +468,5 @@ class _Packed:
 
 
 def _as_float64(packed: NDArray[np.floating[Any]]) -> Rows:
-    with np.errstate(all="ignore"):  # a warning would tell of the records
+    with np.errstate(all="ignore"):  # a warning would say something about the records
         return packed.astype(np.float64)

@@ -1,4 +1,4 @@
-"""A release as text for people: what is known, labelled loadings, raw units, and the promise."""
+"""A release as text for people: its status, labelled loadings, raw units, and the promise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "status_in_words",
 ]
 
-#: Said whenever nothing was learned: it is nearly always the reason.
+#: Advice whenever nothing was learned: wrong names are nearly always the reason.
 CHECK_NAMES = "check the feature names"
 
 WIDTH = 24
@@ -30,9 +30,9 @@ WIDTH = 24
 def current_release(
     messages: Iterable[Message], model: str, task: str | None
 ) -> ReleaseDocument | None:
-    """The newest release of a model: of the task asked for, or the merged one, or the first.
+    """The newest release of a model: of the given task, or the merged one, or of the first task.
 
-    A model with one task needs no merged release. If somebody made one, it is not kept up.
+    A model with one task needs no merged release. If somebody made one, it is out of date.
     """
     newest: dict[str, ReleaseDocument] = {}
     for message in messages:
@@ -53,14 +53,14 @@ def current_release(
 
 
 def learned_nothing(status: str, reason: str | None) -> bool:
-    """Whether a batch came to nothing, as far as a noisy release can tell."""
+    """Tell whether a batch taught the model nothing, as far as a noisy release can show."""
     return status in ("nothing_learned", "skipped") or reason == WARMING_UP_ANEW
 
 
 def status_in_words(release: ReleaseDocument) -> str:
-    """Return what is known so far, in words; empty if all is well.
+    """Return the status in words; empty if all is well.
 
-    The number of warm-up batches may grow: a warm-up without enough valid records begins anew.
+    The number of warm-up batches may grow: a warm-up without enough valid records starts over.
     """
     if release.status == "warming_up" and release.task == "merged":
         return f"warming up ({release.warm_up_left} more batches of each shard)"
@@ -90,7 +90,7 @@ def describe(release: ReleaseDocument, top: int = 0) -> str:
 
 
 def promise_in_words(promise: Promise) -> list[str]:
-    """Return what is promised, in one line; two for subjects, whose epsilon grows with time."""
+    """Return the promise in one line; two for subjects, whose epsilon grows with time."""
     pair = f"({promise.epsilon:g}, {promise.delta:g})-differentially private"
     if promise.unit != "subject":
         return [f"{pair}, {promise.adjacency} {promise.unit}, {promise.scope}"]
@@ -102,7 +102,7 @@ def promise_in_words(promise: Promise) -> list[str]:
 
 
 def _extent(release: ReleaseDocument) -> str:
-    """What a release is about: so many records, or a stretch of time and a noisy number."""
+    """Extent of a release: a number of records, or a stretch of time and a noisy count."""
     if release.round is None:
         return f"batch {release.batch}, {release.n_seen:,} records"
     text = f"round {release.batch}, from {release.round.start} to {release.round.end}"
@@ -110,9 +110,9 @@ def _extent(release: ReleaseDocument) -> str:
 
 
 def meaning(release: ReleaseDocument, most: int = 4) -> str:
-    """Return what the main component says, in one sentence; empty if nothing is known yet.
+    """Return the meaning of the main component in one sentence; empty if nothing is known yet.
 
-    It names the features with the largest loadings, at most so many.
+    The sentence names the features with the largest loadings, at most `most` of them.
     """
     if not release.learned:
         return ""
@@ -144,7 +144,7 @@ def meaning(release: ReleaseDocument, most: int = 4) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Return a number with three digits that count.
+    """Return a number with three significant digits.
 
     >>> [_rounded(x) for x in (0.01234, 45.67, 81234567.0, 1.5e20)]
     ['0.0123', '45.7', '81,200,000', '1.5e+20']
@@ -162,7 +162,7 @@ def _facts(component: Component) -> str:
 
 
 def _table(release: ReleaseDocument, component: Component, top: int) -> Iterator[str]:
-    """Loadings, the largest first; beside them how the raw features move together, if known."""
+    """Loadings, the largest first; next to them the changes of the raw features, if known."""
     raw = raw_units(release, component)
     names = sorted(component.loadings, key=lambda name: -abs(component.loadings[name]))
     width = max(len(name) for name in names)
@@ -176,8 +176,10 @@ def _table(release: ReleaseDocument, component: Component, top: int) -> Iterator
 
 
 def raw_units(release: ReleaseDocument, component: Component) -> dict[str, tuple[float, float]]:
-    """By name: how far the raw feature moves when the score grows by one standard deviation, and
-    the mean that it moves around. Empty if that is not known."""
+    """Change of each raw feature if the score grows by one standard deviation, and its mean.
+
+    Empty if these are not known.
+    """
     c, s, m, r = release.center, release.scale, release.mean, release.deviation
     if c is None or s is None or m is None or r is None:
         return {}

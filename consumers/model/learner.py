@@ -1,8 +1,8 @@
-"""The end of the road of a record, the same for topics and files: learn, commit, publish.
+"""The last steps for every record, the same for topics and files: learn, commit, publish.
 
     rows of a batch ─> Learner.learn ─> FinishedBatch ─> Finisher: durable, then visible
 
-`Finisher` is the one place that says in which order a result is stored and published.
+`Finisher` is the one place that decides in which order a result is stored and published.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Learner:
     Parameters
     ----------
     identity
-        Whose state it is.
+        The model and task to which the state belongs.
     parameters
-        Of `DPPCA`.
+        Parameters of `DPPCA`.
     history
         The newest states, oldest first: the learner resumes after the last one. States that do
         not fit, or that do not follow each other, are refused.
@@ -88,7 +88,7 @@ class Learner:
 
     @property
     def pairs(self) -> bool:
-        """Whether neighbouring slots make one unit."""
+        """True if neighbouring slots make one unit."""
         return self._estimator.reading.pairs
 
     def batches(self, engine: Engine, tasks: int) -> EngineBatches:
@@ -106,9 +106,9 @@ class Learner:
         Parameters
         ----------
         rows
-            One row per slot; a row with NaN is a null. Or what answers questions about them.
+            One row per slot; a row with NaN is a null. Or an object that answers queries on rows.
         positions
-            Where to resume after this batch.
+            Offsets to resume from after this batch.
         inputs
             For files: the rows that are used up after this batch.
         """
@@ -134,8 +134,8 @@ class Learner:
     ) -> FinishedBatch:
         """Learn from all that was added to a round, which may be nothing.
 
-        The time of the release is the end of the round: when it was made may depend on how many
-        records there were.
+        The time of the release is the end of the round, because the time when the release was made
+        may depend on the number of records.
         """
         release = self._estimator.close_round()
         crashpoints.reach("batch_full")
@@ -158,7 +158,7 @@ class Learner:
         positions: Positions,
         inputs: Sequence[UsedInput],
     ) -> FinishedBatch:
-        """Everything that is kept of the batch that this release is about."""
+        """Everything that is kept of the batch of this release."""
         identity = self._identity
         message = release_message(published)
         state = StateRecord(
@@ -198,16 +198,16 @@ class Finisher:
 
     A release is published in a transaction of its own. If the next batch is waiting by then, the
     release rides in the transaction that commits that batch, and a batch costs one transaction
-    instead of two. Its own state is durable by then, as it must be. And it cannot be lost: if that
-    transaction fails, the last state is still the one that holds it; if it succeeds, it is visible.
+    instead of two. The state of the release is durable by then, as it must be. The release cannot
+    be lost: if that transaction fails, the last state still holds it; otherwise it is visible.
 
     Parameters
     ----------
     store
-        Where batches are committed and releases published.
+        Commits batches and publishes releases.
     waits
-        Says whether another batch is waiting to be finished, which is then finished for certain,
-        or else nothing more at all.
+        Tells whether another batch is waiting. If it is, either that batch is finished next, or
+        nothing is finished any more.
     """
 
     def __init__(self, store: Store, waits: Callable[[], bool] = lambda: False) -> None:

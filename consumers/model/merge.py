@@ -59,7 +59,7 @@ __all__ = ["Merger", "latest_releases", "merge_releases", "merged_message"]
 
 
 def latest_releases(messages: Iterable[Message], model: str) -> dict[int, ReleaseDocument]:
-    """Each task's newest release of a model. What is not a release of it is passed over."""
+    """Each task's newest release of a model. Other messages are ignored."""
     latest: dict[int, ReleaseDocument] = {}
     for message in messages:
         try:
@@ -75,7 +75,7 @@ def latest_releases(messages: Iterable[Message], model: str) -> dict[int, Releas
 
 
 def merge_releases(releases: Sequence[ReleaseDocument]) -> ReleaseDocument:
-    """One release from those of several tasks; the same ones always give the same."""
+    """Merge the releases of several tasks into one; equal input gives an equal result."""
     releases = sorted(releases, key=lambda r: int(r.task))
     first = releases[0]
     if any(r.features != first.features or r.model != first.model for r in releases):
@@ -127,7 +127,7 @@ def _total(subjects: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class _Shard:
-    """What a release says about raw records."""
+    """The content of a release in terms of raw records."""
 
     n: float
     mean: FloatArray  #: a
@@ -155,13 +155,13 @@ class _Shard:
             for w in release.components
         ]
         spread, ratio, ratio_sd = np.array(numbers, dtype=np.float64).T  # None becomes NaN
-        # With privacy per subject all shards have as many places; the noisy number of subjects
-        # tells how many are taken.
+        # With privacy per subject all shards have the same number of places; the noisy number of
+        # subjects is the number of places that are taken.
         n = release.n_seen if release.subjects is None else max(release.subjects, 1.0)
         return cls(n, c + s * m, s * r, c - reach, c + reach, W, spread, ratio, ratio_sd)
 
     def rest(self) -> float:
-        """The variance in each other direction on average; NaN if it is not known."""
+        """The average variance in each other direction; NaN if it is not known."""
         seen, k = int((self.deviation > 0).sum()), self.W.shape[1]
         with np.errstate(all="ignore"):
             total = self.spread[0] / self.ratio[0]
@@ -185,7 +185,7 @@ class _Shard:
 
 
 def _combined(shards: Sequence[_Shard], features: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a merged release that say what was learned."""
+    """The fields of a merged release that hold what was learned."""
     p = np.array([shard.n for shard in shards], dtype=np.float64)
     p /= p.sum()
     a = sum(p_i * shard.mean for p_i, shard in zip(p, shards, strict=True))
@@ -252,8 +252,10 @@ def _diagonal(P: FloatArray, wanted: FloatArray) -> FloatArray:
 
 
 def _scaling(shards: Sequence[_Shard], p: FloatArray, a: FloatArray) -> tuple[FloatArray, bool]:
-    """D, never 0: the deviation that all shards agree on, or else the pooled one. And if they agree
-    on all of them, which means that the scales were given."""
+    """D, never 0: the deviation that all shards agree on, or else the pooled one.
+
+    Also True if they agree on all deviations, which means that the scales were given.
+    """
     S = np.array([shard.deviation for shard in shards])
     means = np.array([shard.mean for shard in shards])
     pooled = np.sqrt(p @ (S**2 + (means - a) ** 2))
@@ -265,7 +267,7 @@ def _scaling(shards: Sequence[_Shard], p: FloatArray, a: FloatArray) -> tuple[Fl
 
 
 def _average(values: Sequence[FloatArray], default: float) -> FloatArray:
-    """The mean over shards of what is known."""
+    """The mean over those shards whose values are known."""
     known = [value for value in values if not np.isnan(value).any()]
     return np.asarray(np.mean(known, axis=0)) if known else np.full_like(values[0], default)
 
@@ -275,16 +277,16 @@ def _by_feature(features: tuple[str, ...], values: FloatArray) -> dict[str, floa
 
 
 def merged_message(messages: Iterable[Message], model: str) -> Message | None:
-    """The merged release of what is on the output topic; None before the first release."""
+    """The merged release of all shards on the output topic; None before the first release."""
     latest = latest_releases(messages, model)
     return release_message(merge_releases(list(latest.values()))) if latest else None
 
 
 class Merger:
-    """Follows the output topic and says when there is something new to merge.
+    """Follows the output topic, and merges releases when there is a new one.
 
-    Batch numbers only grow, and all that is on the topic is read before the first answer, so the
-    sum of the batch numbers tells any two merged releases apart.
+    Batch numbers only grow, and the whole topic is read before the first answer, so the sum of the
+    batch numbers distinguishes any two merged releases.
     """
 
     def __init__(self, cluster: Cluster, topic: str, model: str) -> None:
@@ -296,7 +298,8 @@ class Merger:
         bounds = self._reader.bounds(sorted(self._reader.partitions()))
         for message in cluster.scan(topic):
             self._take(message.value)
-        # Bounds from before the scan: nothing is passed over, and seeing it twice does no harm.
+        # These are bounds from before the scan: no release is missed, and reading one twice does no
+        # harm.
         self._reader.assign({p: bound.end for p, bound in bounds.items()})
 
     def poll(self) -> Message | None:
@@ -323,7 +326,7 @@ class Merger:
         if release.model != self._model:
             return
         if isinstance(release.task, str):
-            # As published: a release of another version stays what it is.
+            # Kept as published: a release of another version stays what it is.
             self.published(Message(key_of(release.model, release.task), value))
         elif release.task not in self._latest or release.batch > self._latest[release.task].batch:
             self._latest[release.task] = release

@@ -1,9 +1,9 @@
 """Reads the features out of Protobuf messages.
 
-After the frame comes the path to the type of the message inside its file: how many numbers, then
-the numbers, all zigzag; a single zero stands for the first type. The registry gives the file as a
+After the frame comes the path to the type of the message inside its file: a count, then that many
+numbers, all zigzag; a single zero stands for the first type. The registry gives the file as a
 descriptor, so no compiler and no generated code is needed. Each schema has a pool of types of its
-own, because two schemas may call different types by one name. The messages are parsed by upb, the
+own, because two schemas may use one name for different types. The messages are parsed by upb, the
 parser in C that comes with protobuf, which bounds how deeply they nest.
 
 | type | as a feature |
@@ -40,9 +40,9 @@ from .registered import (
 
 __all__ = ["MOST_TYPES", "message_type", "protobuf_field_names", "protobuf_reader"]
 
-#: Bytes of a number in the path to the type of a message, at most: it has 32 bits.
+#: Most bytes of a number in the path to the type of a message: it has 32 bits.
 INDEX_DIGITS: Final = 5
-#: Types and fields of a file, at most. A reader is made of the types that messages name.
+#: Most types and fields of a file. A reader is made of the types that messages name.
 MOST_TYPES: Final = 20_000
 #: Puts the numbers of a message into the row.
 Fill = Callable[[Any, list[float]], None]
@@ -56,7 +56,7 @@ _WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Bool", "Double", "Float", "Int32", "Int64", "UInt32", "UInt64")
 )
-#: Files that schemas import without the registry having them.
+#: Files that schemas import although the registry does not have them.
 _WELL_KNOWN: Final = (
     "any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct",
     "timestamp", "type", "wrappers",
@@ -67,7 +67,7 @@ def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> 
     """Compile a schema into the reader of its messages; parameters as for `avro_reader`."""
     types = dict(_types(schema))
     nothing = [math.nan] * width
-    known: dict[tuple[int, ...], tuple[Any, Fill]] = {}  # those that messages have named
+    known: dict[tuple[int, ...], tuple[Any, Fill]] = {}  # types that messages have named
 
     def made(path: tuple[int, ...]) -> tuple[Any, Fill]:
         kind = types[path]
@@ -143,7 +143,7 @@ def _types(schema: RegisteredSchema) -> Iterator[tuple[tuple[int, ...], Descript
 def _add(
     schema: RegisteredSchema, name: str, pool: descriptor_pool.DescriptorPool, added: set[str]
 ) -> str:
-    """Add the file of a schema to a pool, after all that it imports; returns its name there."""
+    """Add the file of a schema to a pool, after all that it imports; return its name there."""
     if schema.kind != "protobuf":
         raise UnusableSchema
     described = descriptor_pb2.FileDescriptorProto.FromString(
@@ -195,7 +195,7 @@ def _path(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _fill(kind: Descriptor, tree: FeatureTree) -> Fill:
-    """Make what reads the features below a message of this type."""
+    """Make the function that reads the features below a message of this type."""
     fills = [
         _field(kind.fields_by_name[name], below)
         for name, below in tree.items()
@@ -225,7 +225,7 @@ def _field(field: FieldDescriptor, below: int | FeatureTree) -> Fill:
 
 
 def _value(field: FieldDescriptor, below: int | FeatureTree) -> Fill:
-    """Make what reads the features from the value of a field."""
+    """Make the function that reads the features from the value of a field."""
     kind = field.message_type
     if isinstance(below, dict):
         return _refuse if kind is None else _fill(kind, below)

@@ -7,16 +7,16 @@ last `MOST_READERS` others.
 An id is part of a record, so it must not decide about other records:
 
 - An id that the registry does not know makes **its own message** a null. That answer counts for the
-  messages that were fetched before the question, and is not kept for any other: ids are given in
+  messages that were fetched before the request, and is not kept for any other: ids are given in
   order, so with a memory, however short, a record could name the next id before it exists, and
   make nulls of the messages that are written with it a moment later. Serializers register a schema
-  before they write with it, so a message that is read has a schema that can be found, whatever was
-  asked before. The price is one request for each unknown id in each fetch; `prepare` bounds
-  how long they hold up the loop.
-- A schema that cannot be used (another kind, damaged, larger than `LARGEST_SCHEMA`, no numbers in
-  it) makes nulls, too.
-- A registry that does not answer is waited for, and the error does not say which id was asked.
-  Nothing is skipped.
+  before they write with it, so the schema of a message that is read can be found, whatever was
+  requested before. The price is one request for each unknown id in each fetch; `prepare` bounds
+  the time that these take from the loop.
+- The messages of a schema that cannot be used (another kind, damaged, larger than
+  `LARGEST_SCHEMA`, no numbers in it) are nulls, too.
+- If the registry does not answer, the service waits, and the error does not name the id. Nothing is
+  skipped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 
 #: Bytes before the message proper: the zero and the id.
 FRAME_BYTES: Final = 5
-#: Ids are positive 32-bit integers; registries do not even understand the question for others.
+#: Ids are positive 32-bit integers; registries do not even understand requests for others.
 LARGEST_ID: Final = 2**31 - 1
 #: Characters of the largest schema that is compiled, those that it refers to included. Compiling
 #: one of this size takes a few hundredths of a second.
@@ -61,7 +61,7 @@ MOST_READERS: Final = 500
 #: Dots in the longest name that is suggested for a feature: types may hold themselves.
 DEEPEST_NAME: Final = 8
 
-#: Where the features are: a name leads to the number of a feature, or to the names below it.
+#: Positions of the features: a name leads to the number of a feature, or to the names below it.
 FeatureTree = dict[str, "int | FeatureTree"]
 #: Reads a whole message, frame included, into as many numbers as there are features.
 RowReader = Callable[[bytes], Sequence[float]]
@@ -85,10 +85,10 @@ class RegisteredCodec(RowPerMessage):
     max_bytes
         Longer messages are nulls.
     source
-        Where schemas come from.
+        The source of schemas.
     compile
-        Makes the reader of a schema. Whatever it raises means that the schema cannot be used;
-        `UnusableSchema` says so on purpose.
+        Makes the reader of a schema. Any error that it raises means that the schema cannot be
+        used; it raises `UnusableSchema` on purpose.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class RegisteredCodec(RowPerMessage):
                 unknown.add(frame)
             else:
                 self._readers[frame] = self._reader(schema)
-        # Who needs one that is forgotten asks for it again: what is read does not depend on it.
+        # A reader that was forgotten is fetched again when needed: results do not depend on it.
         others = [frame for frame in self._readers if frame not in frames]
         for frame in others[: max(0, len(self._readers) - MOST_READERS)]:
             del self._readers[frame]
@@ -140,8 +140,8 @@ class RegisteredCodec(RowPerMessage):
     def _reader(self, schema: RegisteredSchema) -> RowReader:
         """The reader of a schema; whatever is wrong with the schema, its messages are nulls.
 
-        A schema is as little to be trusted as a message: its producer may have registered it. No
-        list of what parsers raise would be complete, so everything is caught, here alone.
+        A schema is no more trustworthy than a message: its producer may have registered it. No
+        list of the errors of parsers would be complete, so everything is caught, here alone.
         """
         try:
             if _length(schema, set()) > LARGEST_SCHEMA:
@@ -159,7 +159,7 @@ def _length(schema: RegisteredSchema, counted: set[int]) -> int:
 
 
 def whole_number(value: bytes, at: int, digits: int = 10) -> tuple[int, int]:
-    """A whole number (zigzag, seven bits a byte, at most `digits` bytes), and where it ends."""
+    """A whole number (zigzag, seven bits per byte, at most `digits` bytes), and its end."""
     byte = value[at]
     at += 1
     if byte < 128:

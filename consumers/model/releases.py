@@ -3,12 +3,12 @@
 The bytes of a release are made once, stored with the state, and published as stored, so that a
 release published again is the same release.
 
-Version 2 holds everything that it takes to score a raw record in somebody else's code. The schema
-is `consumers/model/schemas/release-v2.json`, written by `python -m consumers.model.releases`.
+Version 2 holds everything that other programs need to score a raw record. The schema is
+`consumers/model/schemas/release-v2.json`, written by `python -m consumers.model.releases`.
 
 - New fields may be added to version 2: **readers ignore fields that they do not know**, and the
   schema allows them.
-- A field that is there keeps its name and its meaning. A change that a reader could misunderstand
+- An existing field keeps its name and its meaning. A change that a reader could misunderstand
   gets a new version.
 - Releases of version 1 can still be read (`parse_release`). They have neither centre nor scales.
 """
@@ -69,10 +69,10 @@ class Component(_Model):
         description="The weight of each feature, in units of its standard deviation."
     )
     spread: float | None = Field(
-        description="Noisy variance along it, of clipped records, so mostly too small."
+        description="Noisy variance along the component, of clipped records, so mostly too small."
     )
     explained_variance_ratio: float | None = Field(
-        default=None, description="Noisy share of the variance of all features that is along it."
+        default=None, description="Noisy share of the variance of all features along the component."
     )
     explained_variance_ratio_sd: float | None = Field(
         default=None, description="Standard deviation of the noise in that share."
@@ -88,30 +88,30 @@ class Source(_Model):
 
 
 class Round(_Model):
-    """The stretch of time that a release is about."""
+    """The stretch of time that a release covers."""
 
-    start: str = Field(description="Its beginning, in UTC.")
-    end: str = Field(description="Its end, which is not in it.")
+    start: str = Field(description="Beginning of the round, in UTC.")
+    end: str = Field(description="End of the round, in UTC, which is not part of it.")
 
 
 class Promise(_Model):
-    """What is promised, so that it can be read without the code."""
+    """The privacy guarantee, stated in full, so that it can be read without the code."""
 
     epsilon: float
     delta: float
-    adjacency: str = Field(description="How neighbouring streams differ.")
-    unit: str = Field(description="Whose privacy it is: what one slot holds.")
-    scope: str = Field(description="What the guarantee covers.")
+    adjacency: str = Field(description="Difference between neighbouring streams.")
+    unit: str = Field(description="Unit of privacy: the content of one slot.")
+    scope: str = Field(description="Scope of the guarantee.")
     method: str
     private: bool = Field(description="False if the noise came from a seed: nobody is protected.")
     subject: str | None = Field(
         default=None,
-        description="With unit=subject: the field that says whose record it is, or @key.",
+        description="With unit=subject: the field that names the subject of a record, or @key.",
     )
     epsilon_over: dict[str, float] | None = Field(
         default=None,
         description="With unit=subject: epsilon, at the same delta, for all that a subject sends "
-        "in so many days.",
+        "in this many days.",
     )
 
 
@@ -120,7 +120,7 @@ class ReleaseDocument(_Model):
 
     The score of a raw record x along a component with loadings w is the sum over all features of
     w (clamp((x - center)/scale, -clamp, +clamp) - mean)/deviation; features whose deviation is 0
-    are left out. `stream_dppca.Projector.from_release` does it.
+    are left out. `stream_dppca.Projector.from_release` computes it.
     """
 
     version: Literal[2] = 2
@@ -131,22 +131,22 @@ class ReleaseDocument(_Model):
     )
     model: str = Field(description="The name of the model.")
     task: int | Literal["merged"] = Field(
-        description='Which shard, counted from 0; "merged" for all of them together.'
+        description='Number of the shard, from 0; "merged" for all shards together.'
     )
     shards: int
-    batch: int = Field(description="1, 2, ...; of a merged release the sum of its sources'.")
+    batch: int = Field(description="1, 2, ...; for a merged release the sum over its sources.")
     n_seen: int = Field(
         description="Slots consumed up to this release, nulls included; with unit=subject the "
         "places of all rounds, taken or not."
     )
     round: Round | None = Field(
-        default=None, description="With unit=subject: the round that this release is about."
+        default=None, description="With unit=subject: the round that this release covers."
     )
     subjects: float | None = Field(
         default=None, description="With unit=subject: a noisy number of subjects in the round."
     )
     warm_up_left: int = Field(
-        default=0, description="Batches that the warm-up still takes, as far as is known."
+        default=0, description="Batches that the warm-up still needs, as far as is known."
     )
     features: tuple[str, ...]
     components: tuple[Component, ...] = Field(
@@ -160,7 +160,7 @@ class ReleaseDocument(_Model):
     )
     clamp: ByFeature | None = Field(
         default=None,
-        description="Where (x - center)/scale is cut off, on both sides; null if nothing is.",
+        description="Bound of (x - center)/scale, on both sides; null if there is none.",
     )
     mean: ByFeature | None = Field(
         default=None, description="Mean of each feature after centre, scale and clamp."
@@ -180,13 +180,17 @@ class ReleaseDocument(_Model):
     step: float | None = Field(description="Weight of this batch in the components.")
     sigma: float | None = Field(description="Noise sd in one coordinate.")
     skipped: bool = Field(description="True if nothing was learned from this batch.")
-    reason: str | None = Field(description="Why not; decided from noisy results only.")
-    sources: tuple[Source, ...] = Field(default=(), description="Of a merged release.")
+    reason: str | None = Field(
+        description="Reason why nothing was learned; decided from noisy results only."
+    )
+    sources: tuple[Source, ...] = Field(
+        default=(), description="For a merged release: the releases that it was made from."
+    )
     privacy: Promise
 
     @property
     def learned(self) -> bool:
-        """If there are components."""
+        """True if there are components."""
         return bool(self.components)
 
     def array(self, values: Mapping[str, float]) -> list[float]:
@@ -211,7 +215,7 @@ def make_release(
     Parameters
     ----------
     places, rounds, round
-        With privacy per subject: places per round, the rule of the rounds, and which one it is.
+        With privacy per subject: places per round, the rule of the rounds, and the round's number.
     """
 
     def by_feature(values: Sequence[float] | None) -> ByFeature | None:
@@ -261,7 +265,7 @@ def make_release(
 
 
 def _promise(said: PrivacyStatement | SubjectStatement, rounds: RoundRule | None) -> Promise:
-    """The statement of a release; of rounds, with their durations."""
+    """The statement of a release; with rounds, in durations instead of rounds."""
     fields = said.model_dump()
     if rounds is not None and isinstance(said, SubjectStatement):
         fields["scope"] = rounds.scope()
@@ -292,10 +296,10 @@ def key_of(model: str, task: int | str) -> bytes:
 def release_message(release: ReleaseDocument, now: datetime.datetime | None = None) -> Message:
     """The release as a message: canonical JSON with CloudEvents headers (binary mode).
 
-    Its time is rounded down to the second: how long a batch took, to the millisecond, may depend
-    on its records. The time of a release of a round is the end of the round. A merged release has
-    none. It is not stored before it is published, but made anew by whoever publishes it, and must
-    then be the same message.
+    Its time is rounded down to the second, because the exact duration of a batch may depend on its
+    records. The time of a release of a round is the end of the round. A merged release has no time.
+    It is not stored before it is published, but made again by every process that publishes it, and
+    must then be the same message.
     """
     fields = release.model_dump(mode="json", exclude=_OF_SUBJECTS if release.round is None else {})
     value = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -332,7 +336,7 @@ def parse_release(value: bytes) -> ReleaseDocument:
 
 
 def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
-    """A release of version 1 as one of version 2, without what version 1 did not know.
+    """A release of version 1 as one of version 2, without the fields that version 1 lacked.
 
     Version 1 had components from the start: the random ones of a model that has learned nothing yet
     are left out.

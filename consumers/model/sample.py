@@ -2,7 +2,7 @@
 
 The result is about single records: `consumers.cli.check` shows it on a terminal and nowhere else.
 No scale, mean or range is computed: settings that were chosen by looking at the data would make the
-guarantee depend on it.
+guarantee depend on the data.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .registered import DEEPEST_NAME, FRAME_BYTES, LARGEST_ID
 
 __all__ = ["Described", "describe_sample"]
 
-#: Names that are listed at most.
+#: Most names that are listed.
 MOST_LISTED: Final = 40
-#: Names of one schema that are looked at: types that hold themselves have endlessly many.
+#: Most names of one schema that are considered: types that hold themselves have endlessly many.
 MOST_NAMES: Final = 5000
 _ITEM_BYTES: Final = {"float32": 4, "float64": 8}
 #: Likeness above which one name may be a misspelling of another, for `difflib`.
@@ -39,10 +39,10 @@ Values = Sequence[bytes | None]
 
 @dataclass(frozen=True)
 class Described:
-    """What a sample says."""
+    """The description of a sample."""
 
     lines: Sequence[str]
-    fits: bool  #: whether every message can be learned from
+    fits: bool  #: every message can be learned from
 
 
 def describe_sample(
@@ -57,7 +57,7 @@ def describe_sample(
     subject: str | None = None,
     keys: Values = (),
 ) -> Described:
-    """Say how many messages can be learned from, what is missing, and whether subjects are named.
+    """Describe how many messages can be learned from, what is missing, and their subjects.
 
     Parameters
     ----------
@@ -66,14 +66,14 @@ def describe_sample(
     features, format, nested, rows_per_message, max_bytes, registry
         As for `make_codec`.
     subject
-        The field that says whose record it is, or `@key`.
+        The field that names the subject of a record, or `@key`.
     """
     if not values:
         return Described(["sample: the topic holds no messages yet"], fits=False)
     codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
     rows = codec.decode(values).reshape(len(values), -1, len(features))
     good = np.isfinite(rows).all(axis=(1, 2))
-    if format in _ITEM_BYTES:  # of a longer message the rows beyond the number are ignored
+    if format in _ITEM_BYTES:  # extra rows of a longer message would be ignored
         size = rows_per_message * len(features) * _ITEM_BYTES[format]
         good &= np.array([len(value or b"") == size for value in values])
     whole = int(good.sum())
@@ -131,7 +131,7 @@ def _other_format(values: Values, format: Format, width: int) -> str | None:
         return None
     if all(v is not None and _schema_number(v) is not None for v in values):
         return (
-            "these begin as messages of a Schema Registry do, with a zero and the number of a "
+            "these begin like messages of a Schema Registry, with a zero and the number of a "
             "schema: set format=avro or format=protobuf, and schema_registry_url"
         )
     lengths = {len(v or b"") for v in values}
@@ -154,7 +154,7 @@ def _other_format(values: Values, format: Format, width: int) -> str | None:
 
 
 def _names(values: Values, features: Sequence[str], nested: bool) -> list[str]:
-    """Missing features, with the key that was probably meant, and the keys that there are."""
+    """Missing features, with the key that was probably meant, and the keys of the messages."""
     leaves = _objects(values, nested)
     lines = []
     if len(leaves) < len(values):
@@ -240,7 +240,7 @@ def _fields(
     max_bytes: int,
     registry: SchemaSource,
 ) -> list[str]:
-    """Missing features, with the field that was probably meant, and the fields that there are."""
+    """Missing features, with the field that was probably meant, and the fields of the schemas."""
     lines: list[str] = []
     names: dict[str, None] = {}  # in the order of the schemas
     framed = [(value, _schema_number(value)) for value in values if value]
@@ -300,7 +300,7 @@ def _avro_fields(schema: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question after the name that was probably meant, if there is one.
+    """Ask whether a similar name was meant, if there is one.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Scores of single records with the current release of a model.
 
-**A score is not private.** It is about one record: whoever sees it learns about that record. What
-keeps the guarantee is the model that it is computed with, for the records that the model has
-learned from. So a topic of scores is as secret as the topic of the records.
+**A score is not private.** It is about one record: whoever sees the score learns about that record.
+The guarantee covers only the model behind the score, for the records that the model has learned
+from. So a topic of scores is as secret as the topic of the records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_PRIVATE: Final = (
 
 
 class Score(msgspec.Struct, frozen=True):
-    """What is written for each record."""
+    """The output for each record."""
 
     model: str
     task: int | str  #: of the release, "merged" for all shards

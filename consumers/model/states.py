@@ -1,12 +1,12 @@
 """States: all that is kept at the end of a batch, and the estimator made from it.
 
-A state is inside the trust boundary: besides what is published it holds where each partition was
-left off, and of files a keyed digest of the rows used. It never holds a record, a partial batch or
-noise.
+A state is inside the trust boundary: besides what is published it holds the next offset of each
+partition, and for files a keyed digest of the rows used. It never holds a record, a partial batch
+or noise.
 
 Version 2 added the slot rule, the unit and the inputs, and its positions are whole offsets. In
-version 1 a batch could end inside a message; a state of that version still resumes, at the message
-after: the rows that are left of a message are given up rather than used under another rule.
+version 1 a batch could end inside a message. Such a state can still be resumed, at the next
+message: the remaining rows of the message are dropped rather than used under another rule.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class StoredMessage(msgspec.Struct, frozen=True):
 
 
 class SlotRule(msgspec.Struct, frozen=True):
-    """How records take slots. Under another rule the same records would share other batches.
+    """The rule by which records take slots. Another rule would put records into other batches.
 
     - `offsets`: one offset of a partition is `rows_per_message` slots (`consumers.service.plan`).
     - `rows`: one row of a file is one slot.
-    - `rounds`: a subject has one place in a round (`RoundRule` says which rounds there are).
+    - `rounds`: a subject has one place in a round (`RoundRule` defines the rounds).
     """
 
     rule: str
@@ -78,7 +78,7 @@ class SlotRule(msgspec.Struct, frozen=True):
 class UsedInput(msgspec.Struct, frozen=True):
     """The rows of a file that were used, recognisable without being stored.
 
-    The digests are keyed (BLAKE2b) with a random key that is nowhere but here.
+    The digests are keyed (BLAKE2b) with a random key that is stored only here.
     """
 
     name: str
@@ -89,7 +89,7 @@ class UsedInput(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_version_1(cls, name: str, rows: int) -> UsedInput:
-        """Of version 1 only the number of rows is known."""
+        """Describe an input of version 1, of which only the number of rows is known."""
         return cls(name, secrets.token_hex(16), rows, "", "")
 
 
@@ -102,13 +102,13 @@ class StateRecord(msgspec.Struct, frozen=True):
     shards: int
     input: str
     batch: int
-    #: Unique to this write: what is read back after a commit is ours or it is not.
+    #: Unique to this write, so that a state that is read back after a commit is recognised.
     writer: str
     positions: dict[str, int]
     estimator: dict[str, Any]
     release: StoredMessage
     slots: SlotRule | None = None  #: None in version 1
-    unit: str = "record"  #: whose privacy the guarantee is about
+    unit: str = "record"  #: unit of privacy
     inputs: tuple[UsedInput, ...] = ()  #: of files, in the order of their use
     rounds: RoundRule | None = None  #: with privacy per subject
     last_round: int | None = None  #: the last one that was released
@@ -163,13 +163,13 @@ def decode_state(value: bytes, refusal: str) -> StateRecord:
         raise StateRefused(refusal) from None
     raise StateRefused(
         f"the state has version {version}, this program reads versions 1 and {VERSION}. Use the "
-        "program that wrote it, or a newer one."
+        "program that wrote the state, or a newer one."
     )
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Says whose state it is. A state of another identity is refused."""
+    """Identifies the owner of a state. A state of another identity is refused."""
 
     model: str
     task: int
@@ -195,17 +195,17 @@ def check_state(record: StateRecord, identity: ModelIdentity) -> None:
     ):
         if found != wanted:
             raise StateRefused(
-                f"the state is of {name} {found!r}, the settings say {wanted!r}. Records that it "
-                "has used must not be used again: go back to the old setting, or give the new "
-                "model its own name, group and state topic, and start='latest'."
+                f"the state was made with {name} {found!r}, but the settings say {wanted!r}. The "
+                "records of that model must not be used again: go back to the old setting, or give "
+                "the new model its own name, group and state topic, and start='latest'."
             )
 
 
 def _round_rules(
     found: RoundRule | None, wanted: RoundRule | None
 ) -> Iterator[tuple[str, object, object]]:
-    """What must be alike of the rounds of a state and of the settings."""
-    if found is None or wanted is None:  # the unit says so already
+    """The properties of rounds in which a state and the settings must agree."""
+    if found is None or wanted is None:  # the units differ already
         return
     yield "subject", found.subject, wanted.subject
     yield "clock", found.clock, wanted.clock
@@ -217,8 +217,8 @@ def _round_rules(
 def check_history(records: Sequence[StateRecord]) -> None:
     """Refuse a history in which a batch number comes twice or a position goes back.
 
-    Fencing makes both impossible. If they are there all the same (somebody wrote to the topic, or
-    it was restored from a copy), going on would use records twice.
+    Fencing makes both impossible. If they occur all the same (somebody wrote to the topic, or it
+    was restored from a copy), resuming would use records twice.
     """
     for before, after in itertools.pairwise(records):
         earlier, later = before.next_positions(), after.next_positions()
@@ -228,7 +228,7 @@ def check_history(records: Sequence[StateRecord]) -> None:
         if after.batch <= before.batch or not forward:
             raise StateRefused(
                 f"the state topic has forked: batch {after.batch} follows batch {before.batch}. "
-                "Find who else writes to it."
+                "Find out who else writes to it."
             )
 
 
@@ -237,7 +237,7 @@ def make_estimator(parameters: Mapping[str, Any]) -> DPPCA:
 
 
 def restore_estimator(state: dict[str, Any], parameters: Mapping[str, Any]) -> DPPCA:
-    """The estimator of a state; refuses settings that differ from those it was made with."""
+    """Restore the estimator of a state; refuse settings that differ from its own."""
     try:
         return DPPCA.from_state(state, **parameters)
     except DPPCAError as error:
@@ -248,5 +248,5 @@ def restore_estimator(state: dict[str, Any], parameters: Mapping[str, Any]) -> D
 
 
 def warm_up() -> None:
-    """Load what the first batch would load: it takes seconds, in which a task cannot leave."""
+    """Load the libraries of the first batch: that takes seconds, in which a task cannot stop."""
     make_noise(None).gaussian(np.zeros(1), sensitivity=1.0, mu=1.0)

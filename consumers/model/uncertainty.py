@@ -1,4 +1,4 @@
-"""Estimates from a release alone how much of what it shows is noise.
+"""Estimates, from a release alone, how much of its component is noise.
 
 These are first-order approximations for people who look at a component, not part of a guarantee.
 """
@@ -18,7 +18,7 @@ __all__ = ["angle", "loading_noise", "noise_movement"]
 
 FloatArray = NDArray[np.float64]
 
-#: Eigenvalues that are closer than this share of the total cannot be told apart.
+#: Eigenvalues that are closer than this share of the total cannot be distinguished.
 _SMALLEST_GAP = 1e-9
 
 
@@ -47,9 +47,9 @@ def loading_noise(release: ReleaseDocument) -> FloatArray | None:
     Noise E in the second moment moves the component v by sum_j u_j (u_j' E v)/(l - l_j) to first
     order, over all other eigenvectors u_j. The sd of u_j' E v is s/sqrt(2), with s that of a
     variance, which follows from the noise in the explained share. The eigenvalues beyond the
-    released ones are taken to be alike; if the largest of them is not, the noise is larger.
-    With so many features that gradients are released in place of second moments, the noise in the
-    explained share says nothing about that in the loadings.
+    released ones are taken to be equal; if the largest of them is larger, so is the noise.
+    With more than `MOST_FEATURES` features, gradients are released in place of second moments, and
+    the noise in the explained share says nothing about that in the loadings.
     """
     if len(release.features) > MOST_FEATURES:
         return None

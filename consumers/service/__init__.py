@@ -1,1 +1,1 @@
-"""The running service: the loop, its tasks, and what is seen of it from outside."""
+"""The running service: the loop, its tasks, its metrics and its pages."""

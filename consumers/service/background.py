@@ -1,4 +1,4 @@
-"""One thing at a time, beside the loop."""
+"""Runs one job at a time in a background thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Background"]
 
 
 class Background:
-    """Runs work in a thread of its own. What the work raises comes out where it is waited for.
+    """Runs work in a thread of its own. Errors of the work are raised when a caller waits for it.
 
     The thread does not keep the process alive: work that never ends cannot keep it from leaving.
-    Work that takes too long has failed for whoever waits for it. kafka-python waits without a limit
-    for the end of a transaction, and if a node of the cluster goes at the wrong moment, for ever.
+    For a caller that waits, work that takes too long has failed. kafka-python waits without a limit
+    for the end of a transaction, and if a node of the cluster dies at the wrong moment, for ever.
     """
 
     def __init__(self, name: str, limit_s: float) -> None:
@@ -24,19 +24,19 @@ class Background:
         self._thread: threading.Thread | None = None
         self._due = 0.0
         self._error: BaseException | None = None
-        self._more = threading.Event()  # more work is to start as soon as this is over
+        self._more = threading.Event()  # more work is to start as soon as this work is over
 
     @property
     def waited_for(self) -> bool:
-        """Whether more work waits, which is to start as soon as this is over."""
+        """True if more work is waiting to start as soon as this work is over."""
         return self._more.is_set()
 
     def is_waited_for(self, within_s: float) -> bool:
-        """Whether more work waits, or comes within this time. For the work itself to ask."""
+        """Tell whether more work waits or comes within this time; called by the work itself."""
         return self._more.wait(within_s)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Wait for what was started before, then start this."""
+        """Wait for the work that was started before, then start this work."""
         self._more.set()
         try:
             self.wait()
@@ -55,11 +55,11 @@ class Background:
             self._error = error
 
     def check(self) -> None:
-        """Raise what the work has raised, if it is over."""
+        """Raise the error of the work, if the work is over and has failed."""
         self.wait(0.0)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until the work is over, or the time; raises what the work has raised."""
+        """Wait until the work is over or time is up; raise the error of the work."""
         if self._thread is not None:
             left = max(self._due - time.monotonic(), 0.0)
             self._thread.join(left if timeout_s is None else min(left, timeout_s))
@@ -68,5 +68,5 @@ class Background:
                     raise Unavailable(f"{self._name} took longer than {self._limit_s:g} s")
                 return
             self._thread = None
-        if self._error is not None:  # for good: nothing may follow what has failed
+        if self._error is not None:  # again and again: nothing may follow failed work
             raise self._error

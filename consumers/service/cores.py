@@ -1,7 +1,7 @@
-"""Watches, while a job of an engine runs, that there is anything for it to run on.
+"""Watches whether a running job of an engine has executors.
 
-A cluster that other applications use gives its cores to a driver late, or takes them away. The
-driver then waits, as it waits for brokers: it has not stalled, and ending it would help nobody.
+A cluster that other applications use may give its cores to a driver late, or take them away. The
+driver then waits, as it waits for brokers: it has not stalled, and ending it would not help.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..events import log_event
 __all__ = ["CoreWatch"]
 
 LOOK_SECONDS: Final = 0.5
-#: Executors take a few seconds to start: that is not worth a word.
+#: Executors take a few seconds to start, which is not worth an event.
 QUIET_SECONDS: Final = 5.0
 #: Time between two events that say the same.
 REPEAT_SECONDS: Final = 30.0
@@ -26,15 +26,15 @@ REPEAT_SECONDS: Final = 30.0
 class CoreWatch:
     """Tells a listener, from a thread of its own, that a job has no executor.
 
-    The engine is asked in that thread, so an engine that does not answer keeps nobody from seeing
-    that the job stands still: the listener is not told, and the watchdog ends the process.
+    The engine is asked in that thread. If it does not answer, the listener is not told either, so
+    the watchdog still notices that the job stands still, and ends the process.
 
     Parameters
     ----------
     executors
-        Says how many executors there are now: a public number.
+        Returns the number of executors now: a public number.
     cancel
-        Ends the job that runs.
+        Ends the running job.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class CoreWatch:
     ) -> None:
         self._executors, self._cancel = executors, cancel
         self._look_s, self._quiet_s = look_s, quiet_s
-        #: Told that a job waits, again and again; says whether it may go on waiting.
+        #: Called repeatedly while a job waits; returns False if it is to stop waiting.
         self.listener: Callable[[], bool] = lambda: True
         self._running, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="core watch", daemon=True)
@@ -55,7 +55,7 @@ class CoreWatch:
 
     @contextlib.contextmanager
     def job(self) -> Iterator[None]:
-        """While a job runs."""
+        """Watch while a job runs."""
         self._running.set()
         try:
             yield
@@ -63,12 +63,12 @@ class CoreWatch:
             self._running.clear()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._closed.set()
         self._running.set()  # wakes the thread
 
     def _watch(self) -> None:
-        since: float | None = None  # there has been no executor
+        since: float | None = None  # time since when there has been no executor
         said = -REPEAT_SECONDS
         while True:
             if not self._running.is_set():
@@ -88,7 +88,7 @@ class CoreWatch:
                 self._cancel()
 
     def _asked(self) -> bool:
-        """Whether there are executors, or the engine cannot say: then its job fails, too."""
+        """Tell whether there are executors. True if the engine fails: then its job fails, too."""
         try:
             return self._executors() > 0
         except Exception:

@@ -8,7 +8,8 @@
 | `/metrics` | Prometheus text | |
 | `/component` | the current release (`?task=1`; merged if there is one) | none yet |
 
-With `http_token` all but `/livez` and `/readyz`, which tell nothing of the model, ask for it.
+With `http_token`, all paths except `/livez` and `/readyz`, which show nothing of the model, require
+the token.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .metrics import Metrics
 
 __all__ = ["HttpServer", "Status"]
 
-#: For probes, which have no token.
+#: Paths for probes, which have no token.
 OPEN_PATHS: Final = ("/livez", "/readyz")
 
 

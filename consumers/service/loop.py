@@ -1,6 +1,7 @@
-"""The service: takes part in the group, runs the tasks that the group gives it, and leaves.
+"""The service: joins the group, runs the tasks that the group assigns to it, and leaves.
 
-One loop, one thread. Signals and rebalances only set flags; the loop looks at them between steps.
+It is one loop in one thread. Signals and rebalances only set flags, which the loop checks between
+steps.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Service", "task_config"]
 
-#: From the signal to the end of the process, at most.
+#: Longest time from the signal to the end of the process.
 LEAVE_SECONDS: Final = 4.0
-#: How often a busy loop turns to the group.
+#: Interval at which a busy loop polls the group.
 GROUP_SECONDS: Final = 0.1
-#: How long an idle one waits for anything.
+#: Longest wait of an idle loop.
 IDLE_SECONDS: Final = 0.2
 MERGE_SECONDS: Final = 1.0
 #: Brokers that have not answered for longer are mentioned in /readyz.
 SILENT_SECONDS: Final = 5.0
-#: Said of a new model on a topic that another one has read.
+#: Warning about a new model on a topic that another model has read.
 USED_TWICE: Final = (
     "another model has learned from these records: using them again spends their privacy a second "
     "time. To begin with new records only, set start=latest before the first batch"
@@ -102,7 +103,7 @@ def _round_config(
 
 
 class Service:
-    """One instance. `run` returns after `stop` is set, or raises what cannot be mended."""
+    """One instance. `run` returns after `stop` is set, or raises an error that is permanent."""
 
     def __init__(
         self, settings: Settings, cluster: Cluster, *, stop: threading.Event | None = None,
@@ -112,7 +113,7 @@ class Service:
         self.metrics = Metrics()
         self._cluster = cluster
         self._config = replace(task_config(settings), spread=spread)
-        # Refuse before anything is made on the cluster.
+        # Wrong settings are refused before anything is created on the cluster.
         places = make_estimator(self._config.estimator).batch_size
         self._needed: int | None = None  # messages of a batch
         if self._config.rounds is None:
@@ -132,7 +133,7 @@ class Service:
             metrics=self.metrics,
         )  # fmt: skip
         self._watched = watched
-        self._starved_at = -math.inf  # there was no executor
+        self._starved_at = -math.inf  # time when there was no executor
         if spread is not None and spread.cores is not None:
             spread.cores.listener = self._wait_for_executors
 
@@ -153,7 +154,7 @@ class Service:
         if silent_s > SILENT_SECONDS:
             return self._state, f"the brokers have not answered for {silent_s:.0f} s"
         if time.monotonic() - self._starved_at < SILENT_SECONDS:
-            return self._state, "the engine has no executors: other applications have all cores?"
+            return self._state, "the engine has no executors: do other applications hold all cores?"
         away = self.metrics.registry_away.copy().values()
         if away:
             silent_s = time.monotonic() - min(away)
@@ -179,7 +180,7 @@ class Service:
         return Page(follower, tracker, self.facts)
 
     def facts(self) -> dict[str, Any]:
-        """What the page says of this process.
+        """The facts about this process that the page shows.
 
         With privacy per subject the number of messages is secret, so the lag is not on the page.
         """
@@ -219,7 +220,7 @@ class Service:
             log_event("left")
 
     def _prepare(self) -> None:
-        """Topics there, group joined. Waits for brokers that do not answer."""
+        """Make sure that the topics exist, and join the group. Waits for brokers."""
         warming = threading.Thread(target=warm_up, name="warm-up", daemon=True)
         warming.start()
         while not self.stop.is_set():
@@ -236,7 +237,7 @@ class Service:
                 self.stop.wait(1.0)
 
     def _wait_for_executors(self) -> bool:
-        """A job waits for cores: that is no stall. Says whether it may go on waiting."""
+        """Note that a job waits for cores, which is not a stall; True if it may keep waiting."""
         self._starved_at = time.monotonic()
         self._watchdog.beat()
         return not self.stop.is_set()
@@ -250,7 +251,7 @@ class Service:
             log_event("records_used_before", level="warning", groups=others, advice=USED_TWICE)
 
     def _turn(self) -> None:
-        """Once round: the group, the tasks, the merged release."""
+        """Run the loop once: the group, the tasks, the merged release."""
         self._watchdog.beat()
         claim = self._current_claim()
         if claim is None:
@@ -276,12 +277,12 @@ class Service:
         self._merge()
 
     def _current_claim(self) -> Claim | None:
-        """What the group says. Any change of it drops all tasks: they belong to a generation."""
+        """The claim of the group. Any change drops all tasks: they belong to a generation."""
         idle = not self._tasks
         if not idle and time.monotonic() < self._group_at:
             return self._claim
         try:
-            if self._membership is None:  # given up to join again
+            if self._membership is None:  # closed in order to join again
                 self._membership = self._cluster.join()
             claim = self._membership.poll(IDLE_SECONDS if idle else 0.0)
         except ClusterError as error:
@@ -299,9 +300,9 @@ class Service:
         return None if self._is_distrusted(claim) else claim
 
     def _is_distrusted(self, claim: Claim | None) -> bool:
-        """After we were fenced, wait for the group to say again what is ours.
+        """Tell whether a claim may be stale: after fencing, wait for a new claim of the group.
 
-        A claim that is out of date must not be started from: it would fence the true owner.
+        No task may start from a stale claim: it would fence the true owner.
         """
         if self._distrusted is None:
             return False
@@ -317,7 +318,7 @@ class Service:
         return True
 
     def _guarded(self, number: int, action: Callable[[], None]) -> None:
-        """Run what may fail; if it does in a way that loading again may mend, drop the task."""
+        """Run an action; after an error that loading the state again may cure, drop the task."""
         try:
             action()
         except ClusterError as error:

@@ -3,9 +3,9 @@
 All figures are safe to show: slots, batches, offsets, times, published values. The number of bad or
 clipped records is a fact about records that no noise covers, so it is not counted anywhere.
 
-**With unit=subject this is not so.** How many records there are is then as secret as what is in
-them, and some of these figures count records exactly. `/metrics` is then inside the trust boundary;
-the help of each such metric says so.
+**With unit=subject this is not so.** The number of records is then as secret as their content, and
+some of these figures count records exactly. `/metrics` is then inside the trust boundary; the help
+of each such metric says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prometheus_client import (
 
 __all__ = ["DEFINITIONS", "Definition", "Metrics"]
 
-# They would tell to the microsecond when the first release was made.
+# These would reveal to the microsecond when the first release was made.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -53,13 +53,13 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "Moving with every batch: check the feature names and the format; see /readyz.",
     ),
     "dppca_published_timestamp_seconds": Definition(
-        "gauge", "When the newest release was published.", ("task",),
+        "gauge", "Time at which the newest release was published.", ("task",),
         "Older than a batch takes: see the lag and the logs. Older than a round: an open "
         "transaction on the input may hold it up.",
     ),
     "dppca_lag_messages": Definition(
         "gauge",
-        "Messages in the input that are in no batch yet, as of the last look, every "
+        "Messages in the input that are in no batch yet, as last measured, every "
         "partition_refresh_s. With unit=subject at the end of each round: exact, so for trusted "
         "readers only.",
         ("task",),
@@ -67,7 +67,7 @@ DEFINITIONS: Final[dict[str, Definition]] = {
     ),
     "dppca_input_partitions": Definition(
         "gauge", "Input partitions that a task reads.", ("task",),
-        "Not what the topic has: look for partitions_added in the logs.",
+        "Not all of the topic's: look for partitions_added in the logs.",
     ),
     "dppca_offsets_lost_total": Definition(
         "counter",
@@ -81,7 +81,7 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "0 on every instance: nobody works; look for task_dropped in the logs.",
     ),
     "dppca_tasks_dropped_total": Definition(
-        "counter", "Tasks dropped with what they had in memory, to load the committed state.", (),
+        "counter", "Tasks dropped from memory, in order to load the committed state again.", (),
         "A few at rebalances are normal; a steady rate is not: see task_dropped in the logs.",
     ),
     "dppca_rebalances_total": Definition(
@@ -104,9 +104,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        #: When the brokers last said where the input ends, for each task; by the monotonic clock.
+        #: Time of the brokers' last answer about the ends of the input, by task; monotonic clock.
         self.answered: dict[int, float] = {}
-        #: Since when each reader that waits for the schema registry has waited.
+        #: Time since when each reader has been waiting for the schema registry.
         self.registry_away: dict[int, float] = {}
         self.slots = self._counter("dppca_slots_total")
         self.batches = self._counter("dppca_batches_total")
@@ -134,7 +134,7 @@ class Metrics:
         return Gauge(name, definition.help, definition.labels, registry=self.registry)
 
     def lag_of(self, task: str) -> int:
-        """Return the lag of a task, 0 before the first look."""
+        """Return the lag of a task; 0 before it has been measured."""
         return int(self.registry.get_sample_value("dppca_lag_messages", {"task": task}) or 0)
 
     def render(self) -> bytes:

@@ -1,23 +1,23 @@
 """Decides which offsets share a batch, from public numbers alone.
 
-A *sample* is what a topic says of its partitions at one moment: the end of each. The plan is a
-function of earlier positions and of samples, in order; nothing in it depends on the content or the
-size of a message, or on how long it took to read one. So the records that share a batch, and the
-slot of each, are the same whatever any one of them holds.
+A *sample* holds the ends of all partitions of a topic at one moment. The plan is a function of
+earlier positions and of samples, in order; nothing in it depends on the content or the size of a
+message, or on the time that it took to read one. So the records that share a batch, and the slot of
+each, are the same whatever any one of them holds.
 
-Nor does the plan depend on where a partition begins. Retention moves that, and retention is a
-matter of sizes: it deletes what exceeds `retention.bytes`, in segments that are cut by size. So
-offsets that are gone are planned like all others, and leave nulls. Only batches of which nothing at
-all is left are passed over, which changes no other batch.
+Nor does the plan depend on the first offset of a partition. Retention moves that offset, and
+retention is a matter of sizes: it deletes what exceeds `retention.bytes`, in segments that are cut
+by size. So offsets that are gone are planned like all others, and leave nulls. Only batches of
+which nothing at all is left are skipped, which changes no other batch.
 
 1. `whole_batches`: the offsets that a sample adds to the plan, as many as fill whole batches.
 2. `split_removed`: the batches at their start of which nothing is left, and the rest.
 3. `split_batch`: the first batch of the rest.
-4. `places`: where each offset stands in its batch.
+4. `places`: the place of each offset in its batch.
 
-All but the last divide a number of offsets among the partitions in proportion to what each has to
-offer, so that partitions advance together in time, and a partition with nothing new does not hold
-up others.
+The first three divide a number of offsets among the partitions in proportion to what each has to
+offer, so that partitions advance together in time, and a partition without new messages does not
+hold up others.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 __all__ = ["Range", "apportion", "places", "split_batch", "split_removed", "whole_batches"]
 
-#: Over how many of its own offsets a record may be moved when partitions are mixed: enough that
-#: neighbours are as good as drawn at random, few beside any batch.
+#: Most offsets by which a record may be moved when partitions are mixed: enough that neighbours are
+#: as good as drawn at random, but few compared with any batch.
 MIXED: Final = 16
 
 
@@ -44,7 +44,7 @@ class Range(NamedTuple):
 
 
 def apportion(counts: Sequence[int], total: int) -> list[int]:
-    """Divides `total` in proportion to `counts`, by largest remainders; at most sum(counts).
+    """Divide `total`, at most sum(counts), in proportion to `counts`, by largest remainders.
 
     No share is larger than its count. Of equal remainders the first one wins.
 
@@ -106,7 +106,7 @@ def whole_batches(positions: Mapping[int, int], ends: Mapping[int, int], size: i
 
 
 def split_batch(ranges: Sequence[Range], size: int) -> tuple[list[Range], list[Range]]:
-    """Splits the first batch of `size` offsets off; returns it and the rest.
+    """Split off the first batch of `size` offsets; return this batch and the rest.
 
     Examples
     --------
@@ -120,10 +120,10 @@ def split_batch(ranges: Sequence[Range], size: int) -> tuple[list[Range], list[R
 def split_removed(
     ranges: Sequence[Range], first: Mapping[int, int], size: int
 ) -> tuple[list[Range], list[Range]]:
-    """Splits batches off the start of which nothing is left; returns their offsets, and the rest.
+    """Split off the first batches of which nothing is left; return their offsets and the rest.
 
-    The rest has the batches that it would have if nothing were gone: a batch of which a single
-    offset is left stays whole.
+    The rest has the same batches as if nothing were gone: a batch of which a single offset is left
+    stays whole.
 
     Parameters
     ----------

@@ -2,10 +2,10 @@
 
 The plan is made of samples in the order in which they were taken. A sample is taken at every tick
 of a clock, whether or not the task is ready for more, and is kept if it allows at least one more
-whole batch beyond all that is planned already: a question of offsets alone. To take the *latest*
-sample when the task is free would be simpler, and wrong: how long the task is busy depends on the
-sizes and the content of the records it reads, so they would decide which records share a batch.
-Since every sample that is kept stands for a batch or more, the lag in batches bounds the queue.
+whole batch beyond all that is planned already, which depends on offsets alone. Taking the *latest*
+sample when the task is free would be simpler, and wrong: the time that the task is busy depends on
+the sizes and the content of its records, so these would decide which records share a batch. Since
+every sample that is kept stands for a batch or more, the lag in batches bounds the queue.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class PlannedBatch:
     """The offsets of one batch."""
 
     ranges: tuple[Range, ...]
-    positions: Positions  #: after it, of every partition that is known
+    positions: Positions  #: after the batch, for every known partition
 
 
 @dataclass
 class _Stretch:
-    """What one sample adds to the plan: whole batches."""
+    """The whole batches that one sample adds to the plan."""
 
     before: dict[int, int]
     removed: list[Range]  #: batches at its start of which nothing is left
@@ -70,14 +70,14 @@ class Planner:
         refresh_s
             Time between looks for new partitions.
         patience_s
-            How long samples may fail before `next_batch` raises the reason.
+            Time during which samples may fail before `next_batch` raises the reason.
         """
         self._offsets, self._topic, self._metrics = offsets, topic, metrics
         self._task, self._shards, self._size = task, shards, size
         self._interval_s, self._refresh_s, self._patience_s = interval_s, refresh_s, patience_s
         self._changed = threading.Condition()
         self._first: dict[int, int] = {}  # of each partition, as of the last refresh
-        self._planned: dict[int, int] = {}  # up to which offset, by all samples so far
+        self._planned: dict[int, int] = {}  # the end of the plan of all samples so far
         self._stretches: deque[_Stretch] = deque()
         self._positions: dict[int, int] = {}  # after the last batch that was handed out
         self._refresh_at = 0.0
@@ -93,12 +93,12 @@ class Planner:
         return sorted(p for p in found if p % self._shards == self._task)
 
     def begin(self, positions: Positions, new: Literal["earliest", "latest"]) -> dict[int, int]:
-        """Resume at these positions; without any, all partitions begin as `new` says.
+        """Resume at these positions; without any, all partitions begin at `new`.
 
         A partition that is not among the positions of a model was added since, and nothing of it
         has been used: it begins at offset 0, whatever retention has left of it.
 
-        Takes the first sample, and refuses a topic that was truncated or created anew. Returns the
+        Takes the first sample, and refuses a topic that was truncated or recreated. Returns the
         offset at which to read each partition.
         """
         share = self.share()
@@ -116,7 +116,7 @@ class Planner:
         return dict(self._positions)
 
     def start(self) -> None:
-        """Start the clock. From here on the client of the planner belongs to its thread."""
+        """Start the clock. From now on only the planner's thread may use its client."""
         self._metrics.answered[self._task] = time.monotonic()
         self._thread.start()
 
@@ -137,9 +137,9 @@ class Planner:
                 self._failing = since, error
 
     def sample(self) -> None:
-        """Take one sample, and keep it if it allows a batch more.
+        """Take one sample, and keep it if it allows one more batch.
 
-        The ends are asked for at each sample; new partitions, and the first offsets, which only
+        The ends are read for each sample; new partitions, and the first offsets, which only
         retention moves, at each refresh.
         """
         now = time.monotonic()
@@ -177,7 +177,7 @@ class Planner:
     # Batches
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a batch is planned, at most so long."""
+        """Wait until a batch is planned, or until time is up."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._stretches), timeout_s)
 
@@ -201,7 +201,7 @@ class Planner:
             return None
 
     def _begin_stretch(self, stretch: _Stretch) -> None:
-        """Take over new partitions, and pass over batches of which nothing is left."""
+        """Take over new partitions, and skip batches of which nothing is left."""
         self._positions |= stretch.before
         self._positions |= {p: end for p, _, end in stretch.removed}
         self._metrics.offsets_lost.inc(sum(end - start for _, start, end in stretch.removed))
@@ -215,10 +215,12 @@ class Planner:
 
 
 def refuse_truncated(topic: str, partition: int, at: int, end: int) -> None:
-    """Refuse a partition that ends before a position: records below it may have been used, and to
-    read them again would use them twice."""
+    """Refuse a partition that ends before a position.
+
+    Its records may have been used already, and reading them again would use them twice.
+    """
     raise StateRefused(
-        f"partition {partition} of {topic!r} ends at offset {end}, before offset {at} up to which "
-        "it was read: it was truncated or made anew. Give the new topic another name, or the model "
-        "its own name, group and state topic."
+        f"partition {partition} of {topic!r} ends at offset {end}, but it was read up to offset "
+        f"{at}: it was truncated or recreated. Give the new topic another name, or the model its "
+        "own name, group and state topic."
     )

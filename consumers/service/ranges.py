@@ -1,15 +1,15 @@
 """Reads the ranges of a planned batch, and puts every row into its slot.
 
 Messages come in any order between partitions, in pieces of any size, and more of them than were
-asked for. Each is decoded by itself when it comes. Its slot follows from its offset and the plan,
-so the array of a batch does not depend on how its messages came. What belongs to a later batch
-waits in memory, and partitions that are far ahead are paused. An offset at which nothing can be
-read (a control record, an aborted transaction, a message that compaction or retention removed)
-leaves nulls.
+requested. Each is decoded by itself when it comes. Its slot follows from its offset and the plan,
+so the array of a batch does not depend on how its messages came. Messages of a later batch wait in
+memory, and partitions that are far ahead are paused. An offset at which nothing can be read (a
+control record, an aborted transaction, a message that compaction or retention removed) leaves
+nulls.
 
-Messages whose schemas cannot be fetched now wait here, and nothing more is read until they can be:
-the task stays, and with it all that is planned. If it were dropped, a record that names a schema of
-its own choice would decide when the plan begins anew.
+Messages whose schemas cannot be fetched now wait here, and nothing more is read until the schemas
+have been fetched: the task stays, and with it all that is planned. If the task were dropped, a
+record that names a schema of its own choice would decide when a new plan begins.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = ["RangeReader"]
 
 #: Rows that may wait in memory for later batches, unless one batch has more.
 AHEAD_ROWS: Final = 1 << 16
-#: Time between questions for the positions of the reader, while messages come.
+#: Time between requests for the positions of the reader, while messages come.
 ASK_SECONDS: Final = 0.05
-#: How long one read asks for schemas; the loop has other things to look at.
+#: Time that one read may spend on schemas; the loop has other work to do.
 SCHEMA_SECONDS: Final = 0.5
-#: Time between two notes that the registry is away.
+#: Time between two log events about a registry that is away.
 NOTE_SECONDS: Final = 30.0
 
 
@@ -78,7 +78,7 @@ class RangeReader:
         size
             Offsets per batch.
         stall_s
-            How long a read may wait for planned messages before it fails.
+            Longest wait for planned messages before reading fails.
         """
         self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
         self._shape = size, codec.rows_per_message, width
@@ -90,13 +90,13 @@ class RangeReader:
         self._paused: frozenset[int] = frozenset()
         self._holes: dict[int, list[tuple[int, int]]] = {}  # removed before they were read
         self._waited_s = self._ask_at = 0.0
-        # What has come and waits for schemas, those of the first that the registry does not know,
-        # and when to say again that it is away.
+        # Messages that wait for schemas, the schemas of the first chunk that the registry does not
+        # know, and the time of the next log event about a registry that is away.
         self._undecoded: deque[Chunk] = deque()
         self._unknown: set[bytes] = set()
         self._note_at = 0.0
-        # The current batch: which messages have come, the ranges that are not complete, and where
-        # they stand. Its rows lie in memory that all batches share, one after the other.
+        # The current batch: the messages that have come, the ranges that are not complete, and
+        # their places. Its rows lie in memory that all batches use, one after the other.
         self._memory: FloatArray | None = None
         self._there: BoolArray | None = None
         self._open: dict[int, Range] = {}
@@ -115,7 +115,7 @@ class RangeReader:
     # One batch
 
     def start(self, ranges: Sequence[Range]) -> None:
-        """Begin a batch: take what has been read ahead."""
+        """Begin a batch with the messages that have been read ahead."""
         self._there = np.zeros(self._shape[0], dtype=np.bool_)
         if self._memory is None:
             self._memory = aligned(*self._shape)
@@ -140,16 +140,16 @@ class RangeReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the current batch has all that it will ever have."""
+        """True if the current batch has every message that it will ever have."""
         return self._there is not None and not self._open
 
     def take(self) -> FloatArray:
-        """The rows of the batch, which is complete: one per slot, nulls all NaN.
+        """The rows of the complete batch: one per slot, nulls all NaN.
 
-        They are gone when the next batch begins.
+        They are overwritten when the next batch begins.
         """
         if self._there is None or self._memory is None or self._open:
-            raise RuntimeError("not at the end of a batch")
+            raise RuntimeError("the batch is not complete")
         size, per_message, width = self._shape
         self._memory[~self._there] = np.nan
         self._there = None
@@ -160,7 +160,7 @@ class RangeReader:
 
     @property
     def full(self) -> bool:
-        """Whether so much has been read ahead that nothing more should be read."""
+        """True if enough has been read ahead, so that nothing more should be read."""
         return self._n_ahead >= self._most_ahead and not self._open
 
     def read(self, timeout_s: float) -> bool:
@@ -176,10 +176,11 @@ class RangeReader:
         self._undecoded.extend(chunks)
         progress = self._decode_all(timeout_s)
         self._settle()
-        if self._undecoded:  # the reader is further than what has been decoded
+        if self._undecoded:  # the position of the reader is ahead of the decoded messages
             self._waited_s = 0.0
             return progress
-        # Ranges may end in what can never be read. To ask takes time, so not after each read.
+        # Ranges may end with offsets that can never be read. A request for positions takes time,
+        # so it is not made after each read.
         if self._open and (not chunks or began >= self._ask_at):
             self._ask_at = began + ASK_SECONDS
             for p, at in self._reader.positions().items():
@@ -190,7 +191,7 @@ class RangeReader:
         return progress
 
     def _decode_all(self, timeout_s: float) -> bool:
-        """Decode what has come, as far as its schemas are there. True if there was anything."""
+        """Decode new messages as far as their schemas are available. True if there were any."""
         progress = False
         until = time.monotonic() + SCHEMA_SECONDS
         while self._undecoded:
@@ -222,20 +223,20 @@ class RangeReader:
         offsets = np.array(chunk.offsets, dtype=np.int64)
         _, per_message, width = self._shape
         rows = self._codec.read(chunk.values).reshape(len(offsets), per_message, width)
-        # A reader that was assigned anew may bring what has come before.
+        # A reader that was assigned again may return messages that have been read before.
         piece = _Piece(offsets, rows).cut(self._reached[chunk.partition], int(offsets[-1]) + 1)
         reached = max(self._reached[chunk.partition], int(offsets[-1]) + 1)
         self._reached[chunk.partition] = reached
         self._put(chunk.partition, piece)
 
     def _put(self, partition: int, piece: _Piece) -> None:
-        """Rows of the current batch go to their slots; later ones wait."""
+        """Put rows of the current batch into their slots; keep later ones."""
         current = self._open.get(partition)
         if current is not None and self._there is not None and self._memory is not None:
             _, start, end = current
             mine = piece.cut(start, end)
             slots = _compact(self._places[partition][mine.offsets - start])
-            with np.errstate(all="ignore"):  # a warning would tell of the records
+            with np.errstate(all="ignore"):  # a warning would say something about the records
                 self._memory[slots] = mine.rows
             self._there[slots] = True
             piece = piece.cut(end, int(piece.offsets[-1]) + 1) if len(piece.offsets) else piece
@@ -248,7 +249,7 @@ class RangeReader:
         self._open = {p: r for p, r in self._open.items() if self._reached[p] < r.end}
 
     def _pause(self) -> None:
-        """Pause the partitions that the batch does not wait for, if too much is ahead."""
+        """Pause the partitions that the batch does not wait for, if too much was read ahead."""
         too_much = self._n_ahead >= self._most_ahead
         wanted = frozenset(self._reached.keys() - self._open.keys()) if too_much else frozenset()
         if wanted != self._paused:
@@ -256,7 +257,7 @@ class RangeReader:
             self._paused = wanted
 
     def _watch(self, progress: bool, seconds: float) -> None:
-        """All planned messages exist: a batch that waits for one too long has a broken reader."""
+        """Raise if the batch waits too long: planned messages exist, so the reader is broken."""
         self._waited_s = 0.0 if progress or not self._open else self._waited_s + seconds
         if self._waited_s > self._stall_s:
             p = min(self._open)
@@ -264,10 +265,10 @@ class RangeReader:
                 f"partition {p} of {self._topic!r} stands still at offset {self._reached[p]}"
             )
 
-    # What retention removes
+    # Messages that retention removed
 
     def _pass_removed(self) -> None:
-        """Resume at the first offsets there are: what is gone leaves nulls."""
+        """Resume at the first offsets that exist: messages that are gone leave nulls."""
         for p, (first, end) in self._reader.bounds(sorted(self._reached)).items():
             at = self._reached[p]
             if at > end:
@@ -284,7 +285,7 @@ class RangeReader:
         self._assign()
 
     def _count_lost(self, planned: Range, holes: Sequence[tuple[int, int]]) -> None:
-        """Offsets that were planned, and removed before they were read."""
+        """Count offsets that were planned, but removed before they were read."""
         _, start, end = planned
         for a, b in holes:
             self._metrics.offsets_lost.inc(max(0, min(end, b) - max(start, a)))

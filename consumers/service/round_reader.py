@@ -1,8 +1,8 @@
 """Reads the records of a planned round, partition after partition, each by its own timestamp.
 
 One range is read at a time, to its end, before the next one begins: the order in which records come
-is the order of the partitions and of the offsets in them. How messages are cut into fetches, how
-large they are and how long they take has no part in it.
+is the order of the partitions and of the offsets in them. It does not depend on the sizes of
+messages, on how they are divided into fetches, or on the time that they take.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .rounds import LOG_APPEND_TIME, PlannedRound, refuse_truncated
 
 __all__ = ["RoundReader", "Take", "refuse_sender_time"]
 
-#: Time between questions for the position of the reader, while messages come.
+#: Time between requests for the position of the reader, while messages come.
 ASK_SECONDS: Final = 0.05
 
-#: Takes rows, and whose they are.
+#: Takes rows, and the subject of each.
 Take = Callable[[NDArray[np.floating[Any]], Sequence[Subject]], None]
 
 
@@ -38,7 +38,7 @@ def refuse_sender_time(topic: str, partition: int) -> None:
     raise ConfigurationError(
         f"partition {partition} of {topic!r} holds messages whose senders have set the "
         f"time (CreateTime): they are from before message.timestamp.type={LOG_APPEND_TIME} "
-        "was set, or it is set no longer. Start a new model with start=latest, which begins "
+        "was set, or this is no longer set. Start a new model with start=latest, which begins "
         "with the next round."
     )
 
@@ -64,11 +64,11 @@ class RoundReader:
         reader
             A reader of stamped messages.
         stall_s
-            How long a read may wait for planned messages before it fails.
+            Longest wait for planned messages before reading fails.
         bounds
-            Says where partitions begin and end now.
+            Returns the current first offsets and ends of partitions.
         take
-            Is given the rows of the round, in order, in pieces.
+            Called with the rows of the round, in order, in pieces.
         """
         self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
         self._rule, self._stall_s, self._bounds, self._take = rule, stall_s, bounds, take
@@ -95,7 +95,7 @@ class RoundReader:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the current round has been read."""
+        """True if all of the current round has been read."""
         return self._left is not None and not self._left
 
     def read(self, timeout_s: float) -> bool:
@@ -112,9 +112,10 @@ class RoundReader:
             return False
         before = self._reached
         for chunk in chunks:
-            if chunk.partition == partition:  # not what was fetched for the one before
+            if chunk.partition == partition:  # not a late fetch of the partition before
                 self._put(chunk, end)
-        # A range may end in what can never be read. To ask takes time, so not after each read.
+        # A range may end with offsets that can never be read. A request for the position takes
+        # time, so it is not made after each read.
         if self._reached < end and (not chunks or began >= self._ask_at):
             self._ask_at = began + ASK_SECONDS
             self._reached = max(self._reached, self._reader.positions().get(partition, 0))
@@ -126,8 +127,8 @@ class RoundReader:
         return progress
 
     def _put(self, chunk: Chunk, end: int) -> None:
-        """Hand on the records of this round; those of others are read for their own."""
-        a = bisect_left(chunk.offsets, self._reached)  # an assigned reader may bring what was read
+        """Pass on the records of this round; those of other rounds are read with their own."""
+        a = bisect_left(chunk.offsets, self._reached)  # the reader may repeat earlier messages
         b = bisect_left(chunk.offsets, end)
         if a >= b:
             if chunk.offsets[-1] >= end:
@@ -150,14 +151,14 @@ class RoundReader:
         self._reached = end if b < len(chunk.offsets) else int(chunk.offsets[b - 1]) + 1
 
     def _watch(self, progress: bool, seconds: float) -> None:
-        """All planned messages exist: a round that waits for one too long has a broken reader."""
+        """Raise if the round waits too long: planned messages exist, so the reader is broken."""
         self._waited_s = 0.0 if progress else self._waited_s + seconds
         if self._waited_s > self._stall_s and self._left:
             partition = self._left[0].partition
             raise ClusterError(f"partition {partition} of {self._topic!r} stands still")
 
     def _pass_removed(self) -> None:
-        """Resume at the first offset there is: what is gone is lost."""
+        """Resume at the first offset that exists: messages that are gone are lost."""
         if not self._left:
             return
         partition, _, end = self._left[0]
@@ -175,9 +176,9 @@ class RoundReader:
             self._assign()
 
     def finish(self) -> None:
-        """End the round, which is complete."""
+        """End the complete round."""
         if not self.complete:
-            raise RuntimeError("not at the end of a round")
+            raise RuntimeError("the round is not complete")
         self._left = None
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """A task with privacy per subject: rounds of the broker's time instead of batches of offsets.
 
-Fencing, loading, committing and publishing are those of every task (`Task`). Only the way in
-differs: what is planned, how it is read, and that the estimator is told whose each record is and
-when a round ends. Nothing of a round is kept before it is over; a crash in the middle of one reads
-it again, from the positions of the last state.
+Fencing, loading, committing and publishing are those of every task (`Task`). Only the input
+differs: rounds are planned and read in their own way, and the estimator gets the subject of each
+record and the end of each round. Nothing of a round is kept before it is over; after a crash in the
+middle, the round is read again from the positions of the last state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["RoundTask"]
 class RoundTask(Task):
     """A running task. Any error it raises means: drop it."""
 
-    _round: PlannedRound | None = None  # the one that is being read
+    _round: PlannedRound | None = None  # the round that is being read
 
     @property
     def _rounds(self) -> RoundConfig:
@@ -51,7 +51,7 @@ class RoundTask(Task):
         self.rounds.begin(self._committed, following, self._learner.n_batches)
 
     def _make_reader(self, cluster: Cluster) -> RoundReader | EngineRounds:
-        """What gives the rows of planned rounds."""
+        """Make the reader of the rows of planned rounds."""
         config, rounds, topic = self._config, self._rounds, self._config.input_topic
         if config.spread is None:
             return RoundReader(
@@ -67,7 +67,7 @@ class RoundTask(Task):
         )  # fmt: skip
 
     def _start_planner(self) -> None:
-        pass  # it looks at the clock when it is asked
+        pass  # the planner of rounds needs no thread: each call looks at the clock
 
     def _share(self) -> list[int]:
         return self.rounds.share()
@@ -83,7 +83,7 @@ class RoundTask(Task):
         return self._reader.read(timeout_s)
 
     def _read_ahead(self, timeout_s: float) -> bool:
-        """There is nothing to read before a round is over."""
+        """Wait, because there is nothing to read before a round is over."""
         self.rounds.wait(timeout_s)
         return False
 
@@ -94,7 +94,7 @@ class RoundTask(Task):
         return self._learner.close_round(self._round.number, self._round.positions)
 
     def _lost(self, partition: int, used: int, known: int) -> str:
-        """Without the offsets: they count records."""
+        """Return the message without the offsets, because they count records."""
         return (
             f"the group has used partition {partition} of {self._config.input_topic!r} further "
             f"than the state of task {self.number} says"

@@ -1,4 +1,4 @@
-"""Plans rounds: which offsets may hold the records of one stretch of the broker's time.
+"""Plans rounds: the offsets that may hold the records of one stretch of the broker's time.
 
 With privacy per subject a batch is a *round*, and round r holds the records that the broker
 appended from r T to (r + 1) T, whatever they are and however many. A record belongs to a round by
@@ -8,15 +8,15 @@ could close a round for all.
 
 The offsets of a round only bound the search. For the boundary b at its end,
 
-- the round is planned once our clock has passed b by the slack. Clocks are apart by less than that,
-  so whatever is appended later has a time of a later round;
+- the round is planned once the local clock has passed b by the slack. Clocks differ by less than
+  that, so whatever is appended later has a time of a later round;
 - reading ends at the first offset with a time of b + slack or later. LogAppendTime steps back when
   a broker with a slower clock takes a partition over; it steps back by less than the slack, so all
   of the round lies before;
-- the next round begins to read at the first offset with a time of b or later. Records between the
-  two are read twice and used once;
+- the next round is read from the first offset with a time of b or later. Records between the two
+  are read twice and used once;
 - nothing is read before the last stable offset of every partition has passed the end of reading.
-  To cut at the last stable offset itself would let one open transaction move a whole partition.
+  With a cut at the last stable offset itself, one open transaction could move a whole partition.
 
 Every round is planned, in order, also one without any record: that a round is empty is not public.
 Partitions are read one after another, beginning with another one in each round. So the records of
@@ -49,14 +49,14 @@ class PlannedRound:
 
     number: int
     ranges: tuple[Range, ...]  #: in the order in which they are to be read
-    positions: Positions  #: where the next round begins to read, in every partition
+    positions: Positions  #: offset from which the next round is read, in every partition
 
 
 def reading_order(partitions: Sequence[int], round: int) -> list[int]:
     """Partitions in the order of reading: sorted, beginning with another one in each round.
 
-    If there are more subjects than places, the first come get them. No partition should be the
-    last one for ever.
+    If there are more subjects than places, the first subjects get them. No partition should always
+    be the last one.
 
     >>> reading_order([0, 1, 2], 3), reading_order([0, 1, 2], 4)
     ([0, 1, 2], [1, 2, 0])
@@ -87,15 +87,15 @@ class RoundPlanner:
         Parameters
         ----------
         slack_ms
-            How far clocks may be apart.
+            Largest difference between clocks.
         interval_s
-            Time between two looks at a round that is not stable yet.
+            Time between two checks of a round that is not stable yet.
         refresh_s
-            Time between looks at the settings of the topic.
+            Time between checks of the settings of the topic.
         timestamp_type
-            Says who sets the times of messages.
+            Returns the source of the times of messages.
         clock
-            Our own, in seconds since 1970.
+            The local clock, in seconds since 1970.
         """
         self._offsets, self._topic, self._rule, self._metrics = offsets, topic, rule, metrics
         self._task, self._shards = task, shards
@@ -118,13 +118,13 @@ class RoundPlanner:
         return found
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
-        """Ask where partitions begin and end now."""
+        """Return the current first offsets and ends of partitions."""
         return self._offsets.bounds(partitions)
 
     def begin(self, positions: Positions, next_round: int, done: int) -> None:
         """Resume with a round; `done` rounds have been released before.
 
-        Refuses a topic that was truncated or created anew.
+        Refuses a topic that was truncated or recreated.
         """
         bounds = self.bounds(self.share())
         for p, at in positions.items():
@@ -169,7 +169,7 @@ class RoundPlanner:
         return PlannedRound(number, tuple(ranges), dict(resume))
 
     def _starts(self, share: Sequence[int], bounds: dict[int, Bounds]) -> dict[int, int]:
-        """Where to begin to read each partition."""
+        """The offset from which to read each partition."""
         start = dict(self._positions)
         new = [p for p in share if p not in start]
         if new and start:
@@ -190,7 +190,7 @@ class RoundPlanner:
         return start
 
     def _check_topic(self) -> None:
-        """The settings of the topic may have been changed while we run."""
+        """Check the settings of the topic, which may have changed in the meantime."""
         if time.monotonic() < self._refresh_at:
             return
         self._refresh_at = time.monotonic() + self._refresh_s
@@ -205,11 +205,10 @@ class RoundPlanner:
         return int(self._clock() * 1000)
 
     def _check_times(self, share: Sequence[int], bounds: dict[int, Bounds]) -> None:
-        """Refuse messages from the future, which no broker has stamped: they would end every round
-        at the place where they are.
+        """Refuse messages from the future, which no broker has stamped.
 
-        Now is later than the bounds, however long it took to ask for them, so what lies within
-        the bounds is from before.
+        Such a message would end every round at its place. The time now is later than the request
+        for the bounds, however long that took, so messages within the bounds are from before.
         """
         beyond = self._offsets.cuts(share, self._now_ms() + 2 * self._slack_ms)
         for p in share:
@@ -221,7 +220,7 @@ class RoundPlanner:
             f"partition {partition} of {self._topic!r} holds messages whose times are not in "
             "order: clocks of brokers are further apart than `clock_slack`, or the messages are "
             f"from before the topic had message.timestamp.type={LOG_APPEND_TIME}. Use a topic "
-            "that has had it from the start, or wait until retention has removed them."
+            "with this setting from the start, or wait until retention has removed them."
         )
 
     def _note_horizon(self) -> None:
@@ -236,7 +235,7 @@ class RoundPlanner:
         self._metrics.partitions.labels(task=str(self._task)).set(len(bounds))
 
     def wait(self, timeout_s: float) -> None:
-        """Wait so long, or until this is closed."""
+        """Wait until time is up, or until the planner is closed."""
         self._closing.wait(timeout_s)
 
     def close(self) -> None:
@@ -247,7 +246,7 @@ class RoundPlanner:
 def refuse_truncated(topic: str, partition: int) -> None:
     """As `planner.refuse_truncated`, without the offsets: they count records."""
     raise StateRefused(
-        f"partition {partition} of {topic!r} ends before the place up to which it was read: it was "
-        "truncated or made anew. Give the new topic another name, or the model its own name, "
+        f"partition {partition} of {topic!r} ends before the offset up to which it was read: it "
+        "was truncated or recreated. Give the new topic another name, or the model its own name, "
         "group and state topic."
     )

@@ -1,11 +1,11 @@
-"""`stream-dppca score`: reads a topic, writes the scores of each record to another.
+"""`stream-dppca score`: reads a topic, and writes the scores of each record to another one.
 
     releases ─────────────> current model ┐
     records ─> decode ─> rows ─────────────┴─> scores ─> scores topic ─> commit the offsets
 
 The group commits offsets only after the brokers have the scores. A process that dies in between
 writes some of them again: a score names the partition, offset and row of its record, so readers can
-tell. Several processes share the partitions, as in every consumer group.
+recognise these. Several processes share the partitions, as in every consumer group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BACKOFF_SECONDS: Final = 1.0
 
 
 class Source(Protocol):
-    """Where records come from."""
+    """The source of records."""
 
     def read(self, timeout_s: float) -> list[Received]: ...
     def positions(self) -> dict[int, int]: ...
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 
 class Target(Protocol):
-    """Where scores go."""
+    """The destination of scores."""
 
     def send(self, messages: Sequence[Message]) -> None: ...
     def close(self) -> None: ...
@@ -58,18 +58,18 @@ def run_scoring(
     stop: threading.Event,
     once: bool = False,
 ) -> int:
-    """Score records until `stop` is set; returns the number of scores written.
+    """Score records until `stop` is set; return the number of scores written.
 
     Parameters
     ----------
     current
         The model to follow.
     output_topic
-        Where its releases are.
+        Topic of its releases.
     input_topic
-        Where the records are.
+        Topic of the records.
     open_source, open_target
-        Make what reads the records and what writes the scores.
+        Open the source of the records and the destination of the scores.
     make_codec
         Makes the codec for the features of a release.
     once
@@ -97,7 +97,7 @@ def run_scoring(
 
 
 def cluster_ends(cluster: Cluster, topic: str) -> dict[int, int]:
-    """Where the partitions of a topic end now."""
+    """The current ends of the partitions of a topic."""
     offsets = cluster.offsets(topic)
     try:
         return offsets.ends(sorted(offsets.partitions()))
@@ -106,7 +106,7 @@ def cluster_ends(cluster: Cluster, topic: str) -> dict[int, int]:
 
 
 def _place(score: Score) -> bytes:
-    """The key of a score whose record has none."""
+    """The key of a score whose record has no key."""
     return b"%d/%d" % (score.partition, score.offset)
 
 
@@ -130,7 +130,7 @@ def ensure_scores_topic(cluster: Cluster, settings: TopicSettings, topic: str) -
 
 
 class _Worker:
-    """What is open at a time. Any error means: close it all, and begin with another."""
+    """Scores records over one set of connections. After any error, close it and make another."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class _Worker:
             log_event("model_current", task=release.task, batch=release.batch)
 
     def step(self) -> int:
-        """Score the next records; returns their number."""
+        """Score the next records; return their number."""
         self._follow(0.0)
         received = self._source.read(POLL_SECONDS)
         if not received or self._scorer is None or self._codec is None:
@@ -203,7 +203,7 @@ class _Worker:
         return len(messages)
 
     def past(self, ends: dict[int, int]) -> bool:
-        """Whether all partitions that are ours have been read up to these offsets."""
+        """Tell whether all assigned partitions have been read up to these offsets."""
         at = self._source.positions()
         return bool(at) and all(offset >= ends.get(p, 0) for p, offset in at.items())
 

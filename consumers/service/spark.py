@@ -1,4 +1,4 @@
-"""Starts the session of Spark that a service runs its batches on."""
+"""Starts the Spark session on which a service runs its batches."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _refuse_what_is_local(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spread]:
-    """Yield what it takes to read batches on the cluster of these settings.
+    """Start a session on the cluster of these settings; yield what reading batches on it needs.
 
     Parameters
     ----------
     settings
         All settings of the service, with `engine` spark.
     connection
-        Where Kafka is, in the words of librdkafka.
+        Connection to Kafka, in the names of librdkafka.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigurationError("`engine`: spark needs pyspark: pip install '.[spark,confluent]'")
@@ -47,18 +47,18 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
         f"stream-dppca-{settings.model}"
     )
     conf = {
-        "spark.ui.enabled": "false",  # it would show how long each task took
-        "spark.ui.showConsoleProgress": "false",  # so would a bar, in the midst of the log
+        "spark.ui.enabled": "false",  # it would show the duration of each task
+        "spark.ui.showConsoleProgress": "false",  # so would a bar, and in the middle of the log
         "spark.executorEnv.OMP_NUM_THREADS": "1",
         "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
     }
     if settings.unit == "subject":
-        # Tasks return records, which Spark puts on a disk where memory is short.
+        # Tasks return records, which Spark may write to a disk when memory is short.
         conf["spark.io.encryption.enabled"] = "true"
-        conf["spark.driver.maxResultSize"] = "0"  # `spread_rounds` bounds it
+        conf["spark.driver.maxResultSize"] = "0"  # `spread_rounds` bounds the size
     for name, value in settings.spark_conf.items():
         conf[name] = reveal(value) or ""
-    # A session that is not started by spark-submit asks the environment, and not its settings.
+    # A session that is not started by spark-submit reads the environment, not its settings.
     os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python", sys.executable)
     for name, text in conf.items():
         builder = builder.config(name, text)
@@ -83,5 +83,5 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
     finally:
         if cores is not None:
             cores.close()
-        with contextlib.suppress(Exception):  # a JVM that is gone cannot be told
+        with contextlib.suppress(Exception):  # the JVM may be gone
             session.stop()

@@ -1,7 +1,7 @@
 """Batches of a topic on an engine: tasks read the planned ranges, the driver never sees a message.
 
-`TopicSource` goes to the tasks. `EngineRanges` stands where `RangeReader` stands in a task of the
-service, and gives the rows of a batch as sums over them.
+`TopicSource` goes to the tasks. `EngineRanges` takes the place of `RangeReader` in a task of the
+service, and gives sums over the rows of a batch instead of the rows.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ R = TypeVar("R")
 class CodecRecipe:
     """Makes the codec of a topic where it is needed, and once per process.
 
-    With a Schema Registry, tasks fetch schemas themselves, each process once per schema: which
-    ones there are is known when messages are read, and the driver reads none. An id that is unknown
-    makes its own message a null and is not remembered (`model.registered`), so how a message is
-    read depends on no other, in whatever process. A registry that is away fails the task.
+    With a Schema Registry, tasks fetch schemas themselves, each process once per schema: the
+    schemas are known when messages are read, and the driver reads none. An id that is unknown makes
+    its own message a null and is not remembered (`model.registered`), so how a message is read
+    depends on no other message, in any process. If the registry is away, the task fails.
     """
 
     format: Format
@@ -56,7 +56,7 @@ class CodecRecipe:
 
     @classmethod
     def of(cls, settings: Settings) -> CodecRecipe:
-        """The recipe of the codec that a service with these settings has."""
+        """The recipe of the codec of a service with these settings."""
         given = "rows_per_message" in settings.model_fields_set
         options = registry_options(settings)
         return cls(
@@ -102,7 +102,7 @@ class SubjectRecipe:
 
     @property
     def rows_per_message(self) -> int:
-        """Rows of one message that are decoded, at most."""
+        """Most rows that are decoded of one message."""
         return min(self.codec.rows_per_message or 1, self.records)
 
     def __call__(self) -> SubjectCodec:
@@ -120,16 +120,16 @@ def _made_for_subjects(recipe: SubjectRecipe) -> SubjectCodec:
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords
 class TopicSource:
-    """Reads the slots of a planned batch from a topic, in whatever process it is asked.
+    """Reads the slots of a planned batch from a topic, in any process.
 
-    Ranges stand one after the other, so that a group reads few partitions; with pairs of
-    neighbours they are mixed as `plan.places` says. Both follow from the plan alone.
+    Ranges take their places one after the other, so that a group reads few partitions; with pairs
+    of neighbours their places are mixed by `plan.places`. Both follow from the plan alone.
     """
 
-    connection: Mapping[str, str]  #: in the words of librdkafka
+    connection: Mapping[str, str]  #: in the names of librdkafka
     topic: str
     ranges: tuple[Range, ...]
-    codec: Callable[[], Codec]  #: makes it where it is needed
+    codec: Callable[[], Codec]  #: makes the codec where it is needed
     width: int
     mixed: bool
     stall_s: float
@@ -153,7 +153,7 @@ class TopicSource:
     def _window(
         self, first: int, last: int
     ) -> tuple[list[Range], Callable[[int, NDArray[np.int64]], NDArray[np.int64]]]:
-        """The offsets with places from `first` to `last`, and what gives the place of an offset."""
+        """The offsets with places from `first` to `last`, and a function from offset to place."""
         begins = np.cumsum([0, *(end - start for _, start, end in self.ranges)]).tolist()
         wanted = []
         at = dict(zip((r.partition for r in self.ranges), begins, strict=False))
@@ -175,21 +175,21 @@ class TopicSource:
 
 @dataclass(frozen=True)
 class Spread:
-    """What it takes to read batches on an engine."""
+    """Everything that is needed to read batches on an engine."""
 
     engine: Engine
-    tasks: int  #: groups per batch, about
+    tasks: int  #: approximate number of groups per batch
     connection: Mapping[str, str]
     codec: Callable[[], Codec]
-    cores: CoreWatch | None = None  #: knows whether the engine has executors
-    lost: Callable[[], bool] = lambda: False  #: whether no job can ever run on the engine again
+    cores: CoreWatch | None = None  #: watches whether the engine has executors
+    lost: Callable[[], bool] = lambda: False  #: True if no job can ever run on the engine again
     subjects: SubjectRecipe | None = None  #: with privacy per subject
 
 
 class GuardedEngine:
     """An engine whose failures drop the task: the successor begins at the last state.
 
-    An engine that is lost ends the process, whose successor has a new one.
+    A lost engine ends the process, whose successor has a new engine.
     """
 
     def __init__(self, spread: Spread) -> None:
@@ -228,13 +228,13 @@ class EngineRanges:
         Parameters
         ----------
         batches
-            Makes the batches of the model on an engine, in about so many groups.
+            Makes the batches of the model on an engine, in about this many groups.
         offsets
-            Says where partitions begin and end now. It is closed with this.
+            Returns the current first offsets and ends of partitions. It is closed with this.
         width
             Number of features.
         mixed
-            Whether neighbours make pairs.
+            True if neighbours make pairs.
         slots
             Slots per batch.
         """
@@ -245,10 +245,10 @@ class EngineRanges:
         self._ranges: tuple[Range, ...] | None = None
 
     def begin(self, offsets: Mapping[int, int]) -> None:
-        """Tasks are told where to read, batch by batch."""
+        """Do nothing: the tasks get their offsets with each batch."""
 
     def start(self, ranges: Sequence[Range]) -> None:
-        """Begin a batch; says what retention removed of it, and refuses a truncated topic."""
+        """Begin a batch; log what retention removed of it, and refuse a truncated topic."""
         found = self._offsets.bounds(sorted(r.partition for r in ranges))
         for p, start, end in ranges:
             if end > found[p].end:
@@ -267,9 +267,9 @@ class EngineRanges:
         return self._ranges is not None
 
     def take(self) -> EngineRows:
-        """The batch, whose rows stay where they are."""
+        """The batch, whose rows stay in the tasks."""
         if self._ranges is None:
-            raise RuntimeError("not at the end of a batch")
+            raise RuntimeError("the batch is not complete")
         source = TopicSource(
             self._spread.connection, self._topic, self._ranges, self._spread.codec, self._width,
             self._mixed, self._stall_s,

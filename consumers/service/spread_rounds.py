@@ -1,11 +1,12 @@
 """Rounds of a topic on an engine: tasks read and decode, the subjects' rows meet in the driver.
 
-A round is cut into pieces, one per task. A task reads its piece, decodes it, drops what is of other
-rounds, and of each subject all rows after the first `records` of the piece: those could not count.
-The driver gives what is left to the table of the round, piece after piece in the order of reading,
-so that the table is that of the local engine to the last bit, however the round was cut. A subject
-has one place and is clipped once, because its rows are counted, averaged and clipped in one process
-only. At most that many rows per subject and piece cross the network; they are records, and secret.
+A round is cut into pieces, one per task. A task reads its piece, decodes it, and drops the records
+of other rounds and, for each subject, all rows after the first `records` of the piece: those could
+not count. The driver gives the remaining rows to the table of the round, piece after piece in the
+order of reading, so that the table is that of the local engine to the last bit, however the round
+was cut. A subject has one place and is clipped once, because its rows are counted, averaged and
+clipped in one process only. At most `records` rows per subject and piece cross the network; they
+are records, and secret.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .spread import GuardedEngine, Spread, SubjectRecipe
 
 __all__ = ["EngineRounds", "pieces"]
 
-#: What the tasks of one job return, at most: 128 MB of float64.
+#: Most numbers that the tasks of one job return: 128 MB of float64.
 MOST_NUMBERS: Final = 2**24
 
 Piece = tuple[Range, ...]
@@ -42,7 +43,7 @@ Piece = tuple[Range, ...]
 
 @dataclass(frozen=True, repr=False)  # it holds records
 class Kept:
-    """What a task found in its piece of a round."""
+    """The rows that a task found in its piece of a round."""
 
     rows: NDArray[np.floating[Any]]
     subjects: list[Subject]
@@ -52,9 +53,9 @@ class Kept:
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords
 class RoundSource:
-    """Reads pieces of one round, in whatever process it is asked."""
+    """Reads pieces of one round, in any process."""
 
-    connection: Mapping[str, str]  #: in the words of librdkafka
+    connection: Mapping[str, str]  #: in the names of librdkafka
     topic: str
     codec: SubjectRecipe
     window: tuple[int, int]  #: the round: from, and up to, in milliseconds
@@ -68,7 +69,7 @@ class RoundSource:
         subjects: list[Subject] = []
         slots = 0
         start_ms, end_ms = self.window
-        for part in piece:  # one after the other: that is their order
+        for part in piece:  # one after the other, which fixes their order
             for chunk in read_ranges(
                 self.connection, self.topic, [part], self.stall_s, stamped=True
             ):
@@ -84,15 +85,15 @@ class RoundSource:
                     kept = first_rows(whose, records)
                     rows.append(decoded[kept])
                     subjects += [whose[i] for i in kept]
-        # Once more: what was kept of each chunk may be too much of the piece.
+        # Once more: the rows kept of each chunk may be too many for the piece.
         kept = first_rows(subjects, records)
         return Kept(np.concatenate(rows)[kept], [subjects[i] for i in kept], slots)
 
 
 def read_piece(source: RoundSource, piece: Piece) -> Kept:
-    """The task. Whatever goes wrong, no error quotes a record or an offset."""
+    """Run a task. Whatever goes wrong, no error quotes a record or an offset."""
     try:
-        with np.errstate(all="ignore"):  # a warning would tell of the records
+        with np.errstate(all="ignore"):  # a warning would say something about the records
             return source.read(piece)
     except Exception as error:
         problem = type(error).__name__
@@ -126,7 +127,7 @@ def pieces(ranges: Sequence[Range], tasks: int, most: int) -> list[list[Piece]]:
 
 
 class EngineRounds:
-    """Stands where `RoundReader` stands: `start`, then `read` until `complete`."""
+    """Takes the place of `RoundReader`: `start`, then `read` until `complete`."""
 
     def __init__(
         self,
@@ -146,14 +147,14 @@ class EngineRounds:
         width
             Number of features.
         stall_s
-            How long a task may wait for planned messages before it fails.
+            Longest wait of a task for planned messages before it fails.
         bounds
-            Says where partitions begin and end now.
+            Returns the current first offsets and ends of partitions.
         take
-            Is given the rows of the round that may count, in order, in pieces.
+            Called with the rows of the round that may count, in order, in pieces.
         """
         if spread.subjects is None:
-            raise RuntimeError("an engine without a recipe for subjects")
+            raise RuntimeError("the engine has no recipe for subjects")
         self._spread, self._topic, self._rule, self._metrics = spread, topic, rule, metrics
         self._recipe = spread.subjects
         self._width, self._stall_s, self._bounds, self._take = width, stall_s, bounds, take
@@ -162,7 +163,7 @@ class EngineRounds:
         self._window = 0, 0
 
     def start(self, planned: PlannedRound) -> None:
-        """Begin a round; says that retention removed some of it, refuses a truncated topic."""
+        """Begin a round; log that retention removed some of it, and refuse a truncated topic."""
         found = self._bounds([r.partition for r in planned.ranges]) if planned.ranges else {}
         for p, start, end in planned.ranges:
             if end > found[p].end:
@@ -195,13 +196,13 @@ class EngineRounds:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the current round has been read."""
+        """True if all of the current round has been read."""
         return self._left is not None and not self._left
 
     def finish(self) -> None:
-        """End the round, which is complete."""
+        """End the complete round."""
         if not self.complete:
-            raise RuntimeError("not at the end of a round")
+            raise RuntimeError("the round is not complete")
         self._left = None
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Compares settings with what is stored, without fencing whoever works with it.
+"""Compares settings with the stored state, without fencing the owner of the state.
 
-A standby asks this when it joins: settings that do not fit would otherwise be refused when it takes
-over, which in a rolling update is when the last instance with the old settings has gone.
+A standby does this when it joins: settings that do not fit would otherwise be refused only when it
+takes over, which in a rolling update is after the last instance with the old settings has gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> di
 
 
 def reads_old_records(settings: Settings) -> bool:
-    """Whether a new model begins with records that are there already."""
+    """Tell whether a new model begins with records that are already in the topic."""
     return settings.start == "earliest" and settings.unit == "record"
 
 

@@ -4,12 +4,12 @@
       ┌─> plan ─> read ─> learn ─┐
       └──────────────────────────┴─> commit: one transaction with state and offsets ─> publish
 
-While a batch is committed and published, in a thread of its own, the next one is read. It cannot
-be committed before the one before it is. If it is ready by then, or a moment later, the release of
-that one becomes visible with its commit, and otherwise at once. Everything in memory is worth
-nothing until the transaction has been confirmed. Whatever goes wrong before that, the task is
-dropped whole and another one loads the last committed state; nothing of the dropped one can have
-been seen. The argument is written out in docs/service.md.
+While a batch is committed and published, in a thread of its own, the next batch is read. It cannot
+be committed before the first one. If the next batch is ready by then, or a moment later, the
+release of the first becomes visible with the commit of the next, and otherwise at once. Everything
+in memory is worthless until the transaction has been confirmed. Whatever goes wrong before that,
+the whole task is dropped and another one loads the last committed state; nobody can have seen any
+result of the dropped one. The argument is written out in docs/service.md.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["RoundConfig", "Task", "TaskConfig"]
 
 CLOSE_SECONDS: Final = 1.0
-#: How long a release waits for a batch that is being read, to be published with its commit. A
-#: transaction of its own takes as much of the processor as a few thousand packed records.
+#: Longest wait of a release for a batch that is being read, to be published with its commit. A
+#: transaction of its own costs as much processor time as a few thousand packed records.
 RIDE_SECONDS: Final = 0.1
 
 
@@ -58,7 +58,7 @@ class RoundConfig:
     rule: RoundRule
     codec: SubjectCodec
     first_round: Callable[[int], int]  #: of a new model that starts at a time, in milliseconds
-    slack_ms: int = 10_000  #: how far clocks may be apart
+    slack_ms: int = 10_000  #: largest difference between clocks
     clock: Callable[[], float] = time.time
 
 
@@ -75,13 +75,13 @@ class TaskConfig:
     codec: Codec
     start: Literal["earliest", "latest"] = "earliest"
     plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions
-    refresh_s: float = 10.0  #: time between looks for new partitions, and at the lag
-    stall_s: float = 120.0  #: how long a partition with unread messages may stand still
+    refresh_s: float = 10.0  #: time between checks for new partitions, and of the lag
+    stall_s: float = 120.0  #: longest time that a partition with unread messages may stand still
     rounds: RoundConfig | None = None  #: with privacy per subject
-    spread: Spread | None = None  #: reads batches on an engine, if it is not this process
+    spread: Spread | None = None  #: reads batches on an engine; None for this process
 
     def identity(self, task: int) -> ModelIdentity:
-        """Whose state the state of a task must be."""
+        """The identity that the state of a task must have."""
         found = ModelIdentity(
             model=self.model, task=task, shards=self.shards, input=self.input_topic,
             slots=SlotRule("offsets", self.codec.rows_per_message),
@@ -91,7 +91,7 @@ class TaskConfig:
         return replace(found, slots=SlotRule("rounds"), unit="subject", rounds=self.rounds.rule)
 
     def offsets_per_batch(self, batch_size: int) -> int:
-        """The offsets of a batch; refuses a batch that would end inside a message."""
+        """Return the offsets per batch; refuse batches that would end inside a message."""
         per_message = self.codec.rows_per_message
         if batch_size % per_message:
             raise ConfigurationError(
@@ -115,11 +115,11 @@ class Task:
     ) -> None:
         self.number, self.claim = number, claim
         self._config, self._metrics = config, metrics
-        self.current: Message | None = None  #: the release that is out
+        self.current: Message | None = None  #: the published release
         self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
-        # Well before the watchdog ends the process: to load again is enough.
+        # This is well before the watchdog ends the process: loading the state again is enough.
         self._ending = Background("the end of a batch", config.stall_s / 2)
-        self._batch: PlannedBatch | None = None  # the one that is being read
+        self._batch: PlannedBatch | None = None  # the batch that is being read
         self._reading = False
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
@@ -159,7 +159,7 @@ class Task:
         self._ranges.begin(self.planner.begin(self._committed, self._config.start))
 
     def _make_ranges(self, cluster: Cluster) -> RangeReader | EngineRanges:
-        """What gives the rows of planned batches."""
+        """Make the reader of the rows of planned batches."""
         config, metrics = self._config, self._metrics
         width, topic = len(config.features), config.input_topic
         if config.spread is None:
@@ -194,7 +194,7 @@ class Task:
         return self._ranges.read(timeout_s)
 
     def _read_ahead(self, timeout_s: float) -> bool:
-        """Read before anything is planned: it will be."""
+        """Read messages before they are planned, because they will be."""
         if self._ranges.full:
             self.planner.wait(timeout_s)
             return False
@@ -222,11 +222,11 @@ class Task:
         return learner
 
     def _refuse_lost_state(self, cluster: Cluster, membership: Membership) -> None:
-        """Refuse to begin where records were used before, by a state that is lost.
+        """Refuse to begin if records were used before by a state that is lost.
 
         State and offsets are committed together. If the offsets are ahead, states are lost (topic
-        emptied, copied back, unclean election). Offsets may expire; but what was released stays on
-        the output topic, and if it is there without a state, the state is lost too.
+        emptied, copied back, unclean election). Offsets may expire; but releases stay on the output
+        topic, and if there is a release without a state, the state is lost, too.
         """
         topic = self._config.input_topic
         way_out = (
@@ -254,10 +254,10 @@ class Task:
         )
 
     def _is_ahead(self, message: Message) -> bool:
-        """Whether a published release shows that records were used which our state does not know.
+        """Tell whether a published release used records that the state does not know.
 
-        With another number of shards the tasks had other partitions, so the release of any task
-        counts where we have no state.
+        With another number of shards the tasks had other partitions, so without a state the release
+        of any task counts.
         """
         known, model = self._learner.n_batches, self._config.model
         ours = message.key == key_of(model, self.number)
@@ -290,13 +290,13 @@ class Task:
         return progress
 
     def _more_to_finish(self) -> bool:
-        """Whether the next batch is ready, or is being read and will be in a moment."""
+        """Tell whether the next batch is ready, or is being read and will be ready in a moment."""
         return self._ending.is_waited_for(RIDE_SECONDS if self._reading else 0.0)
 
     def _finish(self, batch: FinishedBatch) -> None:
         visible = self._finisher.finish(batch)
         self._committed = batch.positions
-        # The sum of these is shown, too.
+        # Rounded, because the metric also shows the sum of these.
         self._metrics.commit_seconds.observe(round(self._finisher.commit_seconds, 2))
         for released in visible:
             self._note_published(released.message)
@@ -311,15 +311,15 @@ class Task:
 
     def _note_published(self, message: Message) -> None:
         self.current = message
-        # To the second: how long a batch took may depend on its records.
+        # To the second, because the duration of a batch may depend on its records.
         self._metrics.published.labels(task=str(self.number)).set(int(time.time()))
 
     def settle(self, timeout_s: float | None = None) -> None:
-        """Wait until the last full batch is out; raises what kept it from that."""
+        """Wait until the last full batch is published; raise the error if that failed."""
         self._ending.wait(timeout_s)
 
     def _publish_again(self) -> None:
-        """Whoever committed this release may have died before it was out."""
+        """Publish the last release again: its owner may have died before publishing it."""
         message = self._learner.current
         if message is not None:
             self._store.publish([message], self._committed)
@@ -327,13 +327,13 @@ class Task:
             log_event("published_again", task=self.number, batch=self._learner.n_batches)
 
     def publish_merged(self, message: Message) -> None:
-        """A merged release. The offsets are those of the last batch, not of where we are now."""
+        """Publish a merged release, with the offsets of the last batch, not the current ones."""
         self.settle()
         self._store.publish([message], self._committed)
 
     def close(self) -> None:
-        """Let go of everything. What is in memory is lost, as it must be."""
-        with suppress(Exception):  # a batch on its way out gets a moment; then it is lost, too
+        """Close everything. All that is in memory is lost, as it must be."""
+        with suppress(Exception):  # a batch that is being committed gets a moment; then it is lost
             self.settle(CLOSE_SECONDS)
         while self._open:
             self._open.pop().close()

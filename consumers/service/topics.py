@@ -40,12 +40,12 @@ def ensure_topics(
     """Create the topics that are missing; return their names.
 
     Nothing is created while anything is wrong, nor without `create`. With rounds, the input topic
-    must be fit for them.
+    must be suitable for them.
 
     Raises
     ------
     ConfigurationError
-        Says what is missing or wrong, and how to put it right.
+        If anything is missing or wrong; the message says how to correct it.
     """
     problems: list[str] = []
     missing: list[str] = []
@@ -75,10 +75,11 @@ def ensure_topics(
 def _unfit_for_rounds(
     cluster: Cluster, settings: TopicSettings, found: TopicInfo, rounds: RoundRule
 ) -> list[str]:
-    """Return why rounds cannot be cut from the input topic.
+    """Return the reasons why the input topic cannot be divided into rounds.
 
     If senders set the times of messages, a device can move the end of a round for all others. If
-    messages are removed by key, and the key is not the subject, it can remove those of others.
+    messages are removed by key, and the key is not the subject, a device can remove the messages of
+    others.
     """
     name = settings.input_topic
     problems = []
@@ -114,11 +115,11 @@ def _servers(settings: TopicSettings) -> str:
 
 
 def _problems(name: str, found: TopicInfo | None, settings: TopicSettings) -> list[str]:
-    """Return what is wrong with the output topic or the state topic."""
+    """Return the problems of the output topic or the state topic."""
     if found is None:
         command = _command(name, wanted_topics(settings)[name])
         return [f"topic {name!r} does not exist. Create it with:\n  {command}"]
-    policy = "compact"  # taken for granted where we may not look
+    policy = "compact"  # assumed without permission to see it
     if found.configs is not None:
         policy = found.configs.get("cleanup.policy", "delete")
     if name != settings.state_topic:

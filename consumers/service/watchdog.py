@@ -1,6 +1,6 @@
 """Ends the process when it makes no progress, or does not leave in time.
 
-Being killed is always safe here: the next owner loads the last committed state. Hanging is not.
+Killing the process is always safe: the next owner loads the last committed state. Hanging is not.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Watchdog:
         while not self._done.wait(0.1):
             unseen, looked = time.monotonic() - looked, time.monotonic()
             if unseen > min(1.0, self._stall_s / 2):
-                self.beat()  # this thread stood still too: the process was stopped, not hanging
-            # To the second, as all that is shown: learning happens in the loop.
+                self.beat()  # this thread stood still, too: the process was stopped, not hanging
+            # To the second, like all times that are shown: learning happens in the loop.
             self._metrics.loop_age.set(int(self.age()))
             if self._stop.is_set():
                 leaving = leaving or time.monotonic()
@@ -75,5 +75,5 @@ class Watchdog:
             elif not self.alive():
                 log_event("stalled", level="error", after_s=self._stall_s)
                 faulthandler.dump_traceback(sys.stderr, all_threads=True)
-                time.sleep(0.3)  # a probe may still see it, and the streams are flushed
+                time.sleep(0.3)  # a probe may still see the stall, and the streams are flushed
                 os._exit(EXIT_STALLED)

@@ -4,17 +4,17 @@ There are five parts, and a command asks only for the parts that it needs:
 
 | part | holds |
 |---|---|
-| `ModelSettings` | what to learn, and how private |
-| `TopicSettings` | where records come from, what they look like, where releases go |
-| `ConnectionSettings` | how to reach the brokers and how to fetch from them |
-| `OperationSettings` | how a running process looks after itself |
-| `EngineSettings` | where the records of a batch are read and added up |
+| `ModelSettings` | the model and its privacy guarantee |
+| `TopicSettings` | the topics of records and releases, and the format of messages |
+| `ConnectionSettings` | the connection to the brokers, and the limits of fetches |
+| `OperationSettings` | planning, pages, log and time limits of a running process |
+| `EngineSettings` | the engine that reads and adds up the records of a batch |
 
 All names are flat: the setting `batch_size` is the flag `--batch-size`, the variable
 `DPPCA_BATCH_SIZE` and the line `batch_size = ...` of the file, whatever part it belongs to. The
 description of a setting is its entry in `stream-dppca serve --help` and in docs/service.md.
 
-Errors name the setting and the rule, never the value of a text: it may be a password.
+Errors name the setting and the rule, never the value of a text, which may be a password.
 """
 
 from .combined import ClusterSettings, FileSettings, PlanSettings, Settings, names_by_part

@@ -1,4 +1,4 @@
-"""The parts that belong together for a command, and the rules between them."""
+"""Combinations of parts for the commands, and the rules between parts."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PARTS: Final[dict[str, type[Part]]] = {
 
 
 class FileSettings(ModelSettings, NameSettings):
-    """What it takes to learn from a file."""
+    """Settings for learning from a file."""
 
 
 class PlanSettings(ModelSettings):
-    """What it takes to plan a model: everything but the batch size, which can be recommended."""
+    """Settings for planning a model, in which the batch size may be left to a recommendation."""
 
     batch_size: int | None = Field(  # type: ignore[assignment]
         None,
@@ -43,15 +43,15 @@ class PlanSettings(ModelSettings):
 
 
 class ClusterSettings(TopicSettings, ConnectionSettings):
-    """What it takes to work with the topics of a model, without learning."""
+    """Settings for working with the topics of a model without learning."""
 
 
 class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings):
-    """Everything that can be set: what it takes to run the service."""
+    """All settings: those of the service."""
 
     @model_validator(mode="after")
     def _whole_messages(self) -> Settings:
-        """A batch ends between messages."""
+        """Refuse batches that would end inside a message."""
         rows = self.rows_per_message
         if self.format not in PACKED_FORMATS:
             if rows != 1:
@@ -61,8 +61,8 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
                 )
         elif "rows_per_message" not in self.model_fields_set:
             raise ValueError(
-                f"`rows_per_message` must be set with format {self.format}: how many vectors do "
-                "your messages hold?"
+                f"`rows_per_message` must be set with format {self.format}: the number of vectors "
+                "in each message"
             )
         size = rows * len(self.features) * {"float32": 4, "float64": 8}.get(self.format, 0)
         if size > self.max_message_bytes:
@@ -86,7 +86,7 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
 
     @model_validator(mode="after")
     def _subjects_of_a_topic(self) -> Settings:
-        """What one subject sends must not decide how others are read."""
+        """Refuse settings with which one subject's messages decide how others' are read."""
         rounds = self.rounds()
         if rounds is None:
             if not isinstance(self.start, str):
@@ -106,7 +106,7 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
             )
         if self.start == "earliest" and "start" in self.model_fields_set:
             raise ValueError(
-                "`start` must be latest or a time with unit=subject: to begin with the oldest "
+                "`start` must be latest or a time with unit=subject: a beginning with the oldest "
                 "record would tell when its subject sent it"
             )
         if isinstance(self.start, datetime.datetime):

@@ -1,4 +1,4 @@
-"""Settings of the connection: how to reach the brokers, and how to fetch from them."""
+"""Settings of the connection to the brokers and to the Schema Registry."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["ConnectionSettings", "reveal"]
 
 
 class ConnectionSettings(Part):
-    """How to reach the brokers, and how to fetch from them."""
+    """The connection to the brokers, limits of fetches, and the Schema Registry."""
 
     bootstrap_servers: str = Field(
         "localhost:9092", description="brokers to ask first, as host:port, separated by commas"
     )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="whether to encrypt (SSL) and to log in (SASL)"
+        "PLAINTEXT", description="encryption (SSL) and login (SASL) of the connection"
     )
     ssl_cafile: Path | None = Field(
         None, description="PEM file of the authorities to trust; default: those of the system"

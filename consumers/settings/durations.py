@@ -58,7 +58,7 @@ def _largest_unit(ms: int) -> tuple[str, tuple[int, str]]:
     return next(item for item in _UNITS.items() if ms % item[1][0] == 0)
 
 
-#: Of a setting: written with a unit, held in milliseconds.
+#: Type of a setting that is written with a unit and held in milliseconds.
 Duration = Annotated[
     int, BeforeValidator(parse_duration), PlainSerializer(duration_text, return_type=str)
 ]

@@ -1,4 +1,4 @@
-"""Settings of the engine: where the records of a batch are read and added up."""
+"""Settings of the engine that reads and adds up the records of a batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SPARK_CONF_PREFIX: Final = PREFIX + "SPARK_CONF__"
 
 
 class EngineSettings(Part):
-    """Where the records of a batch are read and added up."""
+    """The engine that reads and adds up the records of a batch."""
 
     engine: Literal["local", "spark"] = Field(
         "local",
-        description="where records are read and added up: local is this process; spark are the "
+        description="engine that reads and adds up records: local is this process; spark uses the "
         "executors of a cluster, which need this package and confluent-kafka (docs/scale.md)",
     )
     spark_master: str | None = Field(

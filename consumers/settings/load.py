@@ -33,8 +33,8 @@ def load_part(
 ) -> SomePart:
     """Load some of the settings.
 
-    Flags and lines of the file that belong to other parts are passed over, so that the same file
-    and the same flags serve every command.
+    Flags and lines of the file that belong to other parts are ignored, so that the same file and
+    the same flags serve every command.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def load_part(
     Raises
     ------
     ConfigurationError
-        Names each setting that is missing, invalid or unknown.
+        If a setting is missing, invalid or unknown; the message names each of them.
     """
     if file is None and os.environ.get(CONFIG_VARIABLE):
         file = Path(os.environ[CONFIG_VARIABLE])
@@ -71,7 +71,7 @@ def _relevant(values: Mapping[str, Any], kind: type[Part]) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Read a TOML file. What it holds is never quoted: it may hold passwords."""
+    """Read a TOML file. Its content is never quoted, because it may hold passwords."""
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
     try:

@@ -1,4 +1,4 @@
-"""Settings of the model: what to learn, and how private."""
+"""Settings of the model and of its privacy guarantee."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["ModelSettings"]
 Scales = Literal["learn", "none"] | tuple[float, ...] | dict[str, float]
 Memory = Literal["auto", "all"] | float
 
-#: Settings that are called otherwise in `DPPCA`.
+#: Settings that have another name in `DPPCA`.
 _PARAMETERS: Final = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
 #: Settings that only a model with privacy per subject has.
 _PER_SUBJECT: Final = ("subject", "round", "period", "horizon", "records")
 
 
 class ModelSettings(Part):
-    """What to learn, and how private."""
+    """The model, its features and its privacy guarantee."""
 
     unit: Literal["record", "subject"] = Field(
         "record",
-        description="whose privacy the guarantee is about: one record, or everything that one "
-        "subject (a device, a user) sends; subject if `subject` is set",
+        description="unit of privacy: one record, or everything that one subject (a device, a "
+        "user) sends; subject if `subject` is set",
     )
     features: Annotated[tuple[str, ...], NoDecode] = Field(
         description="names of the features, separated by commas or as a JSON list; "
@@ -54,7 +54,7 @@ class ModelSettings(Part):
     )
     subject: str | None = Field(
         None,
-        description="field that says whose record it is, or @key for the key of the message; "
+        description="field that names the subject of a record, or @key for the key of the message; "
         "records without it are ignored",
     )
     round: Duration | None = Field(
@@ -73,7 +73,7 @@ class ModelSettings(Part):
         "default: never",
     )
     records: int = Field(
-        4, ge=1, le=64, description="records of a subject that count in a round; its first ones"
+        4, ge=1, le=64, description="records of a subject that count in a round: the first ones"
     )
     n_components: int = Field(1, ge=1, description="number of components to learn")
     method: Literal["adaptive", "paper"] = Field(
@@ -99,8 +99,8 @@ class ModelSettings(Part):
     )
     missing: Literal["null", "center"] = Field(
         "null",
-        description="what a record that lacks some features is: a null, or a record with the "
-        "learned centre in their place",
+        description="treatment of a record that lacks some features: null makes it a null, center "
+        "puts the learned centre in their place",
     )
     max_norm: float = Field(
         1e18, gt=0, description="public limit on the length of a record; a longer one is a null"
@@ -134,7 +134,7 @@ class ModelSettings(Part):
             return json.loads(value)
         return tuple(part.strip() for part in value.split(",") if part.strip())
 
-    # Wrapped, and the inner validators are not asked: those of a union explain every branch.
+    # Wrapped, and the inner validators are not called: those of a union explain every branch.
     @field_validator("scales", mode="wrap")
     @classmethod
     def _read_scales(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Scales:
@@ -179,7 +179,7 @@ class ModelSettings(Part):
 
     @model_validator(mode="after")
     def _scales_of_features(self) -> ModelSettings:
-        """Scales by name are those of all features, and of no others."""
+        """Refuse scales by name unless they are those of all features, and of no others."""
         if isinstance(self.scales, dict):
             others = [name for name in self.scales if name not in self.features]
             missing = [_meant(name, others) for name in self.features if name not in self.scales]
@@ -200,14 +200,14 @@ class ModelSettings(Part):
             return self
         if not self.subject:
             raise ValueError(
-                "`subject` must be set with unit=subject: the field that says whose record it is, "
-                f"or {MESSAGE_KEY}"
+                "`subject` must be set with unit=subject: the field that names the subject of a "
+                f"record, or {MESSAGE_KEY}"
             )
         if self.subject in self.features:
             raise ValueError("`subject` must not be one of the features")
         if self.round is None:
             raise ValueError(
-                "`round` must be set with unit=subject: how long is a round, such as 1h or 24h?"
+                "`round` must be set with unit=subject: the duration of a round, such as 1h or 24h"
             )
         if self.round < 1000:
             raise ValueError(f"`round` must be at least 1s. Found {duration_text(self.round)}.")
@@ -236,7 +236,7 @@ class ModelSettings(Part):
 
         A new model takes the other parameters from the defaults of `DPPCA`, a stored one from its
         own state, so that it resumes unchanged when a later version has other defaults. Only the
-        seed is always there: a model that was seeded must not resume as if it were private.
+        seed is always included: a model that was seeded must not resume as if it were private.
         """
         given = {
             name: getattr(self, name)
@@ -248,7 +248,7 @@ class ModelSettings(Part):
             given["scales"] = None
         given["seed"] = self.seed
         rounds = self.rounds()
-        if rounds is not None:  # all of it: what the guarantee says must not come from a default
+        if rounds is not None:  # all of them: no part of the guarantee may come from a default
             given |= {
                 "unit": self.unit, "subject": self.subject, "period": rounds.period,
                 "horizon": rounds.horizon, "records": self.records,
@@ -257,7 +257,7 @@ class ModelSettings(Part):
 
 
 def _meant(name: str, others: Sequence[str]) -> str:
-    """Return a name, with another one that it was probably mistyped as."""
+    """Return a name, with the mistyped form of it that was probably found."""
     close = difflib.get_close_matches(name, others, n=1)
     return f"{name} (did you mean {close[0]}?)" if close else name
 

@@ -1,4 +1,4 @@
-"""Settings of the operation: how a running process looks after itself."""
+"""Settings of the operation: planning, pages, log and time limits of a running process."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ __all__ = ["OperationSettings"]
 
 
 class OperationSettings(Part):
-    """How a running process looks after itself."""
+    """Planning, pages, log and time limits of a running process."""
 
     plan_interval_ms: int = Field(
         50,
         ge=10,
         le=10_000,
-        description="interval at which partition ends are looked at to plan batches, by a fixed "
+        description="interval at which the ends of partitions are read to plan batches, by a fixed "
         "clock, in milliseconds",
     )
     partition_refresh_s: float = Field(
         10.0,
         gt=0,
-        description="interval between looks for new partitions and at the lag, in seconds",
+        description="interval between checks for new partitions and of the lag, in seconds",
     )
     clock_slack: Duration = Field(
         "10s",
         validate_default=True,
-        description="with unit=subject: how far the clocks of brokers, and ours, may be apart; "
-        "a round is read this long after its end",
+        description="with unit=subject: largest difference between any two clocks of the brokers "
+        "and of this process; a round is read this long after its end",
     )
     http_host: str = Field(
         "127.0.0.1",
@@ -43,8 +43,8 @@ class OperationSettings(Part):
     http_token: SecretStr | None = Field(
         None,
         min_length=16,
-        description="token that readers of these pages must give, /livez and /readyz excepted; "
-        "without it whoever reaches the port may read them",
+        description="token that readers of these pages must give, except for /livez and /readyz; "
+        "without a token, anybody who reaches the port may read them",
     )
     log_format: Literal["auto", "json", "text"] = Field(
         "auto", description="format of the log; auto is text on a terminal and JSON elsewhere"

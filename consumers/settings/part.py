@@ -1,4 +1,4 @@
-"""The base class of all settings: where values come from, and how strictly they are checked."""
+"""The base class of all settings: sources of values, and the strictness of their checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ file_values: ContextVar[Mapping[str, Any]] = ContextVar("file_values", default=M
 
 
 class Part(BaseSettings):
-    """Some of the settings. A part reads its own variables and passes over those of others."""
+    """Some of the settings. A part reads its own variables and ignores those of other parts."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,

@@ -1,4 +1,4 @@
-"""The rule of the rounds: whose privacy it is, and how time is divided."""
+"""The rule of the rounds: the subjects, and the division of time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MESSAGE_KEY: Final = "@key"
 class RoundRule:
     """Rounds on a fixed grid: round r lasts from r T to (r + 1) T, in UTC."""
 
-    subject: str  #: the field that says whose record it is, or `@key`
+    subject: str  #: the field that names the subject of a record, or `@key`
     length_ms: int  #: T
     period: int  #: rounds that epsilon covers
     horizon: int | None = None  #: rounds after which nothing is learned any more
-    clock: str = "broker time"  #: whose time it is, in words
+    clock: str = "broker time"  #: source of the times, in words
 
     def start_ms(self, round: int) -> int:
         return round * self.length_ms
@@ -46,7 +46,7 @@ class RoundRule:
         return -(-time_ms // self.length_ms)
 
     def scope(self) -> str:
-        """What epsilon covers, in words.
+        """The rounds that epsilon covers, in words.
 
         >>> RoundRule("id", 3_600_000, 24).scope()
         'any 24 rounds of one hour, broker time'

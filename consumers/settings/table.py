@@ -49,7 +49,7 @@ def _escaped(text: str) -> str:
 
 
 def with_tables(page: str) -> str:
-    """Return a page with what is between its two marks replaced by the current tables."""
+    """Return a page with the current tables between its two marks."""
     tables = f"{BEGIN}\n\n{settings_tables()}\n{END}"
     found, count = re.subn(
         f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: tables, page, flags=re.DOTALL

@@ -1,4 +1,4 @@
-"""Settings of the topics: where records come from, what they look like, where releases go."""
+"""Settings of the topics of records and releases, and of the format of messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["NameSettings", "TopicSettings"]
 
 _TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
 Topic = Annotated[str, Field(pattern=_TOPIC_PATTERN)]
-#: Where to begin, or when.
+#: Position or time at which to begin.
 Start = Literal["earliest", "latest"] | datetime.datetime
 
 
@@ -34,7 +34,7 @@ class NameSettings(Part):
 
 
 class TopicSettings(NameSettings):
-    """Where records come from, what they look like, where releases go."""
+    """The topics of records and releases, and the format of messages."""
 
     group: Topic = Field("", description="consumer group; default: stream-dppca.<model>")
     output_topic: Topic = Field(
@@ -78,7 +78,7 @@ class TopicSettings(NameSettings):
         1 << 20, ge=1, description="largest message that is read; a larger one is a null"
     )
 
-    # Wrapped, and the inner validators are not asked: those of a union explain every branch.
+    # Wrapped, and the inner validators are not called: those of a union explain every branch.
     @field_validator("start", mode="wrap")
     @classmethod
     def _read_start(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Start:

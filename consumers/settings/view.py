@@ -1,4 +1,4 @@
-"""Settings for those who only look at the releases of a model."""
+"""Settings of commands that only show the releases of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ViewSettings"]
 
 
 class ViewSettings(ConnectionSettings):
-    """What it takes to read the releases of a model: its name, its output topic, the brokers."""
+    """Settings for reading the releases of a model: its name, its output topic, the brokers."""
 
     input_topic: str = Field(
         "", description="topic that the model learns from, if that is also the model's name"
@@ -38,7 +38,7 @@ class ViewSettings(ConnectionSettings):
         output = data.get("output_topic") or f"{model}.components"
         return {**data, "model": model, "output_topic": output}
 
-    # What the clients of a cluster are made with, and what viewers never use.
+    # Values that clients of a cluster are made with, although viewers never use them.
 
     @property
     def rows_per_message(self) -> int:

@@ -1,4 +1,4 @@
-"""Follows the output topic in a thread, from the moment that somebody looks."""
+"""Follows the output topic in a thread, once somebody looks at the model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ RETRY_SECONDS: Final = 1.0
 class Follower:
     """Reads releases into a tracker until it is closed.
 
-    A broker that goes away is waited for. If the end of the topic holds nothing of the model,
-    which other models may share, the topic is read from its beginning.
+    If a broker goes away, the follower waits for it. Other models may share the topic: if its end
+    holds no release of this model, it is read from its beginning.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Follower:
         self._cluster, self._topic, self._tracker = cluster, topic, tracker
         self._back: int | None = LOOK_BACK
         self._kept: deque[Message] | None = deque() if keep else None
-        self.problem: str | None = None  #: why nothing is read at the moment
+        self.problem: str | None = None  #: reason why nothing is read at the moment
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to follow, unless that has been done."""
+        """Begin to follow the topic, unless this has been done already."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
                 self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
@@ -81,7 +81,7 @@ class Follower:
         return found
 
     def close(self) -> None:
-        """Stop to follow, soon."""
+        """Stop following the topic, within about a second."""
         with self._lock:
             self._closing.set()
         if self._thread is not None:

@@ -3,8 +3,8 @@
 | event | data |
 |---|---|
 | `history` | all that is known of the task: the first event, and again if the task changes |
-| `release` | the current release and what is new since the last event |
-| `facts` | the time, and what the service says of itself; every few seconds |
+| `release` | the current release, and the releases since the last event |
+| `facts` | the time, and facts about the service; every few seconds |
 
 Releases that come close together share an event, so that a quick model does not flood a browser.
 """
@@ -49,9 +49,9 @@ class Page:
     Parameters
     ----------
     follower, tracker
-        Where releases come from. Nothing is read before somebody looks.
+        The source of releases. Nothing is read before somebody opens the page.
     facts
-        What the service says of itself; nothing if the page is not that of a service.
+        Returns facts about the service; nothing if the page is not that of a service.
     """
 
     def __init__(self, follower: Follower, tracker: Tracker, facts: Facts = dict) -> None:
@@ -75,7 +75,7 @@ class Page:
         self._readers.release()
 
     def events(self, task: str | None) -> Iterator[bytes]:
-        """The events for one browser, for as long as it wants them."""
+        """The events for one browser, without end."""
         yield b"retry: 1000\n\n"
         yield self._facts_event()
         count, known = self._tracker.history(task)
@@ -96,7 +96,7 @@ class Page:
                 yield self._facts_event()
 
     def _facts_event(self) -> bytes:
-        # To the second, as everything that is shown.
+        # To the second, like all times that are shown.
         return _event("facts", {"now": int(time.time()), **self._facts()})
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Page:
 
 
 def _shown(known: History) -> tuple[int, list[str], str | None]:
-    """What the releases that a browser has belong to."""
+    """Identity of the releases that a browser holds: the life, the tasks, the current task."""
     return known.life, known.tasks, known.current.task if known.current else None
 
 

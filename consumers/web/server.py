@@ -1,11 +1,11 @@
-"""An HTTP server for the page of a model, and for whatever else its owner serves.
+"""An HTTP server for the page of a model, and for all other paths that its owner serves.
 
-With a token, everything but the paths that are named open asks for it: as `Authorization: Bearer`,
-or as a cookie that a browser gets from the form at `/`. The cookie is made from the token, but the
-token cannot be told from it. Comparisons take the same time whatever is compared.
+With a token, all paths except the open ones require it: as `Authorization: Bearer`, or as a cookie
+that a browser gets from the form at `/`. The cookie is made from the token, but the token cannot be
+derived from the cookie. Comparisons take the same time whatever is compared.
 
-Browsers are told to load nothing from anywhere else, to run no script but ours, and to show the
-page in no frame.
+Browsers are told to load nothing from other sites, to run only the scripts of this server, and to
+show the page in no frame.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class WebServer:
     Parameters
     ----------
     host, port
-        Where to listen; port 0 takes any free port.
+        Address to listen at; port 0 takes any free port.
     page
-        The page at `/`; none if there is none.
+        The page at `/`; None for no page.
     routes
-        Answers everything else.
+        Answers all other paths.
     token
-        What readers must know; None if everybody may read.
+        The secret that readers must give; None if everybody may read.
     open_paths
         Paths that need no token.
     """
@@ -107,7 +107,7 @@ class WebServer:
             ) from None
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
-        # Cookies are shared by all ports of a host: each has a name of its own.
+        # All ports of a host share its cookies, so each port has a cookie name of its own.
         self._cookie = f"stream-dppca-{self.port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="http", daemon=True, args=(0.2,)
@@ -157,7 +157,7 @@ class WebServer:
         try:
             self._head(request, answer.code, answer.kind, {**answer.headers, **length})
             request.wfile.write(answer.body)
-        except OSError:  # nobody waits for it any more
+        except OSError:  # nobody waits for the answer any more
             pass
 
     def _head(
@@ -183,7 +183,7 @@ class WebServer:
         return cookie is not None and _equal(cookie.value, _session(self._token))
 
     def _refusal(self, path: str, wrong: bool = False) -> Answer:
-        """A form for people, a line for programs."""
+        """A refusal: a form for people, a line for programs."""
         if path != "/" or self._page is None:
             return Answer(401, TEXT, b"a token is needed\n", {"WWW-Authenticate": "Bearer"})
         return Answer(401, HTML, _FORM.format(note=_WRONG if wrong else "").encode())
@@ -210,7 +210,7 @@ class WebServer:
 
 
 def _equal(given: str, wanted: str) -> bool:
-    """Compare in a time that tells neither where they differ nor how long they are."""
+    """Compare two texts in a time that reveals neither where they differ nor their lengths."""
     digests = (hashlib.sha256(text.encode()).digest() for text in (given, wanted))
     return hmac.compare_digest(*digests)
 

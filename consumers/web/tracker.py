@@ -1,8 +1,8 @@
-"""Keeps the releases of a model as a page shows them: the current one whole, earlier ones in brief.
+"""Keeps the releases of a model for a page: the current one whole, earlier ones in brief.
 
-All of it comes from the output topic, so it is as public as that. Loadings of earlier releases are
-kept to one part in 127 of the largest one, which is all that a colour can show: a heat map of 1000
-features over 240 releases is 240 kB.
+All of it comes from the output topic, and is as public as that topic. Loadings of earlier releases
+are kept to one part in 127 of the largest one, which is all that a colour can show: a heat map of
+1000 features over 240 releases takes 240 kB.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Point(msgspec.Struct, frozen=True):
     status: str
     drift: bool
     moved: float | None = None  #: main component since the release before, in degrees
-    floor: float | None = None  #: how far noise alone moves it, about
+    floor: float | None = None  #: movement that noise alone would cause, approximately
     ratios: tuple[float | None, ...] = ()
     ratio_sds: tuple[float | None, ...] = ()
     peaks: tuple[float, ...] = ()  #: largest loading of each component
@@ -53,9 +53,9 @@ class ComponentView(msgspec.Struct, frozen=True):
     """A component of the current release, in the order of the features."""
 
     loadings: list[float]
-    noise: list[float] | None  #: standard deviation of the noise in each loading, about
+    noise: list[float] | None  #: approximate standard deviation of the noise in each loading
     change: list[float] | None  #: typical change of each raw feature
-    around: list[float] | None  #: and what it changes around
+    around: list[float] | None  #: mean of each raw feature
     ratio: float | None
     ratio_sd: float | None
 
@@ -72,7 +72,7 @@ class Current(msgspec.Struct, frozen=True):
     status: str
     drift: bool
     warm_up_left: int
-    extent: str  #: how much it is about: records, or a noisy number of subjects
+    extent: str  #: number of records, or a noisy number of subjects
     words: str  #: the status in words; empty if all is well
     meaning: str  #: of the main component, in a sentence
     promise: str
@@ -82,9 +82,9 @@ class Current(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """All that is known of a task, or what is new."""
+    """All that is known of a task, or the news since a count."""
 
-    life: int  #: another one: forget what came before
+    life: int  #: if it changes, everything before is to be forgotten
     tasks: list[str]
     current: Current | None
     points: list[Point]
@@ -94,13 +94,13 @@ class _Task:
     def __init__(self) -> None:
         self.release: ReleaseDocument | None = None
         self.time: int | None = None
-        self.current: Current | None = None  # of the release; made when it is asked for
+        self.current: Current | None = None  # the view of the release; made on demand
         self.main: FloatArray | None = None
         self.points: deque[tuple[int, Point]] = deque(maxlen=MOST_POINTS)
 
 
 class Tracker:
-    """Collects the releases of one model; any thread may ask."""
+    """Collects the releases of one model; safe to use from any thread."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -111,11 +111,11 @@ class Tracker:
 
     @property
     def empty(self) -> bool:
-        """Whether no release has been seen."""
+        """True if no release has been seen."""
         return not self._tasks
 
     def add(self, message: Message) -> bool:
-        """Add a message of the output topic; True if it is a release that was not known."""
+        """Add a message of the output topic; return True if it is a new release."""
         try:
             release = parse_release(message.value)
         except ValueError:
@@ -124,14 +124,14 @@ class Tracker:
             return False
         with self._changed:
             time = _time(message)
-            if time is None:  # a merged release has none: it is as old as the newest of its shards
+            if time is None:  # a merged release has no time: that of its newest shard is taken
                 time = max((t.time for t in self._tasks.values() if t.time), default=None)
             task = self._tasks.setdefault(str(release.task), _Task())
             known = task.release
             if known is not None and release.batch <= known.batch:
                 if release.batch == known.batch or (time or 0) <= (task.time or 0):
                     return False  # published again
-                # A lower number, made later: the model was reset and begins anew.
+                # A lower number that was made later: the model was reset.
                 self._tasks = {str(release.task): (task := _Task())}
                 self._life += 1
             try:
@@ -178,9 +178,9 @@ class Tracker:
         task.main = rows[0] if rows else None
 
     def history(self, task: str | None = None, after: int = 0) -> tuple[int, History]:
-        """What is known of a task since a count, and the count now.
+        """The history of a task since a count, and the current count.
 
-        By default of the merged task of several, or else of the first.
+        The default is the merged task if there are several tasks, or else the first.
         """
         with self._changed:
             names = sorted(self._tasks, key=lambda name: (name != "merged", len(name), name))
@@ -192,7 +192,7 @@ class Tracker:
             return self._count, History(self._life, names, current, points)
 
     def wait(self, after: int, timeout_s: float) -> int:
-        """Wait until there is more than at a count; returns the count now."""
+        """Wait until the count is above `after`, or until time is up; return the current count."""
         with self._changed:
             self._changed.wait_for(lambda: self._count > after, timeout_s)
             return self._count
@@ -214,13 +214,13 @@ factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     if p.unit == "subject":
         longer = ", ".join(f"{time} {e:.3g}" for time, e in (p.epsilon_over or {}).items())
         return (
-            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
             f"everything that one subject sends in {p.scope}"
             + (f"; ε over longer times: {longer}." if longer else ".")
         )
     if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
         return (
-            f"What is shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
             f"every {p.unit}: {p.adjacency}, {p.scope}."
         )
     factor = f"{math.exp(min(p.epsilon, 500.0)):.3g}"
@@ -268,7 +268,7 @@ def _current(release: ReleaseDocument, time: int | None) -> Current:
 
 
 def _extent(release: ReleaseDocument) -> str:
-    """With privacy per subject, the number of records is secret and that of subjects is noisy."""
+    """Extent of a release. With privacy per subject the number of records is secret."""
     if release.round is None:
         return f"{release.n_seen:,} records"
     about = "" if release.subjects is None else f"about {max(release.subjects, 0):,.0f} subjects, "
@@ -276,7 +276,7 @@ def _extent(release: ReleaseDocument) -> str:
 
 
 def _short(values: FloatArray | list[float]) -> list[float]:
-    """Numbers with five digits that count: enough to look at, a third of the size."""
+    """Numbers with five significant digits: enough for a display, a third of the size."""
     return [float(f"{value:.5g}") for value in values]
 
 
@@ -287,7 +287,7 @@ def _cells(row: FloatArray) -> tuple[float, str]:
 
 
 def _time(message: Message) -> int | None:
-    """When a release was made, in seconds since 1970, from its CloudEvents header."""
+    """Time of a release, in seconds since 1970, from its CloudEvents header."""
     text = dict(message.headers).get("ce_time", b"")
     try:
         return int(datetime.datetime.fromisoformat(text.decode()).timestamp())

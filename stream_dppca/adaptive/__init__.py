@@ -1,6 +1,6 @@
-"""The default method. `method` says how the parts go together.
+"""The default method. `method` describes how the parts work together.
 
-| module | what |
+| module | content |
 |---|---|
 | `adaptive.scout` | second moments or gradients |
 | `adaptive.method` | one batch in order: range, mean, step |

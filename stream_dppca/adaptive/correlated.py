@@ -41,14 +41,14 @@ from ..secrecy import Forgetful
 
 __all__ = ["DECAYS", "HORIZON", "CorrelatedRelease", "Released", "Weights", "claimed", "weights"]
 
-#: How slowly the running sums forget. Two of them follow a power law over about 60 releases; fitted
-#: for the least noise in the mean of 2 to 256 batches, against columns that end after 32 releases.
+#: Decays of the running sums. Two of them follow a power law over about 60 releases; fitted for the
+#: least noise in the mean of 2 to 256 batches, against columns that end after 32 releases.
 DECAYS = (0.68, 0.96)
 #: Releases after which a new C begins.
 HORIZON = 4096
 
-#: A query is at most this many sensitivities long: that of a mean over n rows is below n. Batches
-#: of more rows spend so much less than mu (`calibration.batch_mu`) that it covers the difference.
+#: A query is at most this many sensitivities long: the mean over n rows has fewer than n. Batches
+#: of more rows spend so much less than mu (`calibration.batch_mu`) that this covers the difference.
 _LONGEST = 2.0**22
 _AGES = np.arange(2.0, 33.0)  # 1 + age
 #: Above `_rounding` over `HORIZON` releases.
@@ -79,11 +79,11 @@ class CorrelatedRelease(Forgetful):
     Parameters
     ----------
     mu
-        What each record spends here, over all releases that its batch enters.
+        Budget that each record spends here, over all releases that its batch enters.
     decays
-        Of the running sums, each between 0 and 1.
+        Decays of the running sums, each between 0 and 1.
     horizon
-        A new C begins after this many releases, or sooner where the noise asks for it.
+        A new C begins after this many releases, or sooner if the noise requires it.
     """
 
     PUBLIC = ("mu", "decays", "horizon")
@@ -110,14 +110,14 @@ class CorrelatedRelease(Forgetful):
         Parameters
         ----------
         query
-            Exact. One record moves it by at most `sensitivity`.
+            The exact query. One record moves it by at most `sensitivity`.
         power
-            How fast the batch fades from later releases: about as (1 + age)^-power. Public, as all
-            that decides it must be.
+            Speed at which the batch fades from later releases: about as (1 + age)^-power. It must
+            be public, and so must everything that decides it.
         """
         horizon = min(self.horizon, noise.MOST_COORDINATES // query.size)
         if horizon < 1:
-            raise DPPCAError("so many coordinates need sampler='exact'")
+            raise DPPCAError("this many coordinates need sampler='exact'")
         if self._releases >= horizon:
             self.forget()
         column, first = weights(power, self.decays), not self._sums
@@ -179,14 +179,14 @@ def weights(power: float, decays: tuple[float, ...] = DECAYS) -> Weights:
     later = np.maximum(fit @ _AGES**-power, 0.0)
     later /= max(1.0, float(np.sum(later / decays)))
     length = math.sqrt(1 + later @ gram @ later)
-    # Longer than 1 by rounding it must not be.
+    # Rounding must not make the column longer than 1.
     own, *rest = ((1 - 2.0**-48) * np.r_[1.0, later] / length).tolist()
     return Weights(own, tuple(rest))
 
 
 @lru_cache(maxsize=8)
 def _basis(decays: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
-    """What fits weights to a column of 32, and the products of endless columns decay^age."""
+    """The matrix that fits weights to a column of 32, and products of endless columns decay^age."""
     lam = np.array(decays)
     fit = np.linalg.pinv(lam ** (_AGES[:, np.newaxis] - 2))
     return fit, 1 / (1 - np.outer(lam, lam))
@@ -197,11 +197,11 @@ def _rounding(decays: tuple[float, ...], horizon: int) -> float:
     """Bound on what rounding adds to the distance of neighbours, over the horizon, in units of mu.
 
     Let N mu bound the length of a query. A weight in a running sum is at most sqrt(1 - decay^2), as
-    the column has length 1, so the sum is at most M = N mu sqrt((1 + decay)/(1 - decay)) long. It
-    takes four roundings, each of at most u M, to bring it up to date, and what is off decays with
-    it: the sum is off by at most 4 u M/(1 - decay). A release adds up the sums and the query, with
-    2 + their number roundings of at most u (N mu + sum M). All this happens on both neighbours, in
-    every release of the horizon.
+    the column has length 1, so the sum is at most M = N mu sqrt((1 + decay)/(1 - decay)) long. An
+    update takes four roundings, each of at most u M, and the error decays with the sum: the sum is
+    off by at most 4 u M/(1 - decay). A release adds up the sums and the query, with (2 + number of
+    sums) roundings of at most u (N mu + sum M). All this happens on both neighbours, in every
+    release of the horizon.
     """
     sums = [(decay, math.sqrt((1 + decay) / (1 - decay))) for decay in decays]
     kept = sum(4 * length / (1 - decay) for decay, length in sums)

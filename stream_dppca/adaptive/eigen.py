@@ -1,4 +1,4 @@
-"""Leading eigenvectors of a symmetric matrix that has been released: post-processing."""
+"""Leading eigenvectors of a released symmetric matrix: post-processing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..arrays import FloatArray
 
 __all__ = ["leading"]
 
-#: From this size on, and for few vectors of many, an iteration is faster than all eigenvectors:
+#: From this size on, and for a few vectors of many, an iteration is faster than all eigenvectors:
 #: measured at 5 of 100 (2 ms against 4 ms) and 5 of 1000 (100 ms against 400 ms).
 _ITERATE = 128
 _MOST_OF = 12
-#: Of an eigenvalue, relatively. Noise is many orders larger.
+#: Relative error of an eigenvalue. Noise is many orders of magnitude larger.
 _TOLERANCE = 1e-10
 
 

@@ -1,4 +1,4 @@
-"""The running estimate, and how it notices that the stream has changed. All post-processing."""
+"""The running estimate, and the alarm that the stream has changed. All post-processing."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from .whitening import White, Whitener
 
 __all__ = ["RunningEstimate"]
 
-#: What is kept of the past after each batch: a memory of about 1000 batches.
+#: Share of the past that is kept after each batch: a memory of about 1000 batches.
 MEMORY = 1 - 1 / 1024
-#: The alarm: a CUSUM of the innovation's energy in standard deviations, each less the slack.
+#: The alarm is a CUSUM of the innovation's energy in standard deviations, each less the slack.
 CUSUM_SLACK, CUSUM_LIMIT = 0.5, 8.0
 
-#: Arrays up to this many numbers are written as lists. Larger ones take half of the room, and a
+#: Arrays up to this many numbers are written as lists. Larger ones take half of the space, and a
 #: hundredth of the time, as base64 of little-endian float64.
 LISTED = 2**16
 
-#: What of theta moves the components.
+#: The part of theta that moves the components.
 View = Callable[[FloatArray], FloatArray]
 
 
 class RunningEstimate:
     """theta from u_t = f_t theta + noise: sum f u / sum f^2, with forgetting.
 
-    Every innovation u_t - f_t theta has a known size as long as theta stays what it was. If its
-    energy is above that for some batches, or far above for one, the estimate forgets as much of the
-    past as the excess asks for. So a jump is followed within a few batches of being visible in the
-    noise; the price is a rare false alarm, which costs some of the past and nothing else.
+    Every innovation u_t - f_t theta has a known size as long as theta stays the same. If its energy
+    is above that for some batches, or far above for one, the estimate forgets as much of the past
+    as the excess requires. So the estimate follows a jump within a few batches after it is visible
+    in the noise; the price is a rare false alarm, which costs some of the past and nothing else.
 
     Parameters
     ----------
     size
-        How many numbers with noise of variance 1 a view of theta amounts to.
+        Number of values with noise of variance 1 that a view of theta amounts to.
     memory
         "auto" to forget on alarm, "all" to forget nothing, or a number of batches.
     """
@@ -48,7 +48,7 @@ class RunningEstimate:
         self.memory = memory
         self.total: FloatArray = np.zeros(())  # sum f u
         self.weight = 0.0  # sum f^2
-        # Mean and variance of the innovation's energy over what is expected, and their weight.
+        # Mean and variance of the innovation's energy over the expected one, and their weight.
         self.energy = (1.0, 0.04, 4)
         self.cusum = 0.0
         self.dropped = False  # by the newest release
@@ -64,11 +64,11 @@ class RunningEstimate:
         return float(np.sum(self.total**2)) / noise
 
     def begin(self, theta: FloatArray, weight: float) -> None:
-        """Start from what is known: theta, with noise of variance 1/weight in each number."""
+        """Start from a known theta, with noise of variance 1/weight in each number."""
         self.total, self.weight = theta * weight, weight
 
     def add(self, white: White, whitener: Whitener, view: View = np.asarray) -> bool:
-        """Take a release in. Returns True if it set off the alarm."""
+        """Add a release. Returns True if it set off the alarm."""
         watch = self.memory == "auto" and self.weight > 0
         excess = self._excess(white, view) if watch else None
         if excess is not None:
@@ -80,11 +80,11 @@ class RunningEstimate:
         return excess is not None
 
     def _excess(self, white: White, view: View) -> float | None:
-        """Energy of the innovation beyond what is normal, if that is cause for alarm."""
+        """Energy of the innovation above the normal level; None if there is no alarm."""
         innovation, theta = view(white.u - white.f * self.theta), view(self.theta)
         length = float(np.linalg.norm(theta))
         along = abs(float(np.sum(innovation * theta))) / length if length else 0.0
-        # A change of scale alone is no change of direction: 20 % of it is forgiven.
+        # A change of scale alone is not a change of direction: 20 % of it is forgiven.
         unforgiven = max(0.0, along - 0.2 * abs(white.f) * length)
         energy = float(np.sum(innovation**2)) - along**2 + unforgiven**2
         expected = self.size * (1 + white.f**2 / self.weight)
@@ -93,7 +93,7 @@ class RunningEstimate:
         sd = math.sqrt(max(variance, 2 / self.size * mean**2))
         z = (energy / expected - mean) / sd
         self.cusum = max(0.0, self.cusum + min(max(z, -3.0), 20.0) - CUSUM_SLACK)
-        # What is normal is learned from all batches, none of them with more than two sd.
+        # The normal level is learned from all batches, each of them cut off at two sd.
         n, x = min(n + 1, 64), min(max(z, -2.0), 2.0) * sd
         self.energy = (mean + x / n, variance + (x * x - variance) / n, n)
         if self.cusum < CUSUM_LIMIT:
@@ -116,7 +116,7 @@ class RunningEstimate:
         }
 
     def load(self, state: dict[str, Any], *, shape: tuple[int, ...]) -> None:
-        """Go on from what `state` returned; theta must have this shape."""
+        """Resume from a result of `state`; theta must have this shape."""
         self.total = _read(state["total"])
         self.weight = float(state["weight"])
         mean, variance, n = state["energy"]

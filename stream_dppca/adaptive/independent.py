@@ -1,6 +1,6 @@
-"""Noise of its own for every release: what subjects need, who are in every round.
+"""Independent noise for every release, which subjects need, because they are in every round.
 
-Released is y_t = q_t + xi_t, with q_t the query of round t in units of its noise and xi_t fresh
+The release is y_t = q_t + xi_t, with q_t the query of round t in units of its noise and xi_t fresh
 noise of sd 1.
 
 Adjacency: everything that one subject sends in some rounds is replaced.
@@ -26,12 +26,12 @@ __all__ = ["IndependentRelease"]
 
 
 class IndependentRelease:
-    """Releases one query per round. It remembers nothing.
+    """Releases one query per round, and remembers nothing.
 
     Parameters
     ----------
     mu
-        What each round spends here.
+        Budget that each round spends here.
     """
 
     def __init__(self, *, mu: float) -> None:
@@ -39,7 +39,7 @@ class IndependentRelease:
         self.decays = DECAYS  # of sums that stay empty
 
     def forget(self) -> None:
-        """There is nothing to forget."""
+        """Do nothing, because there is nothing to forget."""
 
     def release(
         self, query: FloatArray, *, sensitivity: float, power: float, noise: Noise

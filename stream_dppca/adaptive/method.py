@@ -5,17 +5,18 @@ One batch, in order:
 1. **Range.** A clip radius by noisy binary search (`radius`), on all records of the batch.
 2. **Mean.** The clipped mean of the gradients (`GradientMethod`) or, for few features, of the
    second moments (`MomentMethod`), with noise that cancels over batches (`correlated`). `scout`
-   says which.
+   chooses between the two.
 3. **Step.** The releases so far are combined with the weights of least squares (`whitening`,
    `estimate`), and the components are read off.
 
-1 and 2 look at the same records and share mu^2. Everything else, the centre, the weights and the
-step included, is post-processing of what 1 and 2 released.
+1 and 2 use the same records and share mu^2. Everything else, the centre, the weights and the step
+included, is post-processing of the releases of 1 and 2.
 
-**Subjects** (`participation`). How many places of a round are taken is not public, so the counts of
-1 begin with one more: the noisy number of subjects n^, which takes the place of the number of rows
-wherever a share is wanted. Sums are divided by the number of places, a public number, and what
-follows from n^ is post-processing. Noise is not correlated over rounds (`independent`).
+**Subjects** (`participation`). The number of places of a round that are taken is not public, so the
+counts of 1 begin with one more: the noisy number of subjects n^, which takes the place of the
+number of rows wherever a share is needed. Sums are divided by the number of places, a public
+number, and everything computed from n^ is post-processing. Noise is not correlated over rounds
+(`independent`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ MOMENT_POWER, GRADIENT_POWER = 0.57, 0.65
 _LARGEST = 2.0**160
 
 
-#: So many sds of the noise of a count may lie beyond the radius, at least. With 2 of them, a count
+#: At least this many sds of the noise of a count may lie beyond the radius. With 2 of them, a count
 #: of zero is taken for too many once in 44 times, several counts are near zero, and the radius is
 #: then octaves too large: in 8 % of all batches with 3 features, B = 1000 and epsilon 4.
 _SURE_OF_RADIUS = 4.0
@@ -74,26 +75,26 @@ def smallest_batch(mu: float, subjects: bool = False) -> int:
 
 
 class AdaptiveMethod(ABC):
-    """What the two forms share.
+    """Base class of the two forms.
 
     Parameters
     ----------
     W
-        d x k, where to start.
+        d x k, the start.
     epsilon, delta
         The guarantee of every batch.
     rows
         Rows per batch.
     quantile
-        Of the distances, where to clip.
+        Quantile of the distances at which to clip.
     sampling
         Public guess of sampling variance over privacy variance of one batch and coordinate.
     size
         As for `RunningEstimate`.
     subjects
-        If the rows of a batch are subjects.
+        Given if the rows of a batch are subjects.
     part
-        Part of mu^2 that range and mean have; who gives less asks other questions with the rest.
+        Part of mu^2 for range and mean; the rest is left for other queries of the caller.
     """
 
     def __init__(
@@ -185,12 +186,12 @@ class AdaptiveMethod(ABC):
         return math.sqrt(_counts(self.subjects is not None)) / self.mu_range
 
     def beyond(self, taken: float) -> float:
-        """How many of so many units may lie beyond the radius."""
+        """Number of units, out of `taken`, that may lie beyond the radius."""
         sure = min(_SURE_OF_RADIUS * self.count_sd, taken / 2)
         return max((1 - self.quantile) * taken, sure)
 
     def _count(self, rows: Rows, noise: Noise) -> tuple[float, float]:
-        """What the counts of the search may spend, and the noisy number of subjects.
+        """Budget of the counts of the search, and the noisy number of subjects.
 
         Adjacency: everything that one subject sends in the round is replaced.
         Sensitivity: 1.
@@ -224,7 +225,7 @@ class AdaptiveMethod(ABC):
         Parameters
         ----------
         unit
-            Of the release: 1 over the sd of the noise in the mean.
+            Unit of the release: 1 over the sd of the noise in the mean.
         presence
             Noisy share of the places that are taken: 1 for records.
         """
@@ -240,7 +241,7 @@ class AdaptiveMethod(ABC):
 
 
 class MomentMethod(AdaptiveMethod):
-    """For few features: theta is the clipped second moment itself, W its top eigenvectors."""
+    """Form for few features: theta is the clipped second moment, W its top eigenvectors."""
 
     def __init__(
         self,
@@ -254,8 +255,9 @@ class MomentMethod(AdaptiveMethod):
         d, k = W.shape
         sampling = 0.5 * rows * mu_of(epsilon, delta, subjects, rows) ** 2 / d**1.5
         # Clipping at the median turns the first component where records are not elliptical: with
-        # 784 features by .07 on Fashion-MNIST, at .86 by .03. There noise allows it: 10 % more on
-        # eigenvalues 1/i. Up to 64 features, and for more components, it would be the larger error.
+        # 784 features by .07 on Fashion-MNIST, at .86 by .03. There noise allows .86: 10 % more on
+        # eigenvalues 1/i. Up to 64 features, and for more components, noise would be the larger
+        # error.
         tightest = 0.5 + 0.36 / k**2 * min(max(d - 64, 0) / 448, 1.0)
         super().__init__(
             W=W,
@@ -291,10 +293,10 @@ class MomentMethod(AdaptiveMethod):
 
 
 class GradientMethod(AdaptiveMethod):
-    """For many features: theta is A W less its bulk, a few directions times their strength.
+    """Form for many features: theta is A W less its bulk, a few directions times their strength.
 
-    Model of a release: (A - bulk I) V_{t-1} = gain_t theta, where gain_t is how much of the
-    components V_{t-1} already holds. Releases made while V was poor count little, and none is
+    Model of a release: (A - bulk I) V_{t-1} = gain_t theta, where gain_t is the part of the
+    components that V_{t-1} already holds. Releases made while V was poor count little, but none is
     thrown away.
     """
 
@@ -334,7 +336,7 @@ class GradientMethod(AdaptiveMethod):
         Parameters
         ----------
         gain
-            How much of the components W holds.
+            Part of the components that W holds.
         weight
             1 / variance of each number in W times its eigenvalue.
         """
@@ -351,7 +353,7 @@ class GradientMethod(AdaptiveMethod):
         return (Gradients if self.subjects is None else MeanGradients)(self.V, self.L)
 
     def _power(self) -> float:
-        # The surer V is, the more later releases are about the same thing.
+        # The more accurate V is, the more later releases measure the same quantity.
         return GRADIENT_POWER + 1 - self.gain**2
 
     def _theta_shape(self) -> tuple[int, ...]:
@@ -366,7 +368,7 @@ class GradientMethod(AdaptiveMethod):
             self.first_sensitivity = sensitivity
             if self.estimate.weight == 0.0:  # V is random, so V^T A V is the mean eigenvalue
                 self.bulk = max(0.0, float(np.trace(rayleigh)) / k)
-        # Add back what was subtracted as centre, less what would be there without any signal.
+        # Add the subtracted centre back, less the level that would be there without any signal.
         factor = Gradients.mean_factor(released.alone[d, 0] / unit, sensitivity, self.rows)
         bulk = self.bulk * presence * min(1.0, sensitivity / self.first_sensitivity)
         offset = self.V @ (factor * self.L - bulk * np.eye(k)) * unit
@@ -404,8 +406,8 @@ class GradientMethod(AdaptiveMethod):
         self.V = checked_basis(state["V"], like=self.V)
         L = np.array(state["L"], dtype=np.float64).reshape(self.L.shape)
         scalars = [float(state[name]) for name in ("bulk", "first_sensitivity", "gain")]
-        # With numbers like these, lengths of gradients stay far from overflow: a length that is not
-        # a number, of a record that is, would get through.
+        # With numbers up to this size, lengths of gradients stay far from overflow. Otherwise a
+        # valid record could have a length of NaN, which would pass the clip.
         if not (np.abs([*L.ravel(), *scalars]) <= _LARGEST).all():  # true for NaN
             raise ValueError("not a state of this method")
         if not (np.array_equal(L, L.T) and min(scalars) >= 0 and 0 < scalars[-1] <= 2):

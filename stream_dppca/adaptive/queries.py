@@ -2,8 +2,8 @@
 
 Each is a sum of one bounded term per unit, in float64. A term goes through k = `sums.roundings(n)`
 roundings at most, so a sum of n terms of norm at most M is off by at most about n k u M with
-u = 2^-53. Twice that is paid, on both neighbours, and is part of the sensitivity. The clip factor
-comes from an *over*-estimate of each length, so a term never exceeds its bound by rounding.
+u = 2^-53. Twice that is paid for, on both neighbours, and is part of the sensitivity. The clip
+factor comes from an *over*-estimate of each length, so a term never exceeds its bound by rounding.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
     "unpack",
 ]
 
-#: How loudly the mean clip factor is measured; it costs sqrt(1 + SIDE^2/4) - 1 = 0.3 % more noise.
+#: Weight of the mean clip factor in the query; it costs sqrt(1 + SIDE^2/4) - 1 = 0.3 % more noise.
 SIDE = 0.15
 _TILE = 64
-#: Up to here a triangle is faster by its places than row by row.
+#: Up to this size, indexing a triangle by its places is faster than row by row.
 _SMALL = 64
 
 
@@ -55,15 +55,16 @@ def length_slack(d: int, k: int) -> float:
 class Gradients:
     """Clipped, centred gradients s_i (x_i (x_i^T W) - W L), and the s_i.
 
-    The clip factors s_i = min(1, rho/r_i) ride along as a (d+1)th row, times `SIDE` rho: what part
-    of the centre has been subtracted must be known to add it back.
+    The clip factors s_i = min(1, rho/r_i) ride along as a (d+1)th row, times `SIDE` rho: they tell
+    which part of the centre was subtracted and must be added back.
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: each term lies in a ball of radius rho and each s_i in [0, 1], so the sum moves by
         at most sqrt((2 rho)^2 + (SIDE rho)^2), plus rounding; the mean by that over the units. W
         and L come from earlier releases, rho from a noisy search.
-    Cost: two passes over the rows. No temporary of their size: the distance of a gradient to the
-        centre is r_i^2 = |x_i|^2 |p_i|^2 - 2 p_i^T L p_i + |L|^2 with p_i = W^T x_i.
+    Cost: two passes over the rows, without a temporary array of their size: the distance of a
+        gradient to the centre is r_i^2 = |x_i|^2 |p_i|^2 - 2 p_i^T L p_i + |L|^2 with
+        p_i = W^T x_i.
     """
 
     W: FloatArray  #: d x k, orthonormal columns
@@ -113,13 +114,13 @@ class Gradients:
 
     @staticmethod
     def mean_factor(side: float, sensitivity: float, units: int) -> float:
-        """The mean of the s_i from the noisy entry that rides along, kept in [0, 1]."""
+        """The mean of the s_i from the noisy entry in the last row, kept in [0, 1]."""
         rho = sensitivity * units / math.hypot(2, SIDE)
         return min(max(side / (SIDE * rho), 0.0), 1.0)
 
 
 def times(P: FloatArray, L: FloatArray) -> FloatArray:
-    """P L, number by number: a product of matrices may round a row by its place among the rows."""
+    """P L, number by number: a matrix product may round a row according to its place."""
     total = P[:, :1] * L[0]
     for i in range(1, len(L)):
         total += P[:, i : i + 1] * L[i]
@@ -131,8 +132,8 @@ class MeanGradients(Gradients):
     """The same for units of several rows: the mean of x (x^T W) over them, less W L, clipped.
 
     Rows of one unit may cancel: x = (1, b) and (1, -b) have a short mean gradient whatever b is.
-    So the mean is computed first, number by number, and its length is that of what is added up; no
-    rounding error of a long row reaches the sum.
+    So the mean is computed first, number by number, and it is the mean that is measured and added
+    up; no rounding error of a long row reaches the sum.
 
     Adjacency: everything that one unit holds is replaced, or turns null.
     Sensitivity: as for `Gradients`: each term lies in a ball of radius rho, each s_i in [0, 1].
@@ -267,7 +268,7 @@ def unpack(v: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=8)
 def _triangle(d: int) -> tuple[tuple[IntArray, IntArray], FloatArray]:
-    """Places of the upper triangle, row by row, and what its entries are multiplied by."""
+    """Places of the upper triangle, row by row, and the factors of its entries."""
     rows, columns = np.triu_indices(d)
     return (rows, columns), np.where(rows == columns, 1.0, math.sqrt(2))
 

@@ -34,7 +34,7 @@ def radius(j: int) -> float:
 
 
 def count_of_counts(low: int, high: int) -> int:
-    """How many counts a search from `low` to `high` asks for, whatever the data."""
+    """Number of counts that a search from `low` to `high` makes, whatever the data."""
     return max(math.ceil(math.log2(high - low + 1)), 1)
 
 
@@ -54,7 +54,7 @@ def noisy_radius(
     count
         Number of units beyond the radius with an index. A null is never beyond.
     beyond
-        How many units may lie beyond, a number and not a fraction.
+        Number of units that may lie beyond, not a fraction.
     low, high
         The stretch of the grid to search.
 
@@ -73,7 +73,7 @@ def noisy_radius(
     counts = count_of_counts(low, high)
     mu_count = mu / math.sqrt(counts)
     release = noise.gaussian_each(counts, sensitivity=1.0, mu=mu_count)
-    for _ in range(counts):  # as many whatever the answers
+    for _ in range(counts):  # the same number whatever the answers
         middle = (low + high) // 2
         if release(count(middle)) > beyond:
             low = min(middle + 1, high)

@@ -1,14 +1,15 @@
-"""Which form: by public numbers, and for some hundred features by what the first release shows.
+"""Chooses the form, by public numbers and, for a few hundred features, by the first release.
 
-The noise of a second moment grows with the variance in all directions, but it tells a component
-from the next one as well as the records do. The noise of a gradient grows with the root of that
-variance and with the number of components, and what a gradient holds of the next component fades
-slowly if that one is close. Up to `MOMENT_FEATURES` second moments are better, far above gradients.
-In between `ScoutMethod` releases one second moment and looks.
+The noise of a second moment grows with the variance in all directions, but a second moment
+separates a component from the next one as well as the records do. The noise of a gradient grows
+with the root of that variance and with the number of components, and the part of the next component
+in a gradient fades slowly if that component is close. With up to `MOMENT_FEATURES` features second
+moments are better; with far more features, gradients are. In between, `ScoutMethod` releases one
+second moment and decides by it.
 
-The price is time and room: a second moment takes d times the arithmetic of a gradient, half a
-second for ten thousand records of a thousand features, and d (d + 1)/2 numbers in the state.
-`SCOUT_FEATURES` is where a state still fits into a record of Kafka.
+The price is time and space: a second moment takes d times the arithmetic of a gradient, half a
+second for ten thousand records of a thousand features, and d (d + 1)/2 numbers in the state. With
+up to `SCOUT_FEATURES` features, a state still fits into a Kafka record.
 """
 
 from __future__ import annotations
@@ -32,36 +33,37 @@ __all__ = ["ScoutMethod", "adaptive_method", "edge_of_noise", "form_for", "scout
 
 #: Up to this many features the second moment is released.
 MOMENT_FEATURES = 64
-#: Above that, up to this many features, a first second moment decides, ...
+#: Above that, up to this many features, a first second moment decides.
 SCOUT_FEATURES = 1023
-#: ... and with more components than this it stays: noise in gradients grows as their number.
+#: With more components than this, second moments stay: noise in gradients grows as their number.
 SCOUT_COMPONENTS = 2
 #: The scouting batch puts more of its budget into its own release than others do: mostly it is the
 #: only release of its kind, and where it is not, this costs 2 % of accuracy.
 SCOUT_POWER = 1.0
-#: How far beyond the edge of the noise an eigenvalue must lie to be a component, ...
+#: Factor by which an eigenvalue must exceed the edge of the noise to be a component.
 MARGIN = 1.1
-#: ... and the next one for second moments to remain. With eigenvalues 1/i and 784 features (n =
-#: 1e5, B = 6250) it lies 1.25 times beyond: second moments end at .024 there, gradients at .020.
+#: The same for the eigenvalue after the components, if second moments are to remain. With
+#: eigenvalues 1/i and 784 features (n = 1e5, B = 6250) it lies 1.25 times beyond the edge: second
+#: moments end at .024 there, gradients at .020.
 STAY = 1.35
 
 
 class ScoutMethod:
-    """In between: the first release is a second moment, and what it shows decides the form.
+    """Decides the form by the first release, which is a second moment.
 
-    - The (k+1)th eigenvalue stands well out of the noise: second moments it remains.
-    - It does not: gradients follow, from the k components that it shows if one of them stands
-      out, and otherwise from a random start.
+    - If the (k+1)th eigenvalue stands well out of the noise, the form remains second moments.
+    - If it does not, gradients follow: from the k components of the second moment if one of them
+      stands out, and otherwise from a random start.
 
     A batch that is skipped decides nothing; the next one scouts. After the decision this object is
     the chosen form, and nothing of the other is kept.
 
     Privacy: every batch goes through the range and the mean of one of the two forms, whole, with
-    the whole budget of a batch. Which of them, and where gradients start from, is a function of the
-    first release: post-processing. When the form changes, the C of `correlated` ends and another
-    begins. The column of the scouting batch is cut after one entry, so it is shorter than 1; the
-    scouting batch is in no release of the new C, and no later batch is in the old one. So each
-    record still spends at most mu, over all releases that its batch enters.
+    the whole budget of a batch. The choice of the form and the start of gradients are functions of
+    the first release: post-processing. When the form changes, the C of `correlated` ends and
+    another begins. The column of the scouting batch is cut after one entry, so it is shorter than
+    1; the scouting batch is in no release of the new C, and no later batch is in the old one. So
+    each record still spends at most mu, over all releases that its batch enters.
 
     Parameters
     ----------
@@ -121,7 +123,7 @@ class ScoutMethod:
         return outcome
 
     def _decide(self, scout: MomentMethod, start: FloatArray) -> None:
-        """Go on with one form. `start` is where W was before the first release."""
+        """Choose the form for all later batches. `start` is W before the first release."""
         d, k = start.shape
         moment = unpack(scout.estimate.theta)
         values, _ = leading(moment, k + 1)
@@ -132,9 +134,9 @@ class ScoutMethod:
             self.name, scout.power = "moment", MOMENT_POWER
             return
         shown = values[:k][values[:k] > edge]
-        # Where nothing stands out, gradients start at random: they measure the level of the rest
-        # along their start, and what was found may hold enough of a component to spoil that. From
-        # there G(.1) with 512 features ends 2 % better, but with 200 at epsilon .5 45 % worse.
+        # Where nothing stands out, gradients start at random: they measure the level of the bulk
+        # along their start, and W may hold enough of a component to spoil that. From W, G(.1) with
+        # 512 features ends 2 % better, but with 200 features at epsilon .5 45 % worse.
         gradient = GradientMethod(W=scout.W if len(shown) else start, **self._how)
         if len(shown):
             # Noise lifts an eigenvalue l to l + radius^2/l and turns its vector by radius/l.
@@ -146,7 +148,7 @@ class ScoutMethod:
                 gain=max(gain, gradient.gain),
                 weight=2 * scout.estimate.weight,  # off the diagonal the variance is 1/2
             )
-        gradient.W = scout.W  # what was released, wherever gradients start
+        gradient.W = scout.W  # the released components, wherever gradients start
         gradient.remember(self._memory)
         self.name, self.form = "gradient", gradient
 
@@ -154,7 +156,7 @@ class ScoutMethod:
         return {"form": self.name, **self.form.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        # Before second moments went up to 1023 features, gradients were never scouted for there.
+        # Older versions always used gradients where second moments are tried now.
         self._become(state.get("form", "gradient"), self.W)
         self.form.load(state)
 
@@ -162,7 +164,7 @@ class ScoutMethod:
 def edge_of_noise(
     bulk: float, radius: float, *, d: int, rows: int, margin: float = MARGIN
 ) -> float:
-    """An eigenvalue beyond this is a component.
+    """Bound above which an eigenvalue is a component.
 
     Noise alone has eigenvalues within +-2 radius (Wigner), sampling alone spreads those of the bulk
     (Marchenko, Pastur); together they reach no further than the sum.
@@ -197,7 +199,7 @@ def form_for(
 
     Scouting is for batches that show a component over noise if every other direction has a tenth
     of its variance, or if the total variance is 1.5 ln(d) times its own: 1.4 times that of
-    eigenvalues 1/i. Where nothing shows, it costs the scouting batch.
+    eigenvalues 1/i. Where no component shows, it costs the scouting batch.
     """
     if d <= MOMENT_FEATURES:
         return "moment"

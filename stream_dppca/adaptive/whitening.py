@@ -1,4 +1,4 @@
-"""From correlated releases to a running estimate: all of it post-processing.
+"""Whitens correlated releases for a running estimate: all of it post-processing.
 
 The releases y = C q + xi of `correlated` have noise of two kinds: the privacy noise xi, white, and
 the sampling noise of the queries, white before C and coloured after. Together their covariance is
@@ -36,10 +36,10 @@ class Whitener(Forgetful):
     Parameters
     ----------
     sampling
-        nu: sampling variance of a query over its privacy noise, a public guess. A wrong one costs
+        nu: sampling variance of a query over its privacy noise, a public guess. A wrong guess costs
         accuracy, nothing else.
     decays
-        Those of C.
+        The decays of C.
     """
 
     PUBLIC = ("sampling", "decays")
@@ -50,13 +50,13 @@ class Whitener(Forgetful):
         self.forget()
 
     def _begin(self) -> None:
-        """Begin anew, as `CorrelatedRelease` does whenever it is copied."""
+        """Start over, as `CorrelatedRelease` does whenever it is copied."""
         n = len(self.decays)
-        # What the running sums are expected to be from the releases so far, less what offsets add
-        # to them; the same for the part of f; and their covariance.
+        # The running sums expected from the releases so far, less what offsets add to them; the
+        # same for the part of f; and their covariance.
         self._expected: list[FloatArray] = []
         self._gains = [0.0] * n
-        self._newest_gains = [0.0] * n  # what the newest release alone contributed to them
+        self._newest_gains = [0.0] * n  # the contribution of the newest release alone
         self._covariance = [[0.0] * n for _ in range(n)]
 
     def __call__(
@@ -108,7 +108,7 @@ class Whitener(Forgetful):
         return White(innovation, f / sd, fresh=own * gain / sd)
 
     def rebase(self, theta: FloatArray, newest: White) -> White:
-        """Explain what came before the newest release by theta, and regress on it no longer."""
+        """Explain all releases before the newest by theta, and stop regressing on them."""
         for part, all_, new in zip(
             self._expected, self._gains, self._newest_gains, strict=bool(self._expected)
         ):

@@ -1,4 +1,4 @@
-"""The paper's other algorithms, for comparison and for those who want them.
+"""The paper's other algorithms, for comparison and for direct use.
 
 | algorithm                         | function             | in the paper                        |
 |-----------------------------------|----------------------|-------------------------------------|
@@ -12,10 +12,10 @@
 | search for the step size          | `step_search`        | remark after Theorem "lower bound,  |
 |                                   |                      | heavy tails"                        |
 
-All take records as rows and give a `Fit`: components, and what is promised for them. Adjacency is
-"replace one record in place", the unit a record, each record in one slot; records that cannot be
-used are nulls in their slots. Clips are public numbers of yours: taking them from the data would
-not be private. With a `seed` the noise can be drawn again, and the result says `private=False`.
+All take records as rows and return a `Fit`: the components and their guarantee. Adjacency is
+"replace one record in place", the unit is a record, each record is in one slot; records that cannot
+be used are nulls in their slots. Clips must be public numbers: taking them from the data would not
+be private. With a `seed` the noise can be drawn again, and the result says `private=False`.
 """
 
 from . import shuffling

@@ -1,8 +1,8 @@
-"""What the baselines share: the result, clean input, clipping, step sizes, the sign.
+"""Parts that the baselines share: the result, clean input, clipping, step sizes, the sign.
 
 Floating point (every baseline relies on these three facts; u = 2^-53):
 
-- `norm_bound` never under-estimates a norm, so what `clip_rows` returns is inside the ball as
+- `norm_bound` never under-estimates a norm, so the rows of `clip_rows` are inside the ball as
   stored, not merely up to rounding.
 - Whatever the order of summation, the computed sum of n terms of norm at most M is within
   e = n (n + 2) u M of the true one (n^2 u M and the higher orders). A query therefore has
@@ -27,13 +27,13 @@ from ..oja import Schedule, column_signs
 
 #: A coordinate beyond this makes its record a null; squares of squares stay finite below it.
 COORDINATE_CAP = 1e18
-#: Above what is lost when squares underflow.
+#: More than is lost when squares underflow.
 _TINY = 1e-150
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What a baseline found, and what it promises.
+    """The result of a baseline, and its guarantee.
 
     Attributes
     ----------
@@ -42,8 +42,8 @@ class Fit:
     n_used
         Slots read. A short last batch is not read.
     epsilon, delta
-        The guarantee for everything released, under `adjacency`, for one `unit`. Infinite epsilon:
-        none.
+        The guarantee for everything released, under `adjacency`, for one `unit`. An infinite
+        epsilon stands for no guarantee.
     private
         False without noise, and with noise from a seed, which anyone could draw again.
     sigma

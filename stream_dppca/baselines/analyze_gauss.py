@@ -37,7 +37,8 @@ def analyze_gauss(
 ) -> Fit:
     """Top eigenvectors of the second-moment matrix plus symmetric Gaussian noise.
 
-    All n records at once, one release, O(d^2) memory. The one-shot method to compare with.
+    It uses all n records at once, makes one release, and needs O(d^2) memory: the one-shot method
+    to compare with.
 
     **Guarantee.** (epsilon, delta), replace one record in place, unit: a record. One Gaussian
     mechanism on sum x x^T over records scaled down to norm `clip`. For two such records
@@ -51,7 +52,7 @@ def analyze_gauss(
     Parameters
     ----------
     X
-        n x d, one record a row, not centred here. Unusable records count as zeros in their slots.
+        n x d, one record per row, not centred here. Unusable records count as zeros in their slots.
     epsilon, delta
         The guarantee.
     clip
@@ -60,7 +61,7 @@ def analyze_gauss(
         Scale every record to norm 1 instead: needs no bound, keeps the eigenvectors of elliptical
         data, changes the eigenvalues.
     n_components
-        How many eigenvectors, k.
+        Number of eigenvectors, k.
     seed
         For tests and simulations; the result is then not private.
 
@@ -85,7 +86,7 @@ def analyze_gauss(
     """
     mu = gaussian_mu(epsilon, delta)
     if unit_norm == (clip is not None):
-        raise ParameterError("clip", "must be given, unless unit_norm=True, and only then", clip)
+        raise ParameterError("clip", "must be given without unit_norm, and not with it", clip)
     bound = 1.0 if clip is None else clip
     in_range("clip", bound)
     rows = clean(X)

@@ -47,12 +47,13 @@ def clipped_oja(
     Gaussian mechanism: a sum of gradients of norm at most `clip`, L2 sensitivity 2 clip (plus the
     float64 bound), noise sd sensitivity/mu with mu from the exact Gaussian formula. Batches are
     disjoint, so each has the *whole* budget; the paper composes them one after the other and pays
-    about sqrt(T) more noise. Its sum also stops one record early (Bt - 1 for Bt); all B are here.
+    with about sqrt(T) times the noise. The paper's sum also stops one record early (Bt - 1 for Bt);
+    this one has all B records.
 
     Parameters
     ----------
     X
-        n x d, one record a row. Unusable records count as zeros in their slots.
+        n x d, one record per row. Unusable records count as zeros in their slots.
     epsilon, delta
         The guarantee.
     clip

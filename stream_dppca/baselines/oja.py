@@ -32,25 +32,25 @@ def oja(
 ) -> Fit:
     """Top principal component by Oja's algorithm. **Not private**: the yardstick for the others.
 
-    One pass, w <- w + eta_t A_t w, w <- w / ||w||, from a random w on the sphere, with
-    A_t = x_t x_t^T, or its average over `batch_size` records. O(d) memory, O(n d) time; a batch
-    of a few hundred is many times faster than single records.
+    In one pass, w <- w + eta_t A_t w, w <- w / ||w||, from a random w on the sphere, with
+    A_t = x_t x_t^T, or its average over `batch_size` records. It takes O(d) memory and O(n d) time;
+    batches of a few hundred records are many times faster than single records.
 
     Parameters
     ----------
     X
-        n x d, one record a row, not centred here. Unusable records count as zeros.
+        n x d, one record per row, not centred here. Unusable records count as zeros.
     steps
-        eta_t for t = 1, 2, ...: a function of t or a sequence. `InverseTime` makes the paper's.
+        eta_t for t = 1, 2, ...: a function of t or a sequence. `InverseTime` is the paper's.
     batch_size
         Records per step; a short last batch is left out.
     seed
-        Of the starting point. None: a fresh one.
+        Seed of the starting point. None gives a fresh one.
 
     Returns
     -------
     Fit
-        With infinite epsilon and sigma 0.
+        The result, with infinite epsilon and sigma 0.
 
     Examples
     --------

@@ -41,7 +41,7 @@ def noisy_power_method(
     """Top principal components by power iteration with Gaussian noise in every iteration.
 
     W <- Q of the QR decomposition of (1/n) sum x x^T W + noise, `n_iterations` times over the
-    same records. O(d k) memory beyond the records, every W may be published.
+    same records. It needs O(d k) memory beyond the records. Every W may be published.
 
     **Guarantee.** (epsilon, delta), replace one record in place, unit: a record. Every iteration
     is a Gaussian mechanism on the same records, so they share the budget: each has
@@ -55,11 +55,11 @@ def noisy_power_method(
     Parameters
     ----------
     X
-        n x d, one record a row, not centred here. Unusable records count as zeros in their slots.
+        n x d, one record per row, not centred here. Unusable records count as zeros in their slots.
     epsilon, delta
         The guarantee, for all iterations together.
     clip
-        Public bound on the norm of what `clip_on` names.
+        Public bound on the norm of records or gradients, see `clip_on`.
     n_iterations
         L. The error falls like (lambda_2/lambda_1)^L, the noise grows like sqrt(L).
     clip_on

@@ -39,24 +39,25 @@ def private_oja(
     """Top principal component by Oja's algorithm with noise at every record, in a secret order.
 
     w <- w + eta_t (clip(x_t (x_t.w)) + 2 beta alpha z_t), w <- w / ||w||, over the records in a
-    uniformly random order that is never released. A batch method: it needs all records before the
-    first step. With the operating system's noise about 30 us a coordinate and record.
+    uniformly random order that is never released. It is a batch method: it needs all records before
+    the first step. With the operating system's noise it takes about 30 us per coordinate and
+    record.
 
     **Guarantee.** (epsilon, delta), replace one record in place, unit: a record. Each step is a
     Gaussian local randomizer: one gradient of norm at most beta = `clip`, L2 sensitivity 2 beta
     (plus the float64 bound), noise sd 2 beta alpha, so mu = 1/alpha. It depends on earlier steps
     through w. The n steps in random order are amplified by shuffling; alpha comes from the
-    numerical bound in `stream_dppca.baselines.shuffling`, which also says how the randomizers'
-    own delta is paid. The paper's alpha is C' ln(n/delta)/(epsilon sqrt(n)) with C' left open.
+    numerical bound in `stream_dppca.baselines.shuffling`, which also explains how the randomizers'
+    own delta is paid for. The paper's alpha is C' ln(n/delta)/(epsilon sqrt(n)) with C' left open.
 
     Parameters
     ----------
     X
-        n x d, one record a row. Unusable records count as zeros, with noise as any other.
+        n x d, one record per row. Unusable records count as zeros, with noise like any other.
     epsilon, delta
         The guarantee. Epsilon is at most `shuffling.epsilon_limit(n, delta)`, about 0.55.
     clip
-        Bound beta on the norm of a gradient, public. `clip_threshold` is the paper's.
+        Bound beta on the norm of a gradient, public. `clip_threshold` gives the paper's.
     steps
         eta_t for t = 1, 2, ... n: a function of t or a sequence.
     seed

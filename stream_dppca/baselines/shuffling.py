@@ -1,4 +1,4 @@
-"""Privacy amplification by shuffling: how much a secret random order of the records is worth.
+"""Privacy amplification by shuffling: the value of a secret random order of the records.
 
 Setting: n records in a uniformly random secret order; step i applies a local randomizer R_i to
 one record and *may choose R_i from all earlier outputs* (Private Oja does: w feeds the next step);
@@ -11,7 +11,8 @@ p, p' be the densities of R(x), R(x'), E = e^epsilon0. Then q = (E p - p')/(E - 
 q' = (E p' - p)/(E - 1) are densities, p = (E q + q')/(E + 1), p' = (q + E q')/(E + 1), and any
 other record y has R(y) >= max(p, p')/E >= (p + p')/(2E) = (q + q')/(2E). So y outputs a clone, q
 or q' by a fair coin, with probability 1/E, whatever the history. Everything seen is a function of
-the numbers of q's and q''s, the records that are no clones being a uniform choice among the others:
+the numbers of q's and q''s, and the records that are not clones are a uniform choice among the
+others:
 
     C ~ Bin(n - 1, 1/E), A ~ Bin(C, 1/2), D ~ Bernoulli(E/(E + 1)),
     (A + D, C - A + 1 - D)  against  (A + 1 - D, C - A + D).
@@ -21,7 +22,7 @@ coordinates), from above.
 
 Approximate randomizers (epsilon0, delta0). [^1], Theorem 3.8, adds
 (e^epsilon + 1)(1 + e^-epsilon0 / 2) n delta0, which `shuffled_delta` uses. For noise with
-reflection symmetry it follows so: where p > E p', move (p - E p')/(E + 1) from p to p', and
+reflection symmetry it follows like this: where p > E p', move (p - E p')/(E + 1) from p to p', and
 likewise with the roles exchanged. The new p, p' satisfy epsilon0 and have moved by
 t <= delta0/(E + 1) each in total variation. R(y) falls short of (p + p')/(2E) by mass at most
 (delta0 + t)/E; fill that up. Over n steps, whatever the history, old and new outputs differ with
@@ -67,8 +68,8 @@ def clone_delta(epsilon: float, epsilon0: float, n: int) -> float:
 
     Given C = c the first count a has likelihood ratio above e^epsilon exactly from some a* on, so
     the divergence is u P(A = a* - 1) - (e^epsilon - 1) P(A >= a*),
-    u = (E - e^epsilon)/(E + 1). It is averaged over c within 14 or so sds of the mean of C; it
-    falls with c (a clone more is post-processing), so the tails are bounded by their ends.
+    u = (E - e^epsilon)/(E + 1). It is averaged over c within about 14 sds of the mean of C; it
+    falls with c (one more clone is post-processing), so the tails are bounded by their ends.
 
     Examples
     --------
@@ -115,7 +116,7 @@ def shuffled_delta(epsilon: float, epsilon0: float, delta0: float, n: int) -> fl
 
 
 def _price(epsilon: float, epsilon0: float, n: int) -> float:
-    """What a delta0 of 1 would add to delta."""
+    """The amount that a delta0 of 1 would add to delta."""
     return (math.exp(epsilon) + 1) * (1 + math.exp(-epsilon0) / 2) * n
 
 
@@ -131,7 +132,7 @@ def largest_epsilon0(epsilon: float, delta: float, n: int, delta0: float = 0.0) 
     if shuffled_delta(epsilon, epsilon, delta0, n) > delta:
         price = _price(epsilon, epsilon, n)
         raise ParameterError("delta0", f"must be at most {delta / price:.3g}", delta0)
-    # With more than this every record but one is alone with high probability; far above any use.
+    # With more than this, every record but one is alone with high probability: far above any use.
     low, high = epsilon, max(epsilon, math.log(n)) + 20.0
     if shuffled_delta(epsilon, high, delta0, n) <= delta:
         return high
@@ -180,13 +181,13 @@ def shuffled_gaussian_mu(epsilon: float, delta: float, n: int) -> float:
     """The largest mu of a Gaussian local randomizer whose n shuffled runs are (epsilon, delta)-DP.
 
     A Gaussian randomizer is (epsilon0, delta0)-DP for a whole curve of pairs. Every epsilon0 that
-    leaves something of delta buys some delta0, and the two some mu; the best is taken. All of them
-    are valid, so the search need not be exact.
+    leaves some of delta allows a delta0, and the two together allow a mu; the largest mu is taken.
+    All of them are valid, so the search need not be exact.
 
     Raises
     ------
     ParameterError
-        If epsilon is above `epsilon_limit`; the message says the range.
+        If epsilon is above `epsilon_limit`; the message gives the range.
 
     Examples
     --------

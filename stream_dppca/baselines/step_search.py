@@ -101,26 +101,27 @@ def step_search(
     all on the same records and pays epsilon/(2^(i+1) (2i - 1)) in round i. A score is a Gaussian
     mechanism on a sum of numbers in [0, score_clip], sensitivity score_clip (plus the float64
     bound). When to stop and which is best is decided from noisy scores. A `score_clip` that is not
-    given is sought on the first `score_size` slots by a noisy binary search over 2^-40 ... 2^40
-    for the 0.95 quantile of ||x||^2: 7 counts, sensitivity 1, mu/sqrt(7) each. With a `runner`
-    that promises less the result does too: the larger epsilon and the larger delta hold.
+    given is searched for on the first `score_size` slots by a noisy binary search over
+    2^-40 ... 2^40 for the 0.95 quantile of ||x||^2: 7 counts, sensitivity 1, mu/sqrt(7) each. With
+    a `runner` that promises less, the result promises less, too: the larger epsilon and the larger
+    delta hold.
 
     Parameters
     ----------
     X
-        n x d, one record a row. Unusable records count as zeros in their slots.
+        n x d, one record per row. Unusable records count as zeros in their slots.
     epsilon, delta
         The guarantee of each run and each score, and of all together.
     run_size, score_size
-        Slots a candidate is run and scored on. The number of candidates follows from n.
+        Slots on which a candidate is run and scored. The number of candidates follows from n.
     target
         Stop at the first noisy score of at least this.
     clip, batch_size
-        Of `clipped_oja`, the default runner. Not with another runner.
+        Parameters of `clipped_oja`, the default runner. Not allowed with another runner.
     runner
-        What to run instead, called with (records, schedule, seed).
+        Function to run instead, called with (records, schedule, seed).
     score_clip
-        Public bound on (x.w)^2. None: sought privately.
+        Public bound on (x.w)^2. With None it is found privately.
     seed
         For tests and simulations; the result is then not private.
 
@@ -153,7 +154,7 @@ def step_search(
         runner = _default_runner(epsilon, delta, clip, batch_size)
     elif clip is not None or batch_size is not None:
         raise ParameterError(
-            "runner", "must come without clip and batch_size, which it sets", runner
+            "runner", "must come without clip and batch_size, which it sets itself", runner
         )
     noise = noise_source(seed)
     if score_clip is None:

@@ -1,9 +1,9 @@
-"""One batch spread over the tasks of an engine, one model.
+"""One model whose batches are spread over the tasks of an engine.
 
 A batch is a number of slots. It is split into groups of slots by public numbers (`split`). A task
 reads the rows of its group from a `Source`, wherever it runs, and answers a question with partial
-sums; the driver adds them in the order of the groups. The mechanism asks `EngineRows` as it would
-ask a batch in memory, and does not know what engine runs: noise, state and releases stay with it.
+sums; the driver adds them in the order of the groups. The mechanism uses `EngineRows` like a batch
+in memory, and does not know which engine runs: noise, state and releases stay in the driver.
 
     model = DPPCA(...)
     batches = EngineBatches(engine, model, tasks=8)

@@ -1,8 +1,8 @@
 """Splits a batch into groups of slots, by public numbers alone.
 
-Whatever a record holds, it must not decide which records share a task: a pair of records would be
-torn apart, and last digits would tell. So a split is a function of the batch size, the number of
-features, the reading and the number of tasks.
+The content of a record must not decide which records share a task: a pair of records would be torn
+apart, and the last digits would reveal it. So a split is a function of the batch size, the number
+of features, the reading and the number of tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..checks import whole
 
 __all__ = ["Group", "split"]
 
-#: Memory for the rows of a group, at most: 128 MB of float64.
+#: Most numbers in the rows of a group: 128 MB of float64.
 MOST_NUMBERS: Final = 2**24
 
 
@@ -33,8 +33,8 @@ class Group(NamedTuple):
 def split(slots: int, features: int, reading: Reading, tasks: int) -> tuple[Group, ...]:
     """Groups that cover all slots of a batch, in order.
 
-    Groups begin where blocks of a batch in memory do, so that every unit stands in a block where it
-    stands there, and pairs stay together.
+    Groups begin at the same slots as blocks of a batch in memory, so that every unit has the same
+    place in its block, and pairs stay together.
 
     Parameters
     ----------
@@ -43,10 +43,10 @@ def split(slots: int, features: int, reading: Reading, tasks: int) -> tuple[Grou
     features
         Numbers per record.
     reading
-        How records become units.
+        The rule by which records become units.
     tasks
-        How many groups are wanted. There are fewer if there are not so many blocks, and more where
-        a group would hold over 128 MB.
+        Number of groups that are wanted. There are fewer if there are fewer blocks, and more if a
+        group would hold over 128 MB.
 
     Examples
     --------

@@ -1,11 +1,11 @@
 """A fingerprint of the arithmetic of a process.
 
-How many units lie beyond a radius changes by at most 1 with one record, because the distances of
-all others keep every bit. On an engine that takes equal arithmetic wherever a task runs: which
-process gets which task may depend on how long records took to read. Products of matrices and
-vectors round by the kernels that a library chooses for the processor, and by the number of its
-threads. So each task says how its process rounds fixed public numbers, and a batch whose tasks
-differ is refused.
+The number of units beyond a radius changes by at most 1 with one record, because the distances of
+all others keep every bit. On an engine, this requires equal arithmetic wherever a task runs: which
+process gets which task may depend on the time that it took to read records. Products of matrices
+and vectors round according to the kernels that a library chooses for the processor, and to the
+number of its threads. So each task reports how its process rounds fixed public numbers, and a batch
+whose tasks differ is refused.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["fingerprint"]
 
 @lru_cache(maxsize=32)
 def fingerprint(features: int, columns: int) -> str:
-    """A digest of what forms and statistics compute of rows with so many features.
+    """A digest of the products that forms and statistics compute of rows with this many features.
 
     Parameters
     ----------
     features
         Numbers per row.
     columns
-        Of the matrices that rows are multiplied with.
+        Columns of the matrices that rows are multiplied with.
 
     Examples
     --------

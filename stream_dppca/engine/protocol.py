@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class EngineError(DPPCAError):
-    """A task of an engine failed. Says in which group and what kind of error, never of what."""
+    """A task of an engine failed. The text names the group and the kind of error, nothing else."""
 
 
 class Engine(Protocol):
@@ -36,7 +36,7 @@ class Engine(Protocol):
 
 
 class Source(Protocol):
-    """Where a task finds the records of a batch: a picklable object of public parameters."""
+    """The source of the records of a batch: a picklable object of public parameters."""
 
     def read(self, group: Group) -> NDArray[np.floating[Any]]:
         """The records in these slots of the batch, one row each, float32 or float64.
@@ -48,7 +48,7 @@ class Source(Protocol):
 
 
 class LocalEngine:
-    """Runs the tasks in this process, one after the other: for tests, and for trying things out."""
+    """Runs the tasks in this process, one after the other: for tests and experiments."""
 
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
         return [task(group) for group in groups]

@@ -44,17 +44,17 @@ class Partial:
     """The answer of one group, or of several."""
 
     sums: tuple[FloatArray, ...]
-    counts: IntArray  #: units beyond each radius of a grid; none if not asked
-    slots: int  #: records that were looked at, nulls included: a public number
+    counts: IntArray  #: units beyond each radius of a grid; empty if there is no grid
+    slots: int  #: records that were read, nulls included: a public number
     kernels: frozenset[str]  #: fingerprints of the arithmetic
 
 
 class Question(Protocol):
-    """Something to ask about the units of a batch."""
+    """A question about the units of a batch."""
 
     @property
     def columns(self) -> int:
-        """Of the matrix that rows are multiplied with; 1 if there is none."""
+        """Columns of the matrix that rows are multiplied with; 1 if there is none."""
         ...
 
     def ask(self, batch: Batch) -> tuple[tuple[FloatArray, ...], IntArray]:
@@ -76,7 +76,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Ranges:
-    """For one form: how many units lie beyond each radius of a grid, and clipped sums."""
+    """The number of units beyond each radius of a grid, and clipped sums, for one form."""
 
     form: Form
     counted: tuple[float, ...] | None  #: radii to count at, which rise; None for `GRID`
@@ -102,13 +102,13 @@ class Present:
 
 
 def answer(question: Question, source: Source, reading: Reading, group: Group) -> Partial:
-    """The task: read the rows of a group, and answer a question about them.
+    """Run a task: read the rows of a group, and answer a question about them.
 
-    Whatever goes wrong, the error that leaves names the group and the kind of error, and nothing
-    that was read.
+    Whatever goes wrong, the error names the group and the kind of error, and nothing that was
+    read.
     """
     try:
-        with np.errstate(all="ignore"):  # a warning would tell of the records
+        with np.errstate(all="ignore"):  # a warning would say something about the records
             rows = source.read(group)
             if rows.ndim != 2 or len(rows) != group.slots or rows.dtype.kind != "f":
                 raise EngineError(f"a source must give {group.slots} rows of floats")
@@ -123,7 +123,7 @@ def answer(question: Question, source: Source, reading: Reading, group: Group) -
 def partial_of(
     question: Question, rows: NDArray[np.floating[Any]], reading: Reading, placed: bool = True
 ) -> Partial:
-    """The answer of these rows; see `Batch` for `placed`."""
+    """The answer for these rows; see `Batch` for `placed`."""
     sums, counts = question.ask(Batch(rows, reading, placed=placed))
     kernels = fingerprint(rows.shape[1], question.columns)
     return Partial(sums, counts, len(rows), frozenset((kernels,)))
@@ -139,7 +139,7 @@ def _aligned(rows: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
 
 
 def merged(partials: Iterable[Partial]) -> Partial:
-    """The answer of all groups together, added in pairs; the memory of the sums is overwritten."""
+    """The answer for all groups together, added in pairs; the memory of the sums is overwritten."""
     return pairwise(partials, _added)
 
 

@@ -1,8 +1,8 @@
 """A batch on an engine: the implementation of `statistics.Rows` whose records lie elsewhere.
 
-Every question is a job. `total` takes one. A form takes one for all counts of the search for the
-range, and in the same job the clipped sums for the radius that was released last and for its
-neighbours on the public grid: a second job is needed only if the radius moves further.
+Every question is a job. `total` takes one job. A form takes one for all counts of the search for
+the range; the same job returns the clipped sums for the radius that was released last and for its
+neighbours on the public grid, so a second job is needed only if the radius moves further.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["EngineBatches", "EngineRows", "LastRadii"]
 
 _PLACE: Final = {r: i for i, r in enumerate(GRID)}
-#: A clipped sum of more numbers than this is asked for at one radius only, not at its neighbours.
+#: A clipped sum of more numbers than this is computed at one radius only, not at its neighbours.
 LARGE_SUM: Final = 2**17
 
 Ask = Callable[[Question], Sequence[Partial]]
@@ -41,7 +41,7 @@ class LastRadii:
         self._last: dict[type, tuple[float, int]] = {}
 
     def note(self, form: Form, used: float, size: int) -> None:
-        """Note the radius of a clipped sum, and how many numbers the sum has."""
+        """Note the radius of a clipped sum, and the number of values in the sum."""
         self._last[type(form)] = used, size
 
     def guess(self, form: Form) -> tuple[float, ...]:
@@ -66,7 +66,7 @@ class EngineRows:
     slots
         Records in the batch: a public number.
     reading
-        How records become units; that of the estimator.
+        The rule by which records become units; that of the estimator.
     radii
         Radii of earlier batches.
     """
@@ -76,7 +76,7 @@ class EngineRows:
     ) -> None:
         self._ask, self._slots, self.reading = ask, slots, reading
         self._radii = LastRadii() if radii is None else radii
-        self.jobs = 0  #: how many have run
+        self.jobs = 0  #: number of jobs that have run
 
     def __len__(self) -> int:
         return self._slots // self.reading.records_per_unit
@@ -101,8 +101,8 @@ class EngineRows:
             raise EngineError(f"a batch of {self._slots} slots had {found.slots} records")
         if len(found.kernels) > 1:
             raise EngineError(
-                "the processes of the engine do not round alike, so that counts would depend on "
-                "where a task runs. Give all of them the same processor, the same numpy and the "
+                "the processes of the engine do not round in the same way, so counts would depend "
+                "on where a task runs. Give all of them the same processor, the same numpy and the "
                 "same number of threads, or set OPENBLAS_CORETYPE for all of them."
             )
         return found
@@ -151,7 +151,7 @@ class EngineBatches:
     model
         The estimator: its batch size, features and reading are those of the batches.
     tasks
-        Into how many groups a batch is split, about: the number of cores of the engine, or a small
+        Approximate number of groups of a batch: the number of cores of the engine, or a small
         multiple of it.
     """
 

@@ -1,15 +1,15 @@
-"""Learned centre and scales: the default on telemetry as it comes.
+"""Learned centre and scales: the default, for telemetry in its own units.
 
-| module | what |
+| module | content |
 |---|---|
-| `learned.statistics` | **private**: what is summed, and how far one unit moves it |
+| `learned.statistics` | **private**: the sums, and how far one unit moves them |
 | `learned.warmup` | **private**: centre, scales and radius from the first batches |
 | `learned.looks` | **private**: counts for features whose spread is not known |
-| `learned.base` | what the two forms share: parameters, warm-up, running moments, state |
+| `learned.base` | base of the two forms: parameters, warm-up, running moments, state |
 | `learned.method` | **private**: one batch in order: moments of (z, b), a look at scales |
 | `learned.gradients` | **private**: gradients of standardised records with a learned centre |
 | `learned.wide` | **private**: one batch of many features: means and variances, a gradient |
-| `learned.standard` | centre, scales and clamps: what a record is to the method |
+| `learned.standard` | centre, scales and clamps, by which a record is standardised |
 | `learned.covariance` | post-processing: running moments, mean, correlation, memory, drift |
 """
 

@@ -1,26 +1,25 @@
-"""Mean and variance along the components from what `MomentsAlong` released: post-processing.
+"""Mean and variance along the components from releases of `MomentsAlong`: post-processing.
 
-Gradients are clipped so tightly that what they say about the *size* of a variance is too low: by
-40 % on Gaussian records. So the variance along the components is read off moments of their own. It
-is measured against the mean square length of the same records, clipped by the same factors: long
-records count for less in either.
+Gradients are clipped so tightly that their estimate of the *size* of a variance is too low: by 40 %
+on Gaussian records. So the variance along the components comes from moments of its own. It is
+measured against the mean square length of the same records, clipped by the same factors: long
+records count for less in both.
 
-Batch s has told the second moment M_s of records along its basis V_s, around the mean of all
-batches before it. What is wanted is the variance along the basis V_t of now. Take the covariance to
-be a level rest and an excess along some few directions, and V_t to know these better than V_s did.
+Batch s has released the second moment M_s of records along its basis V_s, around the mean of all
+batches before it. The variance along the current basis V_t is wanted. Assume that the covariance is
+a level rest and an excess along a few directions, and that V_t knows these better than V_s did.
 Then the excess along V_s is
 
     X_s = M_s - level I = O E O^T,    O = V_s^T V_t,
 
-with E the excess along V_t: what V_s holds of the directions, it holds through V_t. So whenever the
-basis turns by O, the excess so far becomes O^-1 E O^-T, and counts for s(O)^4 of what it counted,
+with E the excess along V_t: V_s holds a part of the directions only through V_t. So whenever the
+basis turns by O, the excess so far becomes O^-1 E O^-T, and its weight is multiplied by s(O)^4,
 with s(O) the largest singular value: for one component these are the weights of least squares. A
 basis that has hardly anything in common with the new one says nothing about it.
 
-**Uncertainty.** The noise in a batch's variance is known. What is not known is how level the rest
-is: a basis that turns leaves one part of it for another. So the share of a direction h that the
-bases of earlier batches did not hold, 1 - |O h|^2 in the mean, is an uncertainty of its variance as
-well.
+**Uncertainty.** The noise in a batch's variance is known. It is not known how level the rest is: a
+basis that turns leaves one part of it for another. So the share of a direction h that the bases of
+earlier batches did not hold, 1 - |O h|^2 in the mean, adds to the uncertainty of its variance.
 """
 
 from __future__ import annotations
@@ -40,28 +39,29 @@ __all__ = ["LENGTH", "Along", "RunningExcess", "clip_radius", "constant", "withi
 #: more noise, and measures the length four times as well as a variance along.
 LENGTH = 2.0
 
-#: Numbers along the components are taken as they are within so many sds beyond the typical length.
+#: Numbers along the components are not clipped within this many sds beyond the typical length.
 _WITHIN = 4.0
-#: A batch counts if its second moment is at most this many times what was expected of it, and so
-#: many sds of its noise. Beyond that clipping may have taken more than it should. What the batch
-#: says is then expected of the next one, and those before it count for half.
+#: A batch counts if its second moment is at most this many times the expected one, plus this many
+#: sds of its noise. Beyond that, clipping may have taken too much. The moment of the batch is then
+#: expected of the next one, and batches before it count for half.
 _EXPECTED, _EXPECTED_SDS = 2.5, 4.0
 #: A turn that leaves less of a direction than this leaves nothing to convert.
 _OLD = 0.5
 #: Variances in a saved state are at most this.
 _LARGEST = 2.0**160
-#: Nothing is said before the batches count for so much together, and their bases have held so much
-#: of some direction in the mean: while a component is being found, the basis turns too fast.
+#: No variance is reported before the batches have this much weight together, and their bases have
+#: held this much of some direction in the mean: while a component is being found, the basis turns
+#: too fast.
 _ENOUGH, _HELD = 0.5, 0.6
 
 
 def within(k: int) -> float:
-    """Squared length up to which k numbers of variance 1 are taken as they are."""
+    """Squared length up to which k numbers of variance 1 are not clipped."""
     return (math.sqrt(k) + _WITHIN) ** 2
 
 
 def constant(k: int) -> float:
-    """b of y: b^2 a quarter of `within` measures the mean well for 25 % more noise."""
+    """b of y: with b^2 a quarter of `within`, the mean is measured well for 25 % more noise."""
     return math.sqrt(within(k)) / 2
 
 
@@ -76,15 +76,15 @@ class Along:
 
     shift: FloatArray  #: of the mean, from p
     second: FloatArray  #: k x k: the second moment around p, of records of the expected length
-    expected: FloatArray  #: k x k: what it was expected to be
+    expected: FloatArray  #: k x k: the expected value of `second`
     noise: float  #: sd in one variance, in units of `expected`
-    shift_sd: FloatArray  #: of the noise and the sampling error in `shift`
+    shift_sd: FloatArray  #: sd of the noise and the sampling error in `shift`
 
     @classmethod
     def read(
         cls, packed: FloatArray, sd: float, *, expected: FloatArray, whiten: FloatArray, units: int
     ) -> Along:
-        """From the noisy sum of y y^T, and the sd of its noise."""
+        """Read the moments from the noisy sum of y y^T and the sd of its noise."""
         k = len(expected)
         b = constant(k)
         M = unpack(packed) / units
@@ -93,7 +93,7 @@ class Along:
         colour = np.linalg.inv(whiten)
         noise = sd / (units * valid)
         second = colour @ M[:k, :k] @ colour / square
-        # The variance may be larger than expected: the sampling error is then as well.
+        # The variance may be larger than expected, and so may the sampling error.
         variance = np.diag(expected)
         of_noise = variance * (noise / (math.sqrt(2) * b)) ** 2
         of_sampling = np.maximum(variance, np.diag(second)) / (units * valid)
@@ -107,7 +107,7 @@ class Along:
 
     @property
     def surprising(self) -> bool:
-        """True if the second moment is far beyond what was expected."""
+        """True if the second moment is far beyond the expected one."""
         largest = np.max(np.linalg.eigvals(np.linalg.solve(self.expected, self.second)).real)
         return bool(largest > _EXPECTED + _EXPECTED_SDS * self.noise)
 
@@ -125,9 +125,9 @@ class RunningExcess:
         self.excess = np.zeros((k, k))
         self.expected = np.zeros((k, k))  #: of the next second moment, beyond the rest
         self.weight = 0.0  #: batches
-        self.held = np.zeros((k, k))  #: the sum of their O^T O, each as it counts
+        self.held = np.zeros((k, k))  #: the weighted sum of their O^T O
         self.noise = 0.0  #: sd in one variance in one batch, in units of `scale`
-        self.scale = np.zeros((k, k))  #: what was expected of the batches that count
+        self.scale = np.zeros((k, k))  #: the expected moments of the batches that count
 
     @property
     def known(self) -> bool:
@@ -136,18 +136,18 @@ class RunningExcess:
         return float(np.linalg.eigvalsh(self.held)[-1]) >= _HELD * self.weight
 
     def sd(self, H: FloatArray, values: FloatArray) -> FloatArray:
-        """Of the variances along H E H^T, which are `values` with that of the rest."""
+        """Sd of the variances along H E H^T, which are `values` with that of the rest."""
         noise = self.noise / math.sqrt(self.weight) * np.diag(H @ self.scale @ H.T)
         held = np.diag(H @ self.held @ H.T) / (self.weight * np.sum(H**2, axis=1))
         return np.asarray(np.hypot(noise, np.clip(1 - held, 0.0, 1.0) * values))
 
     def add(self, along: Along, second: FloatArray, level: float, keep: float) -> None:
-        """Add what a batch says.
+        """Add the moments of a batch.
 
         Parameters
         ----------
         second
-            What it adds to the second moment around the mean of all batches.
+            Contribution of the batch to the second moment around the mean of all batches.
         level
             Variance of the rest in each direction.
         keep
@@ -174,7 +174,7 @@ class RunningExcess:
         s = np.minimum(s, 1.0)
         self.weight *= float(s[0]) ** 4
         self.held = float(s[0]) ** 4 * overlap.T @ self.held @ overlap
-        if self.weight < 1e-3:  # what is left of it is not worth converting
+        if self.weight < 1e-3:  # too little is left to be worth converting
             self.forget()
             return
         # A direction of which the old basis held next to nothing is taken to be like the rest.
@@ -202,7 +202,7 @@ class RunningExcess:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Resume from what `state` returned, or raise a ValueError."""
+        """Resume from a result of `state`, or raise a ValueError."""
         names = ("excess", "expected", "scale", "held")
         matrices = [np.array(state[name], dtype=np.float64) for name in names]
         shape = self.excess.shape

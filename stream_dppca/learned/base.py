@@ -1,8 +1,8 @@
-"""The part that both forms of the method share: parameters, warm-up, running moments and state.
+"""Base of both forms of the method: parameters, warm-up, running moments and state.
 
-`method.LearnedMethod` (second moments) and `wide.WideMethod` (gradients) differ in what a batch
-after the warm-up is asked. They agree on everything here. Nothing here asks about records, except
-through `WarmUp` and `Looks`, which state what they spend.
+`method.LearnedMethod` (second moments) and `wide.WideMethod` (gradients) differ in their queries on
+a batch after the warm-up. They agree on everything here. Nothing here uses records, except through
+`WarmUp` and `Looks`, which state what they spend.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ __all__ = [
 
 #: Reason of a release during the warm-up.
 WARMING_UP = "warming up"
-#: The same, of a warm-up that ended without enough valid records, by noisy counts.
+#: The same for a warm-up that ended without enough valid records, by noisy counts.
 WARMING_UP_ANEW = "warming up anew: hardly any record could be read"
 #: "auto", "all", or a number of batches.
 Memory = str | float
 
-#: How fast a batch fades from later releases. With equal weights for all batches, this power has
-#: the least noise after 8 to 50 of them.
+#: Power by which a batch fades from later releases. With equal weights for all batches, this power
+#: has the least noise after 8 to 50 of them.
 POWER = 0.8
 #: Share of mu^2 for the noisy number of subjects.
 COUNT = 0.01
-#: A scale is widened if the second moment of z in one batch is above this ...
+#: A scale is widened if the second moment of z in one batch is above this.
 WIDEN_ABOVE = 2.25
-#: ... by more than so many sds of its noise.
+#: It must be above by more than this many sds of its noise.
 WIDEN_SDS = 3.0
 #: A warm-up of more batches than this is refused.
 MOST_WARM_UP = 64
-#: The most by which a scale is multiplied at a time when scales are refined.
+#: Smallest and largest factor of a scale when scales are refined once.
 REFINED_MOST = (0.75, 1.5)
 
 
@@ -72,8 +72,8 @@ def kept_share(memory: Memory) -> float:
 def longer_share(*, d: int, mu: float, units: int) -> float:
     """Share of the records that may be longer than the clip radius in any case.
 
-    It matters with few features, whose lengths differ most: the more noise there is, the larger.
-    Fitted to the real data of docs/accuracy.md.
+    It matters with few features, whose lengths differ most, and grows with the noise. It was fitted
+    to the real data of docs/accuracy.md.
     """
     sampling = 0.5 * units * mu**2 / d**1.5
     return float(2 / (d * (2 + sampling)))
@@ -96,7 +96,7 @@ class LearnedBase(Generic[Running]):
     Parameters
     ----------
     W
-        d x k, where to start. It is never shown.
+        d x k, the start. It is never shown.
     epsilon, delta
         The guarantee of every batch.
     units
@@ -108,11 +108,11 @@ class LearnedBase(Generic[Running]):
     memory
         As for `DPPCA`.
     subjects
-        If units are subjects.
+        Given if units are subjects.
     moments
-        An empty running mean of what every batch releases about all features.
+        An empty running mean of the release of every batch about all features.
     constant
-        That of `WarmUp`.
+        The constant of `WarmUp`.
     """
 
     #: Batches after the warm-up after which scales are refined.
@@ -152,7 +152,7 @@ class LearnedBase(Generic[Running]):
             longer=longer_share(d=d, mu=self.mu, units=units),
             known_center=known_center,
             each=self.each,
-            # The number of subjects is asked for before: here it is enough that most can be read.
+            # Subjects are counted before: here it is enough that most of them can be read.
             enough=ENOUGH if subjects is None else ENOUGH / 2,
             constant=constant,
         )
@@ -160,7 +160,8 @@ class LearnedBase(Generic[Running]):
         self.moments: Running = moments
         self.recent: Running = moments.copy()
         self.looks = Looks(d)
-        # Batches after the warm-up while scales are refined. Subjects are few: theirs are not.
+        # Batches after the warm-up while scales are refined. With subjects, which are few, they
+        # are not refined.
         self.refined = 0 if subjects is None else self.REFINED_AFTER[-1]
         self._released = 0  # batches before this one in the present C
 
@@ -169,13 +170,13 @@ class LearnedBase(Generic[Running]):
         return not self.warm_up.done
 
     def _warm_up(self, rows: Rows, noise: Noise) -> bool:
-        """Spend a batch on the warm-up. Returns True if it has to begin anew."""
+        """Spend a batch on the warm-up. Returns True if the warm-up has to start over."""
         self.warm_up.step(rows, noise)
         self.standard = self.warm_up.standard
         return self.warm_up.batches_left == self.warm_up.batches
 
     def _look(self, rows: Rows, noise: Noise) -> Look | None:
-        """Look at features whose spread is not known; see `Looks` for what it spends."""
+        """Look at features whose spread is not known; `Looks` states what this spends."""
         return Looks.ask(
             rows, self.standard, units=self.units, each=self.each, mu=self.mu_look, noise=noise
         )
@@ -185,12 +186,12 @@ class LearnedBase(Generic[Running]):
     def _alone(
         self, released: Released, decays: tuple[float, ...], unit: float
     ) -> tuple[FloatArray, float, float]:
-        """A batch's own moments, their noise sd, and what they add to the variance of the sum.
+        """A batch's own moments, their noise sd, and the noise variance that they add to the sum.
 
         Parameters
         ----------
         unit
-            Of the release: 1 over the sd of its noise.
+            Unit of the release: 1 over the sd of its noise.
         """
         column = released.weights
         adds = noise_of_sums(column.own, column.later, decays)
@@ -229,7 +230,7 @@ class LearnedBase(Generic[Running]):
         self.standard = Standard.load(state["standard"], len(self.W))
         self.moments.load(state["moments"])
         self.recent.load(state["recent"])
-        # States of before had their scales from the warm-up, and keep them.
+        # Models of older states have their scales from the warm-up, and keep them.
         self.refined = int(state.get("refined", self.REFINED_AFTER[-1]))
         self.looks.load(state["looks"])
         self._released = 0

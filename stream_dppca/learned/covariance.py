@@ -1,14 +1,14 @@
-"""From released moments of (z, b) to components: all of it post-processing.
+"""Components from released moments of (z, b): all of it post-processing.
 
 The moment of y = (z, b) holds the share of valid records w, the mean m and the second moment of z
 at once: with M its blocks, w = M_bb/b^2, m = M_zb/(b w), C = M_zz/w - m m^T. All three are linear
-in what is released or follow from it afterwards, so batches whose means differ add up to the total
+in the release or follow from it afterwards, so batches whose means differ add up to the total
 covariance, and nulls and clip weights divide out.
 
-Every batch has the same weight, but for the newest few, of which a part is held back (`HELD`): the
-noise of a release cancels with those that follow it. These are about the weights of least squares,
-and save 9 % of the noise after 16 batches; to count early batches for more than the rest, as least
-squares would do as well, turns the component of a stream whose batches differ.
+Every batch has the same weight, except for the newest few, of which a part is held back (`HELD`):
+the noise of a release cancels with those that follow it. These are about the weights of least
+squares, and save 9 % of the noise after 16 batches. Least squares would also give early batches
+more weight than the rest, but that turns the component of a stream whose batches differ.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ..arrays import BoolArray, FloatArray
 
 __all__ = ["HELD", "Components", "RunningMean", "RunningMoments", "components", "noise_of_sums"]
 
-#: Share of the newest batches that is held back: so much of the newest, half of it of the one
+#: Share of the newest batches that is held back: this share of the newest, half of it of the batch
 #: before, and so on.
 HELD = 0.4
 
-#: A variance is not taken to be below so many sds of its noise.
+#: A variance is taken to be at least this many sds of its noise.
 _FLOOR_SDS = 3.0
-#: A feature whose spread is unknown is left out unless its variance is so many sds above zero.
+#: A feature whose spread is unknown is left out unless its variance is this many sds above zero.
 _SEEN_SDS = 4.0
 
 
 class RunningMean:
-    """The mean of what was released about all batches so far, with or without forgetting.
+    """The mean of the releases of all batches so far, with or without forgetting.
 
     Parameters
     ----------
     numbers
-        How many of them a batch releases.
+        Number of values that a batch releases.
     """
 
     def __init__(self, numbers: int) -> None:
-        self.total = np.zeros(numbers)  # weighed
+        self.total = np.zeros(numbers)  # weighted
         self.weight = 0.0  # batches
         self.noise = 0.0  # variance of the noise in one coordinate of the total
 
@@ -60,7 +60,7 @@ class RunningMean:
         return math.sqrt(self.noise) / max(self.weight, 1e-300)
 
     def add(self, released: FloatArray, noise: float, keep: float, weight: float = 1.0) -> None:
-        """Add what a batch released; `noise` is what it adds to the variance of the sum."""
+        """Add the release of a batch; `noise` is what it adds to the variance of the sum."""
         self.total = keep * self.total + weight * released
         self.weight = keep * self.weight + weight
         self.noise = keep**2 * self.noise + weight**2 * noise
@@ -68,7 +68,7 @@ class RunningMean:
     def less(self, newest: Self, share: float) -> Self:
         """The same with a share of the newest batches held back.
 
-        The noise of the mean is taken to be what it was; it is less, as `HELD` says.
+        The noise of the mean is taken to be the same; in fact it is less (see `HELD`).
         """
         held = self.copy()
         held.total -= share * newest.total
@@ -100,7 +100,7 @@ class RunningMoments(RunningMean):
     Parameters
     ----------
     size
-        Of y: features and one.
+        Size of y: the number of features plus one.
     """
 
     def __init__(self, size: int) -> None:
@@ -125,7 +125,7 @@ def _packed_product(factor: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """What the running moments say."""
+    """Mean, spread and components that follow from the running moments."""
 
     mean: FloatArray  #: m
     variance: FloatArray  #: of z, noisy
@@ -137,7 +137,7 @@ class Components:
     valid: float  #: w
 
     def ratio_sd(self) -> FloatArray:
-        """Noise sd of the shares of the variance: of what is along, and of the total."""
+        """Noise sd of the shares of the variance, from that along each and that of the total."""
         share = np.clip(self.values / self.total, 0.0, 1.0)
         return np.asarray(self.sd / self.total * np.sqrt(1 + share**2 * len(self.mean)))
 
@@ -158,9 +158,9 @@ def components(
     known
         Features whose spread has been seen.
     known_center
-        If true, the mean is 0 and second moments are what is wanted.
+        If true, the mean is 0, and second moments take the place of the covariance.
     spread
-        r where the scales are given; None to take the released standard deviations.
+        r if the scales are given; None to take the released standard deviations.
     """
     M, d = moments.matrix, moments.size - 1
     w = min(max(float(M[d, d]) / constant**2, 0.05), 1.0)
@@ -189,10 +189,11 @@ def components(
 def noise_of_sums(
     own: float, later: tuple[float, ...], decays: tuple[float, ...], batches: int = 1024
 ) -> tuple[float, ...]:
-    """What each batch adds to the noise variance of a sum of `alone` of `CorrelatedRelease`.
+    """Noise variance that each batch adds to a sum of `alone` of `CorrelatedRelease`.
 
-    They are C^-1 xi for a Toeplitz matrix C with these weights, so the sum of n of them is xi
-    times the running sums of the series 1/C, and the nth batch adds the square of the nth.
+    The noise in these is C^-1 xi for a Toeplitz matrix C with these weights, so that in the sum of
+    n of them is xi times the running sums of the series 1/C, and the nth batch adds the square of
+    the nth running sum.
     """
     inverse, sums = [], np.zeros(len(decays))
     for t in range(batches):

@@ -1,11 +1,11 @@
-"""Noticing that a stream has changed, where its batches differ anyway. All post-processing.
+"""Notices that a stream has changed, although its batches differ anyway. All post-processing.
 
 Telemetry is autocorrelated: batches differ by more than noise, day from night, one job from the
 next. That is no reason to forget. The question is not whether a batch differs from the past, but
-whether the past has become a worse guide than the last few batches are. So two estimates are kept,
-of all batches and of the last few, and each is tried on the next batch before that is added: how
-much of its variance lies in the components of the one, how much in those of the other? If the few
-are better by a margin, again and again, the rest of the past is dropped.
+whether the past has become a worse guide than the last few batches. So two estimates are kept, of
+all batches and of the last few, and each is tried on the next batch before that batch is added: how
+much of its variance lies in the components of the one, how much in those of the other? If the last
+few are better by a margin, again and again, the rest of the past is dropped.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from ..arrays import FloatArray
 
 __all__ = ["RECENT", "DriftAlarm"]
 
-#: What the estimate of the last few batches keeps of itself: two batches, effectively.
+#: Share of itself that the estimate of the last few batches keeps: effectively two batches.
 RECENT = 0.5
-#: Share of the variance along the components by which the few must be better to count. On server
-#: telemetry (SMD) they are better by .02 on average, by .08 in restless weeks; after the component
-#: has turned by 30 degrees, by .1 to .2.
+#: Share of the variance along the components by which the last few must be better to count. On
+#: server telemetry (SMD) they are better by .02 on average, by .08 in restless weeks; after the
+#: component has turned by 30 degrees, by .1 to .2.
 MARGIN = 0.06
-#: The alarm: a CUSUM of what is beyond the margin, in units of the margin, of the noise, or of what
-#: is normal, whichever is largest. No batch adds more than `MOST`.
+#: The alarm is a CUSUM of the excess over the margin, in units of the margin, of the noise, or of
+#: the normal advantage, whichever is largest. No batch adds more than `MOST`.
 LIMIT, MOST = 4.0, 3.0
-#: Batches from which it is learned what is normal.
+#: Batches from which the normal advantage is learned.
 _NORMAL = 64
-#: With fewer, nothing is known about it.
+#: With fewer batches, the normal advantage is not known.
 _FIRST = 6
 
 
 class DriftAlarm:
     """Compares two sets of components on batches that neither has seen.
 
-    What is normal is the root mean square of the advantage so far. Where the last few batches are
-    now better and now worse guides than the past, being better means little. A single advantage
-    counts for at most twice of what was normal before, so that a change does not hide itself.
+    The normal advantage is the root mean square so far. Where the last few batches are sometimes
+    better and sometimes worse guides than the past, being better means little. A single advantage
+    counts for at most twice the normal one before it, so that a change does not hide itself.
     """
 
     def __init__(self) -> None:
         self.cusum = 0.0
-        self.normal = (0.0, 0)  # mean square of the advantage, as a share; of how many batches
+        self.normal = (0.0, 0)  # mean square of the advantage, as a share; number of batches
 
     def __call__(self, C: FloatArray, all_of_it: FloatArray, recent: FloatArray, sd: float) -> bool:
         """True if the past should be dropped.
@@ -70,9 +70,9 @@ class DriftAlarm:
         Parameters
         ----------
         advantage
-            Of the last few batches over all of them, as a share of what they are to explain.
+            Advantage of the last few batches over all of them, as a share of the variance.
         noise
-            The sd of its noise.
+            Sd of the noise in the advantage.
         """
         share = min(max(advantage, -1.0), 1.0)
         square, n = self.normal

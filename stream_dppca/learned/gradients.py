@@ -1,7 +1,7 @@
-"""Gradients of standardised records with a learned centre: what is summed with many features.
+"""Gradients of standardised records with a learned centre: the sums with many features.
 
 The covariance of z times W is the mean of z (W^T z - p)^T with p = W^T m: only k numbers of the
-mean m enter, and they can be asked for by themselves (`MomentsAlong`), with little noise.
+mean m enter, and they can be released by themselves (`MomentsAlong`), with little noise.
 Subtracting a noisy mean from the records would be much worse. If m^ = m + e, the second moment of
 z - m^ is the covariance plus e e^T, a false component of variance |e|^2, which is the noise of
 *all* d numbers.
@@ -27,7 +27,7 @@ class MomentsAlong:
 
     It holds the share of valid units, the mean along W, the second moment along W and the mean
     square length at once, as `AugmentedMoments` does for all features. T makes the k numbers about
-    equally large; clipping keeps the direction of y, so what it takes divides out.
+    equally large; clipping keeps the direction of y, so its factor divides out.
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: that of `AugmentedMoments` for k numbers in place of d: the sum moves by at most

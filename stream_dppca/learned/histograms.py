@@ -1,14 +1,14 @@
-"""Reading noisy histograms: where the mass is, how far it spreads. All post-processing.
+"""Reads noisy histograms: location and spread of the mass. All post-processing.
 
 Every count comes with noise of a known sd. A bin counts as occupied if it is `SURE` sds above zero.
-Where no single bin is, sums of neighbouring bins may be: their mass adds up faster than their
+If no single bin is occupied, sums of neighbouring bins may be: their mass adds up faster than their
 noise.
 
-**Far from everything else it takes more.** An empty bin is 5 sds above zero once in 3.5 million
-times, and 100 features have 50,000 bins and pairs: one model in 70 would believe in an octave in
-which there is nothing, and take a scale that is off by any power of 2. But nearly all data fills
-octaves that lie side by side. So an octave that is not within `NEAR` of one that is trusted already
-must be `FAR` sds higher: 1000 features then go wrong once in 25,000 times.
+**Isolated octaves need more evidence.** An empty bin is 5 sds above zero once in 3.5 million times,
+and 100 features have 50,000 bins and pairs: one model in 70 would take an empty octave for an
+occupied one, and choose a scale that is off by any power of 2. But nearly all data fills octaves
+that lie side by side. So an octave that is not within `NEAR` of one that is trusted already must be
+`FAR` sds higher: with 1000 features this goes wrong once in 25,000 times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SURE", "hull", "locate", "spread"]
 
 #: An occupied bin is this many sds above zero.
 SURE = 5.0
-#: And so many more if no octave within `NEAR` of it is trusted.
+#: It must be this many sds higher if no octave within `NEAR` of it is trusted.
 FAR, NEAR = 1.5, 3
 #: Share of the records that the cells by which a feature is located must hold.
 COVER = 0.6
@@ -48,10 +48,10 @@ def hull(counts: FloatArray, sd: float) -> tuple[float, float, float] | None:
     high = counts / sd
     two = (high[:-1] + high[1:]) / math.sqrt(2)
     occupied = high > SURE
-    lonely = (two > SURE) & ~(occupied[:-1] | occupied[1:])  # neither bin is sure, both are
+    lonely = (two > SURE) & ~(occupied[:-1] | occupied[1:])  # neither bin alone, but both together
     for side in (slice(None, -1), slice(1, None)):
         high[side] = np.where(lonely, np.maximum(high[side], two), high[side])
-    # x and -x are side by side. Zero is no octave: it is far from none, and none is far from it.
+    # x and -x are side by side. Zero is not an octave: its distance to the others does not count.
     zero, high[_ZERO] = high[_ZERO] > SURE, 0.0
     occupied = _trusted(high, SURE, np.abs(np.arange(OCTAVES) - _ZERO))
     occupied[_ZERO] = zero
@@ -62,7 +62,7 @@ def hull(counts: FloatArray, sd: float) -> tuple[float, float, float] | None:
 
 
 def locate(counts: FloatArray, sd: float, mass: float) -> tuple[float, float | None]:
-    """Where the middle of a feature lies on a grid, in cells from its lower end.
+    """Location of the middle of a feature on a grid, in cells from its lower end.
 
     The grid is coarsened until occupied cells hold most of the mass. The second number is the
     width in cells to which the middle is known if single cells sufficed, None if the feature is
@@ -98,7 +98,7 @@ def spread(
 ) -> float | None:
     """Root mean square distance from the centre, by octaves of |x - centre|; None if not seen.
 
-    Octaves within the resolution of the centre do not count: what is there may be at the centre.
+    Octaves within the resolution of the centre do not count: values there may be at the centre.
 
     Examples
     --------
@@ -135,9 +135,9 @@ def _trusted(high: FloatArray, sure: float, octave: IntArray) -> BoolArray:
     high
         Sds above zero.
     sure
-        So many are enough for the highest bin, and near bins that are trusted.
+        This many sds are enough for the highest bin, and for bins near trusted ones.
     octave
-        Where bins lie.
+        Positions of the bins.
 
     Examples
     --------

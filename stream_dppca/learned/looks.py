@@ -3,11 +3,11 @@
 Adjacency: one unit is replaced, or turns null.
 Sensitivity: that of `OctaveCounts` for the features that are looked at, with the rounding of
     `count_slack`.
-Noise: N(0, (sensitivity/mu_look)^2) on every count; whoever asks pays mu_look.
+Noise: N(0, (sensitivity/mu_look)^2) on every count; the caller pays mu_look.
 Delta: none beyond that of mu.
 
-Looks of different batches are about different records. Which features are looked at follows from
-earlier releases, and adding up looks is post-processing.
+Looks of different batches use different records. The features to look at follow from earlier
+releases, and adding up looks is post-processing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .statistics import OctaveCounts, count_slack
 
 __all__ = ["LOOK", "Look", "Looks"]
 
-#: Share of mu^2 with which scales that are not known are looked for in every batch.
+#: Share of mu^2 that every batch spends on scales that are not known.
 LOOK = 0.06
-#: More than `histograms.SURE`: looks are repeated.
+#: More than `histograms.SURE`, because looks are repeated.
 _SURE = 5.5
 _BINS = 129
 
@@ -77,7 +77,7 @@ class Looks:
         Parameters
         ----------
         units
-            Valid ones per batch, about.
+            Approximate number of valid units per batch.
         """
         self.counts[look.which] += look.counts
         self.times[look.which] += 1
@@ -94,14 +94,14 @@ class Looks:
                 yield j, found
 
     def state(self, standard: Standard) -> dict[str, Any]:
-        """Of the features that are still looked at."""
+        """The sums of the features that are still looked at."""
         return {
             str(j): [float(self.times[j]), self.counts[j].tolist()]
             for j in np.flatnonzero(~standard.known & (self.times > 0)).tolist()
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Resume from what `state` returned, or raise a ValueError."""
+        """Resume from a result of `state`, or raise a ValueError."""
         for name, (times, counts) in state.items():
             look = np.array(counts, dtype=np.float64)
             if look.shape != (_BINS,) or not np.isfinite(look).all() or not times >= 0:

@@ -1,14 +1,14 @@
-"""The default method on telemetry as it comes: nothing about the data is known beforehand.
+"""The default method for telemetry: nothing about the data is known beforehand.
 
-1. **Warm-up** (`warmup`): centre, scales and a clip radius from the first batches, which learn
-   nothing else. One radius for all batches: a radius of its own would weigh each batch by
-   1/radius^2, and quiet batches would win.
+1. **Warm-up** (`warmup`): centre, scales and a clip radius from the first batches, from which
+   nothing else is learned. All batches have one radius: with radii of their own, batches would be
+   weighted by 1/radius^2, and quiet batches would win.
 2. **Every batch after it**: z = clamp((x - c)/s), one release of the moments of (z, b) with noise
-   that cancels over batches (`adaptive.correlated`). `covariance` reads mean, spread and components
-   off the sum of the releases.
+   that cancels over batches (`adaptive.correlated`). `covariance` computes mean, spread and
+   components from the sum of the releases.
 3. **Scales** are refined in the first batches after the warm-up, and widened for later batches
-   where they turn out too small, by what was released. Features
-   whose spread has not been seen are looked at again, with a small share of every batch's budget.
+   where they turn out too small, by released values. Features whose spread has not been seen are
+   looked at again, with a small share of every batch's budget.
 
 In the words of the paper: range, mean, step. The range is found once, in the warm-up.
 
@@ -17,17 +17,17 @@ Privacy of a batch after the warm-up: two questions about the same records.
 Adjacency: one record is replaced, or turns null.
 Sensitivity: `AugmentedMoments` sqrt 2 rho / B; `OctaveCounts` sqrt(2 d') for the d' features that
     are looked at.
-Noise: mu_look^2 + mu_mean^2 = mu^2 in every batch; mu_look is 0 if nothing is to be looked at, as
+Noise: mu_look^2 + mu_mean^2 = mu^2 in every batch; mu_look is 0 if no feature is looked at, which
     follows from earlier releases. Moments go through `CorrelatedRelease`: their queries are in
     units of their noise, so a change of scales or of mu_mean between batches changes nothing
     about past queries.
 Delta: none beyond that of mu.
 
 **Subjects** (`participation`). A batch is a round, mu that of a round; noise is not correlated over
-rounds (`adaptive.independent`). One more question is asked in every round, of the warm-up too: how
-many subjects there are, of sensitivity 1, with the share `COUNT` of mu^2. Everything above has the
-rest of it. A round counts by its noisy number of subjects; if that may as well be zero, or if the
-warm-up finds fewer than a quarter of the places taken, nothing is learned.
+rounds (`adaptive.independent`). Every round, also of the warm-up, has one more query: the number of
+subjects, of sensitivity 1, with the share `COUNT` of mu^2. Everything above has the rest of mu^2. A
+round is weighted by its noisy number of subjects; if that may as well be zero, or if the warm-up
+finds fewer than a quarter of the places taken, nothing is learned.
 """
 
 from __future__ import annotations
@@ -74,10 +74,9 @@ __all__ = ["MOST_FEATURES", "REFINED_AFTER", "LearnedMethod", "constant"]
 MOST_FEATURES = 1023
 #: The noisy number of subjects must be this many sds of its noise above zero.
 _SURE_OF_SUBJECTS = 3.0
-#: Batches after the warm-up after which scales are refined, ...
+#: Batches after the warm-up after which scales are refined.
 REFINED_AFTER = (1, 2, 4)
-#: ... and the sd of a variance that the warm-up leaves: measured .4 on Gaussian data with 10 to 200
-#: features.
+#: Sd of a variance after the warm-up: measured .4 on Gaussian data with 10 to 200 features.
 _REFINED_SD = 0.4
 
 
@@ -126,7 +125,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         else:
             self.correlated = IndependentRelease(mu=self.mu)
         self.alarm = DriftAlarm()
-        self._presence = 1.0 if subjects is None else 0.0  # mean of the rounds, as they count
+        self._presence = 1.0 if subjects is None else 0.0  # weighted mean of the rounds
         self.components: Components | None = None
 
     def check_batch(self, rows: int, slots_per_row: int) -> None:
@@ -154,7 +153,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         if present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
             return Outcome.skip(FEW_SUBJECTS, units=present)
         query = self._query()
-        # A query that is taken for more sensitive than it is spends less: mu_mean instead of mu.
+        # A query that claims a larger sensitivity than its own spends less: mu_mean instead of mu.
         looking = not self.standard.known.all()
         part = 1 - (self.mu_look / self.mu) ** 2 if looking else 1.0
         sensitivity = claimed(query.sensitivity(self.units), part)
@@ -221,7 +220,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         )
         if dropped:
             self.moments = self.recent.copy()
-        # Least squares for what a subject adds, if `presence` of them are there.
+        # Least squares for the contribution of a subject, if `presence` of them are there.
         self._remember(alone, own, noise, presence)
         if self.subjects is not None:
             self._presence += (presence - self._presence) * presence / self.moments.weight
@@ -261,11 +260,11 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         self._rescale(factor, self.standard.known)
 
     def _refine(self) -> None:
-        """Make scales more equal by what the first batches say about them.
+        """Make scales more equal, by the moments of the first batches.
 
-        The warm-up finds a scale to about 20 %. What is left adds to the length of records, and so
-        to the noise: 10 % of it with 50 to 200 features. A variance that is uncertain is moved
-        towards what the warm-up said.
+        The warm-up finds a scale to about 20 %. The remaining error adds to the length of records,
+        and so to the noise: 10 % of it with 50 to 200 features. A variance that is uncertain is
+        moved towards the result of the warm-up.
         """
         known = self.standard.known
         if not self._refine_now() or not known.any():
@@ -286,7 +285,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         for j, scale in self.looks.add(look, self.standard, self.units * share):
             known[j] = True
             factor[j] = scale / self.standard.scale[j]
-            # Up to now z was 0 or at its clamp. Its second moment becomes 1, as the scale says.
+            # Up to now z was 0 or at its clamp. With the new scale its second moment becomes 1.
             before = max(M[j, j] / share, 4 * self.moments.sd / share, 0.05)
             only = np.ones(d)
             only[j] = factor[j] / math.sqrt(before)  # undone by `_rescale`
@@ -295,7 +294,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         self._rescale(factor, known)
 
     def _rescale(self, factor: FloatArray, known: BoolArray) -> None:
-        """Multiply scales by factors; what was learned in the old ones is converted."""
+        """Multiply scales by factors; moments in the old scales are converted."""
         if (factor == 1.0).all():
             return
         self.standard = self.standard.with_scale(self.standard.scale * factor, known)
@@ -303,9 +302,9 @@ class LearnedMethod(LearnedBase[RunningMoments]):
             moments.rescale(1 / factor)
 
     def _found(self) -> Components:
-        """What all batches say, with a part of the newest held back."""
-        # Who asks for a short memory wants the newest batch as it is. Rounds of subjects have noise
-        # of their own, which nothing cancels later.
+        """The components of all batches, with a part of the newest held back."""
+        # With a short memory the newest batch is used whole. Rounds of subjects have independent
+        # noise, which nothing cancels later.
         cancelled = isinstance(self.memory, str) and self.subjects is None
         held = HELD if cancelled else 0.0
         return self._components(self.moments.less(self.recent, held))
@@ -317,7 +316,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         return found
 
     def projector(self, features: tuple[Hashable, ...]) -> Projector | None:
-        """What scores raw records, None before anything has been learned."""
+        """The projector that scores raw records; None before anything has been learned."""
         found = self.components
         if found is None:
             return None

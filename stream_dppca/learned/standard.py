@@ -14,7 +14,7 @@ __all__ = ["CLAMP", "FLOOR", "UNKNOWN_CLAMP", "Standard"]
 #: Standardised values are cut off here. On the real data of docs/accuracy.md, cutting at 5 sd turns
 #: the first component by .05 or less.
 CLAMP = 5.0
-#: A feature whose spread is not known yet only tells whether it is off its centre, at this value.
+#: Standardised value of a feature whose spread is not known yet, if it is off its centre.
 UNKNOWN_CLAMP = 3.0
 #: Smallest scale: with |x| up to 1e18, (x - c)/s stays far from overflow.
 FLOOR = 2.0**-64
@@ -22,15 +22,15 @@ FLOOR = 2.0**-64
 
 @dataclass(frozen=True, eq=False)
 class Standard:
-    """How a record is standardised before anything is asked about it.
+    """The rule by which a record is standardised before any query.
 
-    A feature whose spread is not known has a scale as small as its centre could be resolved.
-    Standardised it is then 0 at the centre and `UNKNOWN_CLAMP` elsewhere.
+    The scale of a feature whose spread is not known is the resolution of its centre. Standardised,
+    such a feature is 0 at the centre and `UNKNOWN_CLAMP` elsewhere.
     """
 
     center: FloatArray
     scale: FloatArray
-    resolution: FloatArray  #: values this close to the centre cannot be told from it
+    resolution: FloatArray  #: values this close to the centre cannot be distinguished from it
     known: BoolArray  #: features whose spread has been seen
 
     @property
@@ -38,7 +38,7 @@ class Standard:
         return np.where(self.known, CLAMP, UNKNOWN_CLAMP)
 
     def parameters(self) -> dict[str, tuple[float, ...]]:
-        """For the statistics."""
+        """The parameters of statistics."""
         return {
             "center": tuple(self.center.tolist()),
             "scale": tuple(self.scale.tolist()),
@@ -65,7 +65,7 @@ class Standard:
 
     @classmethod
     def load(cls, state: dict[str, Any], d: int) -> Standard:
-        """From what `state` returned, or a ValueError."""
+        """Restore a result of `state`, or raise a ValueError."""
         center, scale, resolution = (
             np.array(state[name], dtype=np.float64) for name in ("center", "scale", "resolution")
         )

@@ -1,7 +1,7 @@
-"""Bounded statistics of records as they come: counts, clipped moments, second moments.
+"""Bounded statistics of raw records: counts, clipped moments, second moments.
 
 **Private**: every class here states how far one unit moves its sum. A null adds nothing; a single
-value that is not finite (`missing="center"`) is in no count, and counts as the centre in moments.
+value that is not finite (`missing="center"`) is in no bin, and counts as the centre in moments.
 All parameters are public numbers or earlier releases. Distances and clip factors are computed row
 by row, so no unit changes the digits of another.
 
@@ -48,7 +48,7 @@ _LOWEST = -64
 
 @dataclass(frozen=True, eq=False)
 class OctaveCounts:
-    """Number of units in each octave of each feature: how often 2^(e-1) <= |x - centre| < 2^e.
+    """Number of units in each octave of each feature, where 2^(e-1) <= |x - centre| < 2^e.
 
     With signs there are `OCTAVES` bins per feature, zero in the middle; without them the bins
     begin with zero.
@@ -152,7 +152,7 @@ class LengthCounts:
 class MomentsInBall:
     """Sum of (z, (z^2 - 1)/2, a) over units, each vector clipped to a ball: means and variances.
 
-    a is a public constant, by which the share of valid units, and what clipping takes, is known.
+    a is a public constant, which shows the share of valid units and the effect of clipping.
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: every term lies in a ball of radius R around 0, so the sum moves by at most 2 R,
@@ -220,7 +220,7 @@ def clipped_moments(block: Block, rows: FloatArray, constant: float, radius: flo
 
 
 def moments_sensitivity(radius: float, units: int, each: int = 1) -> float:
-    """How far one unit moves `clipped_moments`: sqrt 2 rho, plus the rounding of the sum, twice."""
+    """Sensitivity of `clipped_moments`: sqrt 2 rho, plus the rounding of the sum, twice."""
     return math.sqrt(2) * radius + 2 * moment_rounding(units, each) * radius
 
 
@@ -236,7 +236,7 @@ def sum_in_ball(block: Block, terms: FloatArray, radius: float) -> FloatArray:
 
 
 def ball_sensitivity(radius: float, units: int) -> float:
-    """How far one unit moves `sum_in_ball`: 2 R, plus the rounding of the sum, twice."""
+    """Sensitivity of `sum_in_ball`: 2 R, plus the rounding of the sum, twice."""
     rounding = 2 * units * roundings(units) * ROUNDOFF * radius
     return 2 * radius + 2 * rounding
 
@@ -246,7 +246,7 @@ def count_slack(units: int, each: int) -> float:
 
     A count is at most the number of units, and adding it up takes at most units x each roundings.
     So the counts of a feature are off by at most units (units x each + 8) u in length, on both
-    neighbours, of which the sensitivity is sqrt 2. Twice that is paid.
+    neighbours, whose sensitivity is sqrt 2. Twice that is paid for.
     """
     return 1.0 if each == 1 else 1 + 3 * units * (units * each + 8) * ROUNDOFF
 
@@ -267,7 +267,7 @@ def _in_no_bin(block: Block, values: FloatArray) -> BoolArray:
 
 
 def _counts(bins: IntArray, size: int, outside: BoolArray) -> FloatArray:
-    """Histogram of every column, a row each; what is `outside` is in no bin."""
+    """Histogram of every column, one row each; values marked `outside` are in no bin."""
     d = bins.shape[1]
     flat = np.where(outside, d * size, bins + np.arange(d) * size)
     counts = np.bincount(flat.ravel(), minlength=d * size + 1)[: d * size]

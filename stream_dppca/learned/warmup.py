@@ -1,29 +1,29 @@
-"""The warm-up: centre, scales and clip radius from the first batches, whose records serve
-nothing else.
+"""The warm-up: centre, scales and clip radius from the first batches, used for nothing else.
 
 Six questions are asked one after the other, each with parameters from the answers before:
 
 | question | statistic | sensitivity | budget |
 |---|---|---|---|
 | octaves of all features | `OctaveCounts` around 0 | sqrt(2 d) | 5/20 |
-| where in them | `GridCounts`, 64 cells | sqrt(2 d) | 3/20 |
-| where in the fullest cells | `GridCounts`, 256, d' features that need it | sqrt(2 d') | 2/20 |
-| how far from there | `OctaveCounts` around the centre | sqrt(2 d) | 5/20 |
+| places in these octaves | `GridCounts`, 64 cells | sqrt(2 d) | 3/20 |
+| places in the fullest cells | `GridCounts`, 256, d' features that need it | sqrt(2 d') | 2/20 |
+| distances from the centre | `OctaveCounts` around the centre | sqrt(2 d) | 5/20 |
 | mean and variance within the clamp | `MomentsInBall` | 2 R | 3/20 |
 | lengths of standardised records | `LengthCounts` | sqrt 2 | 2/20 |
 
 Adjacency: one record is replaced, or turns null.
 Noise: a question with share f of a batch has N(0, (sensitivity/mu)^2/f) on every coordinate.
     The shares of a batch add up to 1, so every batch spends mu as a whole, and no record is in
-    two batches. A question may go on over several batches; its answers are then averaged.
+    two batches. A question may extend over several batches; its answers are then averaged.
 Delta: none beyond that of mu.
 
 With a known centre (`center="none"`, `"pairs"`, `"own"`) the first three questions are left out.
 
 **Subjects.** A batch is then a round, and mu is that of a round, because subjects come back: the
-warm-up spends what every other round spends. A subject adds the mean over its rows of what a record
-adds (to lengths, the length of its mean moment), so one subject moves every sum by what one record
-does, plus the rounding of sums of shares (`count_slack`). A place that is not taken is a null.
+warm-up spends as much as every other round. A subject adds the mean over its rows of what a record
+adds (to lengths, the length of its mean moment), so one subject moves every sum as far as one
+record does, plus the rounding of sums of shares (`count_slack`). A place that is not taken is a
+null.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ CELLS = {"grid": 64, "fine grid": 256}
 BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
 _COARSEST = 2.0**-14
-#: With a smaller share of valid records than this, nothing that was found is trusted.
+#: With a smaller share of valid records than this, no result of the warm-up is trusted.
 ENOUGH = 0.25
-#: Where values are looked for, and how narrow that stretch can become: the octaves go from 2^-64 to
-#: 2^64, and three cells of the first grid are the least that is left.
+#: Largest value that is searched for, and smallest width of the searched range: the octaves go from
+#: 2^-64 to 2^64, and three cells of the first grid are the least that is left.
 _FARTHEST, _NARROWEST = 2.0**66, 2.0**-80
 #: A share of this, over radius/d, of all units may be longer than the radius. Fitted to the real
 #: data of docs/accuracy.md, and to Gaussian data with up to 200 features.
@@ -72,11 +72,11 @@ _LENGTHS = 2.0 ** (np.arange(13) / 4)
 
 
 def warm_up_batches(*, d: int, mu: float, units: int, known_center: bool) -> int:
-    """How many batches the warm-up takes.
+    """Number of batches of the warm-up.
 
-    A question needs a certain precision; over several batches it grows with the root of their
-    number only, because each batch has noise of its own. So the number of batches falls with the
-    square of the batch size.
+    A question needs a certain precision; over several batches the precision grows only with the
+    root of their number, because each batch has noise of its own. So the number of batches falls
+    with the square of the batch size.
 
     Examples
     --------
@@ -143,7 +143,7 @@ class WarmUp:
     each
         Rows per unit, at most.
     enough
-        With a smaller share of valid units than this, the warm-up begins anew.
+        With a smaller share of valid units than this, the warm-up starts over.
     constant
         a of `MomentsInBall`.
     """
@@ -166,7 +166,7 @@ class WarmUp:
         self.count_slack = count_slack(units, each)
         self.batches = warm_up_batches(d=d, mu=mu, units=units, known_center=known_center)
         names = [name for name in SHARES if not (known_center and name in _OF_CENTER)]
-        # The questions left fill the whole batches: integers, so that shares add up exactly.
+        # The remaining questions fill the whole batches: integers, so that shares add up exactly.
         whole = sum(SHARES[name] for name in names)
         self._ends = dict(zip(names, np.cumsum([SHARES[n] for n in names]).tolist(), strict=True))
         self._ends = {name: end * self.batches for name, end in self._ends.items()}
@@ -177,7 +177,7 @@ class WarmUp:
         d = self.d
         self._at = 0  # budget spent so far, in parts of which a batch has `_batch`
         self._answer: _Answer | None = None
-        # What is known so far, all of it released.
+        # The results so far, all of them released.
         self.low = np.full(d, -1.0)
         self.high = np.full(d, 1.0)
         self.mass = np.full(d, float(self.units))
@@ -205,7 +205,7 @@ class WarmUp:
             self._at = until
             if until == self._ends[name]:
                 self._learn(name)
-                if self._at == 0:  # hardly any record could be read: the next batches begin anew
+                if self._at == 0:  # hardly any record could be read: the next batches start over
                     return
 
     # Private: every number of the data passes through here.
@@ -227,7 +227,7 @@ class WarmUp:
             )
 
     def _question(self, name: str) -> tuple[Statistic, float]:
-        """The statistic, and how far one unit moves its sum."""
+        """The statistic and the sensitivity of its sum."""
         every = tuple(range(self.d))
         if name in ("octaves", "distances"):
             center = tuple(self.standard.center.tolist())
@@ -323,11 +323,11 @@ class WarmUp:
         self.standard = replace(standard, center=center, scale=np.maximum(scale, FLOOR))
 
     def _learn_radius(self, counts: FloatArray, sd: float) -> None:
-        """The smallest length beyond which few enough of the valid units lie.
+        """Take the smallest length beyond which few enough of the valid units lie.
 
-        What clipping costs is what it cuts off, so fewer units may be longer than a large radius.
-        Noise adds up in the counts beyond a length, so more of it is forgiven the more bins there
-        are: in doubt the radius is smaller, and so is the noise in every later batch.
+        The cost of clipping is what it cuts off, so fewer units may be longer than a large radius.
+        Noise adds up in the counts beyond a length, so the tolerance grows with the number of bins:
+        in doubt the radius is smaller, and so is the noise in every later batch.
         """
         beyond = np.cumsum(counts[::-1])[::-1][1:]  # longer than each edge
         grid = length_grid(self.d)
@@ -354,10 +354,10 @@ class WarmUp:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned, or raise a ValueError.
+        """Resume from a result of `state`, or raise a ValueError.
 
         A state that was tampered with must not bring parameters with which a question overflows or
-        divides by zero: what comes of that would depend on the records.
+        divides by zero: the consequences would depend on the records.
         """
         d = self.d
         self._at = int(state["at"])

@@ -1,9 +1,9 @@
 """Learned centre and scales with many features: gradients in place of second moments.
 
 Above `MOST_FEATURES` a second moment has too many numbers. The warm-up is that of `method`. Every
-batch after it asks up to five questions about the same records, in this order:
+batch after it answers up to five questions about the same records, in this order:
 
-| question | statistic | what one record changes | share of mu^2 |
+| question | statistic | sensitivity | share of mu^2 |
 |---|---|---|---|
 | means and variances of all features | `MomentsInBall`, correlated noise | 2 R/B | `BESIDE` |
 | a look, if a spread is not known | `OctaveCounts`, d' features | sqrt(2 d') | `LOOK`, out of it |
@@ -16,22 +16,22 @@ Noise: the shares of a batch add up to 1, so its questions spend mu together. Wh
     look follows from earlier releases. The two sequences of correlated releases are two Gaussian
     mechanisms with adaptively chosen queries: a record of batch s is in one column of either, of
     length 1 at most, and spends in each of them the share of its batch.
-What may depend on what: a question may use the answers to those before it in the same batch, which
-    are releases like any other: adaptive composition. Means, scales, clamps, the basis W and L come
+Dependencies: a question may use the answers to those before it in the same batch, which are
+    releases like any other: adaptive composition. Means, scales, clamps, the basis W and L come
     from releases; the radius is the largest that searches have found so far.
 Delta: none beyond that of mu.
 
-**Why the radius never falls** while the past is kept: a radius of its own would weigh each batch by
-1/radius^2, and quiet batches would win.
+**The radius never falls** while the past is kept: with radii of their own, batches would be
+weighted by 1/radius^2, and quiet batches would win.
 
-**Means that move.** Batch t has mean m_t, and all batches up to it m^_t. What the total covariance
-of all batches needs of it (Chan, Golub, LeVeque 1983) is C_t W + (t - 1)/t v (W^T v)^T, with C_t
-the covariance within the batch and v = m_t - m^_{t-1}. That is the mean of u (W^T u - p)^T with
+**Means that move.** Batch t has mean m_t, and all batches up to it m^_t. Its contribution to the
+total covariance of all batches (Chan, Golub, LeVeque 1983) is C_t W + (t - 1)/t v (W^T v)^T, with
+C_t the covariance within the batch and v = m_t - m^_{t-1}. That is the mean of u (W^T u - p)^T with
 u = z - m^_{t-1} and p = W^T v/t. Where W^T v does not stand out of its noise, it counts as zero,
 and gradients are z (W^T z - p)^T with p = W^T m_t: the noise of m^ in d numbers stays out.
 
 **Scales.** Components of standardised records need each feature's deviation, which gradients do not
-tell. Variances come from the first question, moved towards their mean as far as they are uncertain.
+show. Variances come from the first question, moved towards their mean as far as they are uncertain.
 The theory is that of a few components over a level rest: if A = r r^T * C has the gradient G at W,
 then G/r points along the component of C.
 
@@ -96,9 +96,9 @@ _MOVED_SDS = 3.0
 class GuidedEstimate(RunningEstimate):
     """A running estimate that forgets if the last few batches are a better guide than all of them.
 
-    As `learned.drift` does for covariances. Two estimates are kept, and each is tried on the next
-    release u = f theta + noise before that is added: by how much is the one of the last few nearer
-    to it, as a share of f^2 |theta|^2? All of it is post-processing.
+    It works like `learned.drift` for covariances. Two estimates are kept, and each is tried on the
+    next release u = f theta + noise before that is added: by how much is the estimate of the last
+    few nearer to it, as a share of f^2 |theta|^2? All of it is post-processing.
     """
 
     def __init__(self, size: float, memory: float | str = "auto") -> None:
@@ -111,7 +111,7 @@ class GuidedEstimate(RunningEstimate):
         self.recent.begin(theta.copy(), weight)
 
     def add(self, white: White, whitener: Whitener, view: View = np.asarray) -> bool:
-        """Take a release in. Returns True if the past was dropped before."""
+        """Add a release. Returns True if the past was dropped before."""
         self.dropped = self.memory == "auto" and self.weight > 0 and self._is_worse(white)
         if self.dropped:
             theta = self.recent.theta
@@ -146,7 +146,7 @@ class GuidedEstimate(RunningEstimate):
 
 
 class _Gradients(GradientMethod):
-    """Range and mean gradient of standardised records, and what follows from them."""
+    """Range and mean gradient of standardised records, and the step that follows from them."""
 
     def __init__(
         self, *, W: FloatArray, epsilon: float, delta: float, rows: int, part: float
@@ -155,7 +155,7 @@ class _Gradients(GradientMethod):
         d, k = W.shape
         self.estimate: GuidedEstimate = GuidedEstimate(self.estimate.size)
         self.place = FIRST  # of the radius on its grid
-        #: What records are to the gradients, what is subtracted from that, and then along V.
+        #: Rule by which records are standardised; the mean subtracted from them, and then along V.
         self.standard: dict[str, tuple[float, ...]] = {}
         self.mean, self.along = np.zeros(d), np.zeros(k)
 
@@ -187,8 +187,8 @@ class _Gradients(GradientMethod):
 def _constant(d: int) -> float:
     """a of `MomentsInBall`: a^2 = d/4 makes the ball 4 % larger.
 
-    An error in the share of valid records is an error of the mean *along* the mean, which a
-    false component feeds on; with a = 1 that was found instead of the true one.
+    An error in the share of valid records is an error of the mean *along* the mean, which feeds a
+    false component; with a = 1 the false one was found instead of the true one.
     """
     return math.sqrt(d) / 2
 
@@ -252,7 +252,7 @@ class WideMethod(LearnedBase[RunningMean]):
         if self.warming_up:
             anew = self._warm_up(rows, noise)
             return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP)
-        # Private: each release may use what the ones before it have said.
+        # Private: each release may use the results of those before it.
         before, sd_before = self._mean(), self.moments.sd
         released, sensitivity = self._ask_beside(rows, noise)
         alone, sd = self._add(released, self.mu / sensitivity)
@@ -304,7 +304,7 @@ class WideMethod(LearnedBase[RunningMean]):
         return released, sensitivity
 
     def _ask_along(self, rows: Rows, before: FloatArray, noise: Noise) -> tuple[FloatArray, Along]:
-        """Where this batch is along V: p of the mean before, and moments around it.
+        """Release the moments of this batch along V, around p of the mean before; return both.
 
         Adjacency: one record is replaced, or turns null.
         Sensitivity: `MomentsAlong`, sqrt 2 rho' and rounding.
@@ -336,13 +336,13 @@ class WideMethod(LearnedBase[RunningMean]):
         """k x k: the second moment that is expected along V."""
         level = self._level()
         values, vectors = np.linalg.eigh(self.excess.expected + level * np.eye(len(self.W.T)))
-        # Clipped gradients say too little, but they have seen the newest basis.
+        # Clipped gradients give too small a value, but they have seen the newest basis.
         if not self.excess.known:
             values = np.maximum(values, float(np.linalg.eigvalsh(self.gradients.L)[-1]))
         return np.asarray((vectors * np.maximum(values, level / 2)) @ vectors.T)
 
     def _square_length(self) -> float:
-        """Mean square length of records to the gradients, as far as is known."""
+        """Mean square length of records in the units of the gradients, as far as is known."""
         g, known, mean = self._units(), self.standard.known, self._mean()
         noise = 0.0 if self.known_center else (self.moments.sd / self._valid()) ** 2
         square = self._variances() + mean**2 - noise  # the noise of the mean lifts its square
@@ -358,7 +358,7 @@ class WideMethod(LearnedBase[RunningMean]):
         return max(rest / max(int(known.sum()), 1), 0.05 * typical)
 
     def _learn_along(self, along: Along) -> None:
-        """Add what this batch says about the variance along the basis it was asked about."""
+        """Add the variance of this batch along the basis of its query."""
         second = along.second
         if not self.known_center:
             # Around the mean of all batches, this one included (Chan, Golub, LeVeque 1983).
@@ -368,7 +368,7 @@ class WideMethod(LearnedBase[RunningMean]):
     def _center_gradients(
         self, p: FloatArray, along: Along, before: FloatArray, sd_before: float
     ) -> None:
-        """Take gradients around the mean of all batches, if it has moved, or else of this one."""
+        """Take gradients around the mean of all batches if it has moved, or else of this batch."""
         g, V, weight, shift = self._units(), self.gradients.V, self.moments.weight, along.shift
         of_before = sd_before / self._valid() * np.linalg.norm(V * g[:, np.newaxis], axis=0)
         sds = np.hypot(along.shift_sd, of_before)
@@ -381,25 +381,25 @@ class WideMethod(LearnedBase[RunningMean]):
             self.gradients.along = p + shift
 
     def _parameters(self) -> dict[str, tuple[float, ...]]:
-        """For the statistics: a feature whose spread is not known is 0."""
+        """The parameters of statistics, in which a feature whose spread is not known is 0."""
         clamp = np.where(self.standard.known, CLAMP, 0.0)
         return self.standard.parameters() | {"clamp": tuple(clamp.tolist())}
 
     def _units(self) -> FloatArray:
-        """z in the units that components are wanted in: 1, or with given scales s over these."""
+        """Units of z in those of the components: 1, or with given scales s over these."""
         if self.scales is None:
             return np.ones(len(self.W))
         return np.asarray(self.standard.scale / self.scales)
 
     def _add(self, released: Released, unit: float) -> tuple[FloatArray, float]:
-        """Add a batch's own moments, and tell the gradients. Returns them and their noise sd."""
+        """Add a batch's own moments, and update the gradients. Returns them and their noise sd."""
         alone, own, noise = self._alone(released, self.beside.decays, unit)
         self._remember(alone, own, noise)
         self._tell_gradients()
         return alone, own
 
     def _tell_gradients(self) -> None:
-        """What records are to the gradients of the next question."""
+        """Set the rule by which records are standardised for the next gradients."""
         g, parameters = self._units(), self._parameters()
         if self.scales is not None:
             parameters["scale"] = tuple(self.scales.tolist())
@@ -417,7 +417,7 @@ class WideMethod(LearnedBase[RunningMean]):
         return np.clip(self.moments.mean[:d] / self._valid(), -CLAMP, CLAMP)
 
     def _variances(self) -> FloatArray:
-        """Of z, moved towards their mean as far as noise makes them uncertain; 1 if not known."""
+        """Variances of z, moved towards their mean as far as they are uncertain; 1 if unknown."""
         d, known, valid = len(self.W), self.standard.known, self._valid()
         if not known.any() or self.moments.weight == 0:
             return np.ones(d)
@@ -442,7 +442,7 @@ class WideMethod(LearnedBase[RunningMean]):
         self._rescale(factor, self.standard.known)
 
     def _refine(self) -> None:
-        """Make scales more equal by what the first batches say about them."""
+        """Make scales more equal, by the variances of the first batches."""
         if not self._refine_now():
             return
         variance = self._variances()
@@ -461,7 +461,7 @@ class WideMethod(LearnedBase[RunningMean]):
     def _rescale(
         self, factor: FloatArray, known: BoolArray, found: BoolArray | None = None
     ) -> None:
-        """Multiply scales by factors; what was learned in the old ones is converted.
+        """Multiply scales by factors; moments in the old scales are converted.
 
         Parameters
         ----------
@@ -488,13 +488,13 @@ class WideMethod(LearnedBase[RunningMean]):
                 self.excess.rescale(self.gradients.V.T @ basis)
 
     def _deviation(self) -> FloatArray:
-        """r: what z is divided by, 0 for features without spread."""
+        """r: the divisor of z, 0 for features without spread."""
         learned = np.sqrt(self._variances())
         r = learned if self.scales is None else 1 / self._units()
         return np.where(self.standard.known, r, 0.0)
 
     def _read(self) -> None:
-        """The components of what is standardised."""
+        """Take over the components of standardised records."""
         known = self.standard.known[:, np.newaxis]
         found = np.where(known, self.gradients.W, 0.0)
         if self.scales is None:
@@ -505,7 +505,7 @@ class WideMethod(LearnedBase[RunningMean]):
         """The outcome with explained variances, if they are known.
 
         With u the standardised record and W its components, the variance along them is that of the
-        rest and W^T R^-1 V E V^T R^-1 W, where R turns the units of gradients into those of u.
+        rest plus W^T R^-1 V E V^T R^-1 W, where R turns the units of gradients into those of u.
         """
         known = self.standard.known
         if not (self.excess.known and known.any()):
@@ -526,7 +526,7 @@ class WideMethod(LearnedBase[RunningMean]):
         )
 
     def projector(self, features: tuple[Hashable, ...]) -> Projector | None:
-        """What scores raw records, None before anything has been learned."""
+        """The projector that scores raw records; None before anything has been learned."""
         if not self.learned:
             return None
         return Projector(
@@ -552,7 +552,7 @@ class WideMethod(LearnedBase[RunningMean]):
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         self.gradients.load(state["gradients"])
-        if "excess" in state:  # older states do not know it: it is learned anew
+        if "excess" in state:  # it is not in older states: then it is learned again
             self.excess.load(state["excess"])
         self.learned = bool(state["learned"])
         self.beside.forget()

@@ -9,8 +9,8 @@ bits and the value as many more digits, so every comparison ends, with probabili
 a floor at every step, a_n is too small by less than e^y: the loss at step j is below 1 and reaches
 step n times y^(n-j)/((j+1) ... n) <= y^(n-j)/(n-j)!, and these add up to at most e^y. The computed
 a_n can become 0 only at some N > y, because floor(a x) >= a for x >= 1. From there on the true
-terms alternate and fall, so what is left out is at most a_N < e^y. Hence N terms, each divided with
-one more floor, are off by less than (N + 1)(e^y + 1) units of the last digit.
+terms alternate and fall, so the rest of the series is at most a_N < e^y. Hence N terms, each
+divided with one more floor, are off by less than (N + 1)(e^y + 1) units of the last digit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 __all__ = ["Entropy", "Value", "exponential", "floor_exponential", "normal_cdf", "round_normal"]
 
-#: Returns that many random bytes: `os.urandom`, or something repeatable in a test.
+#: Returns a number of random bytes: `os.urandom`, or something repeatable in a test.
 Entropy = Callable[[int], bytes]
 
 
@@ -44,13 +44,13 @@ def round_normal(
     v
         The first bits of U, which is uniform on (0, 1/2).
     guess
-        Where the search begins. Only the time depends on it.
+        Start of the search. Only the time depends on it.
     """
     uniform = _Uniform(v, bits, entropy)
     (a, b), (c, e) = shift.as_integer_ratio(), sd.as_integer_ratio()
 
     def reaches(k: int) -> bool:
-        """shift + sd Q < k + 1/2, in integers: U < Phi(-t) with t = (shift - k - 1/2)/sd."""
+        """Decide shift + sd Q < k + 1/2 in integers: U < Phi(-t) with t = (shift - k - 1/2)/sd."""
         numerator = (2 * a - (2 * k + 1) * b) * e
         return numerator <= 0 or uniform.below(lambda n: normal_cdf(numerator, 2 * b * c, n))
 
@@ -63,14 +63,14 @@ def floor_exponential(v: int, *, scale: float, guess: int, entropy: Entropy, bit
     a, b = scale.as_integer_ratio()
 
     def reaches(k: int) -> bool:
-        """scale E < k + 1: U > e^(-(k+1)/scale)."""
+        """Decide scale E < k + 1: U > e^(-(k+1)/scale)."""
         return k >= 0 and not uniform.below(lambda n: exponential((k + 1) * b, a, n))
 
     return _smallest(reaches, guess)
 
 
 class _Uniform:
-    """As many bits of a uniform number as were needed so far."""
+    """A uniform number, with as many bits as were needed so far."""
 
     def __init__(self, v: int, bits: int, entropy: Entropy) -> None:
         self._v, self._bits, self._entropy = v, bits, entropy
@@ -152,7 +152,7 @@ def _alternating(first: int, y: int, shift: int, *, odd: bool) -> tuple[int, int
 @lru_cache(maxsize=16)
 def _inverse_root_of_two_pi(p: int) -> int:
     """2^p / sqrt(2 pi), off by less than 2."""
-    q = p + 32  # Machin's formula loses less than 1 a term: far below 2^32
+    q = p + 32  # Machin's formula loses less than 1 per term: far below 2^32
     pi = 16 * _inverse_tangent(5, q) - 4 * _inverse_tangent(239, q)
     return math.isqrt((1 << 2 * p + q) // (2 * pi))
 

@@ -5,13 +5,13 @@ floor(s E) with E ~ Exp(1). Both invert a distribution function at a uniform num
 with one 64-bit word from the operating system. In floating point the result before rounding is off
 by less than a bound that is proven below. Where it lies farther than that from the nearest jump of
 the rounding, its rounding is the true one. Otherwise `exact` decides, with as many further bits of
-U as it takes. So, given ideal bits and the hypothesis, the law is exact.
+U as it needs. So, given ideal bits and the hypothesis, the law is exact.
 
 **Hypothesis.** `scipy.special.ndtri` is off by at most 2^-43 on [2^-18, 1/2], `numpy.log` by at
 most 2^-46 on [2^-18, 1]. Measured in tests/test_sampler.py: 2^-49.3 and 2^-50. A library that is
-off by more than half of what it may be, on a grid of points, is refused at the first draw.
+off by more than half of the allowed error, on a grid of points, is refused at the first draw.
 
-**Bound for the Gaussian.** Let v >= 2^46 be the 63 bits of a word beside its sign, S < 2^29, and U
+**Bound for the Gaussian.** Let v >= 2^46 be the 63 bits of a word next to its sign, S < 2^29, and U
 in [v, v+1) / 2^64. The float u is within 2^-65 + 2^-52 U of U, so its quantile within that over
 phi: below 2^-47. With the hypothesis: 2^-43 + 2^-47. Times S: 2^-14 + 2^-18. The product and the
 sum are below 2^32, so each is off by at most 2^-22. Together that is less than 2^-13.
@@ -42,7 +42,7 @@ LARGEST = 2.0**52
 
 #: Hypothesis about the libraries: largest errors of the normal quantile and of the logarithm.
 NDTRI_ERROR, LOG_ERROR = 2.0**-43, 2.0**-46
-#: Where it holds: from here up. Smaller U, once in 2^17 draws, are left to `exact`.
+#: The hypothesis holds from here up. Smaller U, once in 2^17 draws, are left to `exact`.
 SMALLEST_U = 2.0**-18
 #: Bound on the error of a + S X before it is rounded, and of s E relative to s.
 GAUSSIAN_ROOM, EXPONENTIAL_ROOM = 2.0**-13, 2.0**-44
@@ -89,7 +89,7 @@ def rounded_gaussian(values: FloatArray, sd: float, entropy: Entropy = os.urando
                 entropy=entropy,
             )
         whole += near
-        # -0.0 becomes 0.0: the sign of a zero would tell more than the whole number.
+        # -0.0 becomes 0.0: the sign of a zero would reveal more than the whole number.
         np.add(whole, 0.0, out=found[start : start + _BLOCK])
     return found
 
@@ -97,7 +97,7 @@ def rounded_gaussian(values: FloatArray, sd: float, entropy: Entropy = os.urando
 def discrete_laplace(size: int, scale: float, entropy: Entropy = os.urandom) -> IntArray:
     """Whole numbers k with probability proportional to e^(-|k|/scale)."""
     if not 2.0**-20 <= scale <= 2.0**30:
-        raise DPPCAError("noise asked for with a scale out of range")
+        raise DPPCAError("the scale of the noise is out of range")
     return _geometric(size, scale, entropy) - _geometric(size, scale, entropy)
 
 
@@ -138,5 +138,5 @@ def _check_libraries() -> None:
             ):
                 raise DPPCAError(
                     f"{what} is less accurate here than exact noise needs: found {-x!r} at "
-                    f"{point!r}. Another build of the library or sampler='opendp' will do."
+                    f"{point!r}. Use another build of the library, or sampler='opendp'."
                 )

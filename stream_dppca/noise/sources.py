@@ -1,17 +1,17 @@
 """Sources of noise.
 
 `SecureNoise` draws exact noise with the operating system's entropy (`sampler`). `OpenDPNoise` draws
-from OpenDP's samplers instead: slower, with a longer proof, and the work of others. `SeededNoise`
-draws from a numpy generator, for tests and simulations; whatever is made with it is not private and
-says so. All are asked the same two questions:
+from OpenDP's samplers instead: slower, with a longer proof, and an independent implementation.
+`SeededNoise` draws from a numpy generator, for tests and simulations; every result made with it is
+not private and says so. All have the same two methods:
 
 - `gaussian(query, sensitivity, mu)`: the query plus noise of sd sensitivity/mu per coordinate;
 - `laplace(counts, scale)`: integer counts plus discrete Laplace noise.
 
-A real number leaves as a whole number of grid units. The unit is a power of two for which the sd is
-between 2^28 and 2^29 units, so dividing by it is exact. Released is round(a + S X), where a is the
-query and S the sd in units: the Gaussian mechanism, then rounding to a public grid, which is
-post-processing (docs/privacy.md, "The grid").
+A real number is released as a whole number of grid units. The unit is a power of two for which the
+sd is between 2^28 and 2^29 units, so dividing by it is exact. The release is round(a + S X), where
+a is the query and S the sd in units: the Gaussian mechanism, then rounding to a public grid, which
+is post-processing (docs/privacy.md, "The grid").
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Noise(ABC):
         sensitivity
             Bound on the L2 distance between the queries *as computed* on two neighbours.
         mu
-            What this release spends, see `stream_dppca.calibration`.
+            Budget that this release spends, see `stream_dppca.calibration`.
         size
-            A public bound on the number of coordinates, where the number itself is not public.
+            A public bound on the number of coordinates, if the number itself is not public.
         """
         sd = self.gaussian_sd(size or query.size, sensitivity=sensitivity, mu=mu)
         unit = self._unit(sd)
         # The clamp acts on each coordinate alone and is 1-Lipschitz: it cannot raise the
-        # sensitivity. It only bites when a query is 2^23 noise sds large.
+        # sensitivity. It only has an effect when a query is 2^23 noise sds large.
         with np.errstate(over="ignore", under="ignore"):
             values = np.clip(np.ravel(query) / unit, -LARGEST, LARGEST)
         return self._rounded_gaussian(values, sd / unit).reshape(query.shape) * unit
@@ -79,7 +79,7 @@ class Noise(ABC):
         sd = self.gaussian_sd(1, sensitivity=sensitivity, mu=mu)
         unit = self._unit(sd)
         if unit > 1:
-            raise DPPCAError("noise asked for with a budget too small for counts")
+            raise DPPCAError("the budget of the noise is too small for counts")
         draws = iter(self._rounded_gaussian(np.zeros(count), sd / unit).tolist())
 
         def release(number: int) -> float:
@@ -96,10 +96,10 @@ class Noise(ABC):
         numbers so far below the unit that dividing by it leaves the range of float64.
         """
         if not (mu > 1e-9 and sensitivity > 0 and math.isfinite(sensitivity)):
-            raise DPPCAError("noise asked for with a sensitivity or a budget out of range")
+            raise DPPCAError("the sensitivity or the budget of the noise is out of range")
         sd = math.nextafter(math.nextafter(sensitivity / mu, math.inf), math.inf)
         if not 2.0**-900 < sd < 2.0**900:
-            raise DPPCAError("noise asked for with a standard deviation out of range")
+            raise DPPCAError("the standard deviation of the noise is out of range")
         return sd
 
     @staticmethod
@@ -117,7 +117,7 @@ class Noise(ABC):
 
     @abstractmethod
     def direction(self, dimension: int, columns: int) -> FloatArray:
-        """A random dimension x columns Gaussian matrix: where an iteration starts. Public."""
+        """A random dimension x columns Gaussian matrix, the public start of an iteration."""
 
     @abstractmethod
     def order(self, n: int) -> NDArray[np.intp]:
@@ -160,14 +160,14 @@ class SecureNoise(Noise):
 class OpenDPNoise(SecureNoise):
     """The same from OpenDP's samplers, about 200 times slower.
 
-    Its discrete Gaussian has a parameter of `SMALLEST_SD` units exactly, so the unit is no power of
-    two. Dividing by it and rounding move each coordinate by at most one unit, so a query of m
+    Its discrete Gaussian has a parameter of `SMALLEST_SD` units exactly, so the unit is not a power
+    of two. Dividing by it and rounding move each coordinate by at most one unit, so a query of m
     coordinates by 2 sqrt(m) between neighbours, which the sd pays for. In place of the rounded
     Gaussian the discrete one costs `calibration.GRID_SLACK`, for at most `MOST_COORDINATES`
     coordinates over all releases that one record enters.
     """
 
-    #: The proof of the slack is for so many.
+    #: The proof of the slack is for this many.
     MOST_COORDINATES = 2**24
 
     @staticmethod
@@ -175,7 +175,7 @@ class OpenDPNoise(SecureNoise):
         """A little over sensitivity/mu, to pay for the rounding."""
         spent_on_rounding = 2 * math.sqrt(size) / SMALLEST_SD
         if not mu > 2 * spent_on_rounding:
-            raise DPPCAError("noise asked for with a budget too small for so many coordinates")
+            raise DPPCAError("the budget of the noise is too small for this many coordinates")
         return Noise.gaussian_sd(size, sensitivity=sensitivity, mu=mu - spent_on_rounding)
 
     @staticmethod

@@ -8,7 +8,7 @@
 | `paper.histogram` | Lemma B.1 (Karwa, Vadhan), the private histogram learner |
 
 Liu, Kong, Jain, Oh. DP-PCA: Statistically Optimal and Differentially Private PCA. NeurIPS 2022.
-Where the paper is loose or silent, docs/privacy.md says what is done instead, and why.
+Where the paper is loose or silent, docs/privacy.md explains what is done instead, and why.
 """
 
 from .dppca import PaperMethod

@@ -27,7 +27,7 @@ __all__ = ["PaperMethod"]
 
 @dataclass(frozen=True, repr=False)  # it holds records
 class Half:
-    """Rows of one half of a batch, those of nulls zero."""
+    """Rows of one half of a batch, with zeros for nulls."""
 
     X: FloatArray
     null: BoolArray
@@ -121,6 +121,6 @@ class PaperMethod:
         self.W = checked_basis(state["W"], like=self.W)
 
     def _gradients(self, half: Half) -> FloatArray:
-        """g_i = A_i w = x_i (x_i . w), a row each; with k columns, k of them side by side."""
+        """g_i = A_i w = x_i (x_i . w), one row each; with k columns, k of them side by side."""
         P = half.X @ self.W
         return (half.X[:, :, None] * P[:, None, :]).reshape(len(half.X), -1)

@@ -1,8 +1,8 @@
 """Algorithm 4: private top eigenvalue estimation, the range of the gradients.
 
 Adjacency: one gradient is replaced, or turns null.
-Sensitivity: it is in one difference, so in one subset, so one of the k eigenvalues moves to
-    another bin: L1 = 2, at most one new bin.
+Sensitivity: a gradient is in one difference, so in one subset, so one of the k eigenvalues moves
+    to another bin: L1 = 2, at most one new bin.
 Noise and delta: those of `private_histogram`.
 
 Differences double the covariance. The histogram therefore finds 2 lambda_1^2 ||H||, and the
@@ -47,9 +47,9 @@ def private_top_eigenvalue(
     Parameters
     ----------
     G
-        Gradients, a row each. Null rows are zero.
+        Gradients, one row each. Null rows are zero.
     null
-        Which rows are nulls. A pair with a null has difference zero.
+        Mask of the null rows. A pair with a null has difference zero.
     zeta
         Failure probability.
     C1
@@ -63,7 +63,7 @@ def private_top_eigenvalue(
     # Line 1: differences of neighbours.
     differences = G[1::2] - G[: len(G) - 1 : 2]
     differences[null[1::2] | null[: len(G) - 1 : 2]] = 0.0
-    # Line 2: k subsets of b consecutive differences; what does not divide is left over.
+    # Line 2: k subsets of b consecutive differences; the remainder is left over.
     b = len(differences) // k
     if b == 0:
         raise ParameterError("G", f"must have at least {2 * k} rows here", len(G))
@@ -95,5 +95,5 @@ def _top_eigenvalue(rows: FloatArray) -> float:
     gram = rows @ rows.T if b < d else rows.T @ rows
     try:
         return max(float(np.linalg.eigvalsh(gram)[-1]) / b, 0.0)
-    except np.linalg.LinAlgError:  # of this subset alone: it lands in the bin [0, 0]
+    except np.linalg.LinAlgError:  # this subset alone lands in the bin [0, 0]
         return 0.0

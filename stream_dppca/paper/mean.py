@@ -3,7 +3,7 @@
 Adjacency: one gradient is replaced, or turns null.
 Histograms: one record moves one count in each of d coordinates, L2 = sqrt(2 d), and can be alone
     in at most d bins. All (coordinate, bin) counts get N(0, 2 d / mu_h^2) and a bin is released
-    above `calibration.gaussian_threshold`, so that no lone bin surfaces but with probability
+    above `calibration.gaussian_threshold`, so that a lone bin surfaces with probability at most
     delta_T.
 Mean: the truncated gradients lie in a box of half-width R, so their mean over n slots has L2
     sensitivity 2 R sqrt(d) / n; it gets N(0, (that / mu_m)^2).
@@ -55,9 +55,9 @@ class MeanBudget:
         )
 
     def threshold(self, dimension: int, noise: Noise | type[Noise] = Noise) -> float:
-        """Noisy counts above this are released: for the sd of the noise that is drawn.
+        """Threshold above which noisy counts are released, for the sd of the noise that is drawn.
 
-        Counts are compared after they were rounded to the grid, so two of its units are added.
+        Counts are compared after rounding to the grid, so two units of the grid are added.
         """
         sigma = noise.gaussian_sd(
             2 * dimension, sensitivity=math.sqrt(2 * dimension), mu=self.mu_histogram
@@ -67,7 +67,7 @@ class MeanBudget:
 
 @dataclass(frozen=True)
 class PrivateMean:
-    """What Algorithm 5 returns."""
+    """The result of Algorithm 5."""
 
     mean: FloatArray
     sigma: float  #: sd of the noise in one coordinate
@@ -89,9 +89,9 @@ def private_mean(
     Parameters
     ----------
     G
-        Gradients, a row each.
+        Gradients, one row each.
     null
-        Rows that count in no histogram and add zero after centring.
+        Mask of the rows that count in no histogram and add zero after centring.
     eigenvalue
         Upper estimate of the top eigenvalue of their covariance, from *other* records.
     K, a
@@ -135,8 +135,8 @@ def _fullest_bins(G: FloatArray, tau: float, budget: MeanBudget, noise: Noise) -
     counts = np.diff(starts, append=d * n).astype(np.float64)
     coordinate, bin_ = starts // n, ordered.ravel()[starts]
 
-    # How many bins are occupied is not public. At most 2 d counts differ between neighbours, the
-    # others are rounded alike, so where rounding costs anything it is paid for 2 d.
+    # The number of occupied bins is not public. At most 2 d counts differ between neighbours, the
+    # others are rounded in the same way, so where rounding costs anything, it is paid for 2 d.
     noisy = noise.gaussian(counts, sensitivity=math.sqrt(2 * d), mu=budget.mu_histogram, size=2 * d)
     released = noisy > budget.threshold(d, noise)
     coordinate, bin_, noisy = coordinate[released], bin_[released], noisy[released]

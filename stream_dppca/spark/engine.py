@@ -1,4 +1,4 @@
-"""Apache Spark as an engine, and what a cluster must be set to."""
+"""Apache Spark as an engine, and the settings that a cluster must have."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["SparkEngine", "refuse_exposed", "safe_reason"]
 G = TypeVar("G")
 R = TypeVar("R")
 
-#: Without these, partial sums cross the network and lie on disks in the clear. Of several names,
-#: one is enough.
+#: Without these settings, partial sums cross the network and lie on disks in the clear. Of several
+#: names, one is enough.
 REQUIRED: Final = (
     ("spark.authenticate",),
     ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled"),
     ("spark.io.encryption.enabled",),
 )
-#: What our own tasks say of an error: slots and kinds of errors, never a record.
+#: Error texts of our own tasks: slots and kinds of errors, never a record.
 _OURS: Final = re.compile(r"EngineError: (slots \d+ to \d+: [^\n]{1,200}|[a-z][^\n]{1,300})")
 
 
@@ -43,11 +43,11 @@ def refuse_exposed(session: SparkSession, allow_insecure: bool = False) -> None:
     ]
     if missing:
         rule = f"must have {', '.join(missing)} set to true: partial sums are as secret as records"
-        raise ParameterError("session", rule, master, "Or pass allow_insecure=True, knowing that.")
+        raise ParameterError("session", rule, master, "Or take the risk: allow_insecure=True.")
 
 
 def safe_reason(error: Exception) -> str:
-    """Why a job failed, without anything that an error may quote of a record."""
+    """The reason why a job failed, without anything that an error may quote of a record."""
     found = _OURS.search(str(error))
     return found[1] if found else f"{type(error).__name__}: see the log of the executors"
 
@@ -73,25 +73,25 @@ class SparkEngine:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at a time."""
+        """Number of tasks that run at a time."""
         return int(self._context.defaultParallelism)
 
     @property
     def executors(self) -> int:
-        """How many processes there are to run tasks, now."""
-        # The driver stores blocks, too, and is one of them.
+        """Number of processes that can run tasks now."""
+        # The driver stores blocks, too, and is counted here.
         return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     @property
     def stopped(self) -> bool:
-        """Whether the session is over, or the process of its driver: nothing runs any more."""
+        """True if the session or the process of its driver has ended: nothing runs any more."""
         try:
             return bool(self._context._jsc.sc().isStopped())
         except Exception:
             return True
 
     def cancel(self) -> None:
-        """End all jobs that run; each ends in an `EngineError`."""
+        """End all running jobs; each ends in an `EngineError`."""
         self._context.cancelAllJobs()
 
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:

@@ -1,14 +1,15 @@
 """Learns from data frames: data at rest on Spark.
 
-A frame says which slot each of its rows has (a public column of whole numbers), or each frame is
-one batch. Every task adds up the rows of a partition of the frame as they come; no row is moved
-between machines. Since the place of a row in its partition may depend on others (files are split
-by their sizes), its distances are computed row by row, and nothing depends on places.
+A frame has a slot for each of its rows (a public column of whole numbers), or each frame is one
+batch. Every task adds up the rows of a partition of the frame as they come; no row is moved between
+machines. Since the place of a row in its partition may depend on others (files are split by their
+sizes), its distances are computed row by row, and nothing depends on places.
 
-**What must be public.** The slot of a row, or the frame that it is in, decides its batch, so it
-must not depend on what the row or any other row holds: the line number of an import, a time of
-arrival, a sequence number. A filter, a `limit` or an order by content in front breaks the promise;
-so does a join that drops or doubles rows by content. Plans that are not deterministic are refused.
+**Slots must be public.** The slot of a row, or the frame that it is in, decides its batch, so it
+must not depend on the content of the row or of any other row: it may be the line number of an
+import, a time of arrival, a sequence number. An earlier filter, `limit` or order by content breaks
+the guarantee; so does a join that drops or doubles rows by content. Plans that are not
+deterministic are refused.
 """
 
 from __future__ import annotations
@@ -69,17 +70,17 @@ def fit(
         The column that numbers the slots of the whole stream: 0, 1, 2, ... Row s is in batch
         s // batch_size. A slot without a row is a null; a last batch that is not full is left out.
     progress
-        Whether to show a bar, on a terminal and if rich is installed.
+        True to show a bar, on a terminal and if rich is installed.
     allow_insecure
         If true, a remote master may do without authentication and encryption.
     parameters
-        Of `DPPCA`. Not with center="pairs", whose neighbours may be on different machines, nor
-        with method="paper", whose statistics are not sums.
+        Other parameters of `DPPCA`, except center="pairs", whose neighbours may be on different
+        machines, and method="paper", whose statistics are not sums.
 
     Returns
     -------
     DPPCA
-        The model: `components`, `last_release`, `transform_many`, `state`, and all else.
+        The model, with `components`, `last_release`, `transform_many`, `state` and so on.
     """
     model = DPPCA(
         features=tuple(features), epsilon=epsilon, delta=delta, batch_size=batch_size, **parameters
@@ -119,7 +120,7 @@ def _column(name: str) -> str:
 
 
 def _slots(frame: DataFrame, slot: str) -> int:
-    """How many slots there are: one more than the largest of the public numbers."""
+    """Number of slots: one more than the largest of the public numbers."""
     if slot not in frame.columns or not isinstance(frame.schema[slot].dataType, IntegralType):
         raise ParameterError("slot", "must be a column of whole numbers", slot)
     _refuse_indeterminate(frame)
@@ -170,7 +171,7 @@ def _ask(frame: DataFrame, reading: Reading, question: Question) -> list[Partial
     except Exception as error:
         reason = safe_reason(error)
     else:
-        # An answer for no rows at all, so that an empty frame has one.
+        # An answer for no rows at all, so that an empty frame has an answer.
         nothing = np.full((1, width), np.nan)
         empty = partial_of(question, nothing, reading, placed=False)
         own = Partial(empty.sums, empty.counts, 0, frozenset())
@@ -182,9 +183,9 @@ def _ask(frame: DataFrame, reading: Reading, question: Question) -> list[Partial
 def _answer(
     question: Question, reading: Reading, width: int, batches: Iterator[Any]
 ) -> Iterator[Any]:
-    """The task: answer a question about the rows of a partition, in one row.
+    """Run a task: answer a question about the rows of a partition, in one row.
 
-    It turns batches of Arrow records into batches of Arrow records.
+    The task turns batches of Arrow records into batches of Arrow records.
     """
     pa = importlib.import_module("pyarrow")  # without types
 
@@ -198,14 +199,14 @@ def _answer(
 
     problem = ""
     try:
-        with np.errstate(all="ignore"):  # a warning would tell of the records
+        with np.errstate(all="ignore"):  # a warning would say something about the records
             first = next(found := partials(), None)
             if first is not None:
                 answer = merged(_chained(first, found))
     except Exception as error:
         problem = type(error).__name__
     if problem:
-        raise EngineError(f"a task met a {problem}") from None
+        raise EngineError(f"a task failed with {problem}") from None
     if first is not None:
         yield pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
 

@@ -13,9 +13,9 @@ __all__ = ["shown_progress"]
 def shown_progress(
     name: str, total: int | None, *, shown: bool = True
 ) -> Iterator[Callable[[], None]]:
-    """Yields a function to call after each batch; shows a bar on a terminal if rich is there.
+    """Yield a function to call after each batch; show a bar on a terminal if rich is installed.
 
-    It counts batches: how long a batch took, and what was in it, is not shown.
+    The bar counts batches; the duration of a batch and its content are not shown.
     """
     try:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

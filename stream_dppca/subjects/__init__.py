@@ -1,10 +1,10 @@
 """Privacy per subject (a device, a user): docs/subjects.md.
 
-| module | what |
+| module | content |
 |---|---|
 | `subjects.ids` | one byte form for every spelling of an id |
-| `subjects.first` | **private**: which rows of a part of a round may count |
-| `subjects.table` | **private**: who has a place in a round, and which rows are kept |
+| `subjects.first` | **private**: the rows of a part of a round that may count |
+| `subjects.table` | **private**: the subjects with a place in a round, and their rows |
 | `subjects.units` | **private**: the mean over a subject's rows, clipped; sums over subjects |
 """
 

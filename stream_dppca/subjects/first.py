@@ -1,9 +1,9 @@
-"""The rows that may count, of a stretch of a round that is read apart from the others.
+"""The rows that may count in a stretch of a round that is read separately.
 
-Of each subject the first `records` rows of a round are kept (`table`). A row that has as many of
+Of each subject the first `records` rows of a round are kept (`table`). A row with that many rows of
 its own subject before it in its stretch has them before it in the round, too, and is ignored there:
-so it may be left out at once. Which rows are left out depends on nothing but rows of the same
-subject, and a table that is given the stretches in order fills as if it had been given everything.
+so it may be left out at once. Whether a row is left out depends only on rows of the same subject,
+and a table that gets the stretches in order is filled as if it had got everything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["first_rows"]
 
 
 def first_rows(ids: Iterable[Any], records: int) -> list[int]:
-    """The places of the first `records` rows of each subject, in order; none without a usable id.
+    """The places of the first `records` rows of each subject, in order; only rows with usable ids.
 
     Examples
     --------

@@ -1,26 +1,26 @@
 """One form for every spelling of a subject's id.
 
 A subject that comes as `1` in one record and as `"1"` in another must not take two places: it would
-count twice, and the guarantee would be halved. So every id becomes bytes by one rule, whatever it
-stands in (a dict, a frame, an array, a message key):
+count twice, and the guarantee would be halved. So every id becomes bytes by one rule, wherever it
+comes from (a dict, a frame, an array, a message key):
 
 - **Text** is taken in Unicode's normal form C, as UTF-8. **Bytes** that are UTF-8 are such text;
   other bytes are taken as they are.
-- White space and NULs around it are dropped, and so is a fraction of zeros: `"1.0"` is `"1"`, and
-  `"-0"` is `"0"`.
+- White space and NULs around the id are dropped, and so is a fraction of zeros: `"1.0"` is `"1"`,
+  and `"-0"` is `"0"`.
 - **A number** is its shortest decimal: `1`, `1.0`, `Decimal("1.00")` are `b"1"`, 2.5 is `b"2.5"`.
 - A UUID is its usual text.
 - More than 64 bytes are replaced by their BLAKE2b hash of 32 bytes.
-- **Not usable**: what is empty, None, NaN, infinite, a bool, a date, or anything else. The record
-  is ignored.
+- **Not usable**: anything empty, None, NaN, infinite, a bool, a date, or of another type. The
+  record is ignored.
 
 Upper and lower case are different. Where the rule takes two ids for one, the two subjects share a
 place: that costs a little accuracy, never privacy.
 
-**Whole numbers from 2^53 on must come as integers or text.** A float cannot tell them apart, and
-what turns a column of numbers into floats because one of them is missing (`numpy.array`, a frame
-of pandas made without a type) is a step in front that breaks the promise: one record would merge
-all the others. Nothing here can see it any more. Nullable, Arrow and object columns are exact, and
+**Whole numbers from 2^53 on must come as integers or text.** A float cannot distinguish them. An
+earlier step that turns a column of numbers into floats because one of them is missing
+(`numpy.array`, a pandas frame made without a type) breaks the guarantee: one record would merge
+all the others, and nothing here could notice it. Nullable, Arrow and object columns are exact, and
 so are dicts.
 """
 
@@ -41,12 +41,12 @@ __all__ = ["LONGEST", "canonical", "canonical_all"]
 #: Longer ids are hashed.
 LONGEST = 64
 _AROUND = b" \t\n\r\v\f\0"
-#: Of a decimal number: more than any float has.
+#: Most digits of a decimal number: more than any float has.
 _MOST_DIGITS = 400
 
 
 def canonical(value: Any) -> bytes | None:
-    """The byte form of an id, None if it is not usable.
+    """The byte form of an id; None if it is not usable.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def canonical(value: Any) -> bytes | None:
     >>> canonical("A1"), canonical(2.5), canonical(None), canonical(""), canonical(float("nan"))
     (b'A1', b'2.5', None, None, None)
     """
-    try:  # whatever an id does wrong, it is not usable
+    try:  # whatever is wrong with an id, it is not usable
         kind = type(value)
         if kind is str:
             return _of_text(value)

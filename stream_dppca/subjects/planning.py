@@ -1,7 +1,7 @@
-"""Expected accuracy per subject: how many devices are needed, before any data is touched.
+"""Expected accuracy with privacy per subject, and the number of devices that it needs.
 
-Rules of thumb as in `stream_dppca.planning`, fitted to the fleets of `benchmarks/fleet.py`. They
-read public numbers and guesses, and spend no budget.
+The rules of thumb are like those of `stream_dppca.planning`, fitted to the fleets of
+`benchmarks/fleet.py`. They use public numbers and guesses, and spend no budget.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["GOOD", "Fleet", "SubjectPlan", "plan_subjects"]
 
 #: A component is called good below this sine of its angle to the truth.
 GOOD = 0.1
-#: Rows per subject that count, on average: a guess for fleets of which half sends once per round.
+#: Average number of rows per subject that count: a guess for fleets half of which sends once per
+#: round.
 ROWS = 2.0
 #: Most subjects that are tried.
 _MOST = 10**9
@@ -52,13 +53,13 @@ class SubjectPlan(BaseModel):
     minimum_batch_size: int
     #: Rounds in which centre and scales are learned, and nothing else.
     warm_up_rounds: int
-    #: The guess behind what follows: the share of the variance that the first component holds.
+    #: The guess behind the fields below: the share of the variance along the first component.
     first_share: float
     #: (rounds, expected sine of the angle to the truth), the warm-up included.
     expected_error: tuple[tuple[int, float], ...]
     #: (rounds, subjects that are needed for a sine of 0.1 after them), None if not in sight.
     subjects_needed: tuple[tuple[int, int | None], ...]
-    #: Epsilon, at the same delta, for all that a subject sends in so many periods.
+    #: (periods, epsilon at the same delta for all that a subject sends in them).
     epsilon_over: tuple[tuple[float, float], ...]
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ class SubjectPlan(BaseModel):
         return "\n".join(
             [
                 f"{self.dimension} features, {counted(self.n_components, 'component')}, "
-                f"{self.subjects} subjects, of which {100 * self.presence:g} % are there in a "
+                f"{self.subjects} subjects, of which {100 * self.presence:g} % send something in a "
                 "round",
                 f"epsilon = {self.epsilon:g}, delta = {self.delta:g} per subject and "
                 f"{counted(self.period, 'round')}, {ends}",
@@ -86,7 +87,7 @@ class SubjectPlan(BaseModel):
 
 @dataclass(frozen=True)
 class Fleet:
-    """Public numbers and guesses. Eigenvalues in units of the first."""
+    """Public numbers and guesses. Eigenvalues are in units of the first."""
 
     d: int
     k: int
@@ -119,7 +120,7 @@ class Fleet:
 
     @property
     def minimum(self) -> int:
-        """Places per round, at least."""
+        """Smallest number of places per round."""
         if not self.learns:
             return smallest_batch(self.mu, subjects=True)
         mu = self.mu * math.sqrt(1 - COUNT)
@@ -134,7 +135,7 @@ class Fleet:
         return warm_up_batches(d=self.d, mu=mu, units=self.size, known_center=self.known_center)
 
     def sine(self, rounds: int) -> float:
-        """Expected sine after so many rounds.
+        """Expected sine after this many rounds.
 
         Sampling: the variance of a sample eigenvector, of `rows` records per subject. Noise: every
         round has its own, so it falls with the root of their number.
@@ -172,9 +173,9 @@ class Fleet:
         return math.sqrt(square / (1 + square))
 
     def needed(self, rounds: int) -> int | None:
-        """The smallest number of subjects for a good component after so many rounds."""
+        """The smallest number of subjects for a good component after this many rounds."""
         low, high = 1, 2
-        if self.places is not None:  # so many places as are needed
+        if self.places is not None:  # with as many places as are needed
             return replace(self, places=None).needed(rounds)
 
         def good(subjects: int) -> bool:
@@ -192,7 +193,7 @@ class Fleet:
 
 
 def plan_subjects(fleet: Fleet, horizon: int | None) -> SubjectPlan:
-    """Predict what `DPPCA` will do with this fleet."""
+    """Predict the error of `DPPCA` with this fleet."""
     if fleet.size < fleet.minimum:
         raise BatchSizeError(fleet.size, fleet.minimum, "the range drowns in noise")
     first, period = fleet.warm_up + 1, fleet.rule.period

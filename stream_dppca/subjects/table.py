@@ -1,18 +1,18 @@
-"""Subjects into places: the table of one round.
+"""The table of one round, in which each subject has one place.
 
 Neighbouring streams differ in everything that one subject sends, so one subject may take one place
 at most, whatever it sends, and no other subject's rows may depend on it:
 
-- A subject takes a place by arriving, first come, at most `size` of them in a round. So the
-  subjects of a round are the first `size` that arrive. Without one of them, the next one is in
-  its place: one contribution goes and one comes, also if the table is full.
+- A subject takes a place by arriving: the subjects of a round are the first `size` that arrive.
+  Without one of them, the next one is in its place: one contribution goes and one comes, also if
+  the table is full.
 - Of each subject the first `records` rows are kept, later ones are ignored.
 - A row without a usable id (`ids`) is ignored. A bad row of a subject is one of its rows.
 
 All this holds if the first records of the *other* subjects come in the same order whatever one
-subject sends: whoever reads several sources must read them in a fixed order.
+subject sends: several sources must be read in a fixed order.
 
-The table is in memory only, and gone with the round. Every copy of it comes out empty.
+The table is in memory only, and is dropped with the round. Every copy of it is empty.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .units import SubjectRows
 
 __all__ = ["MOST_RECORDS", "SubjectTable"]
 
-#: Rows per subject and round, at most: bounds on rounding are worked out for so many.
+#: Most rows per subject and round: bounds on rounding are proven for this many.
 MOST_RECORDS = 64
-#: Single records wait until there are so many, and are then entered together.
+#: Single records wait until there are this many, and are then entered together.
 _WAITING = 1024
 
 
@@ -52,9 +52,9 @@ class SubjectTable(Forgetful):
     size
         Places per round.
     records
-        Rows per subject, at most.
+        Most rows per subject.
     reading
-        How rows are read.
+        The rule by which rows are read.
     own
         As for `SubjectRows`.
     """
@@ -102,7 +102,7 @@ class SubjectTable(Forgetful):
             self.check_open()
         try:
             key = canonical(x[self.subject])
-        except Exception:  # whatever a record does wrong, it has no subject
+        except Exception:  # whatever is wrong with a record, it has no subject
             return
         if key is None:
             return
@@ -129,7 +129,7 @@ class SubjectTable(Forgetful):
         self._enter(X, canonical_all(ids))
 
     def frame_to_rows(self, frame: Any) -> FloatArray:
-        """As for `SlotBuffer`."""
+        """Read the rows of a frame as `SlotBuffer` does."""
         return self._waiting.frame_to_rows(frame)
 
     def _enter_waiting(self) -> None:
@@ -158,7 +158,7 @@ class SubjectTable(Forgetful):
         self._keep(X[with_place[kept]], places[kept])
 
     def _find(self, keys: Sequence[bytes | None]) -> list[int]:
-        """The place of each subject, -1 for those that have none. New ones get the next places."""
+        """The place of each subject, -1 for none. New subjects get the next places."""
         places: dict[Any, int] = self._places
         if len(keys) <= self.size - len(places) and None not in keys:
             return [places.setdefault(key, len(places)) for key in keys]

@@ -1,9 +1,9 @@
 """The rows of one round as units: the implementation of `statistics.Rows` for subjects.
 
-A unit is a subject with up to `records` rows. Units with equally many usable rows stand together,
-so that a block is a plain array (`Bundle`); a subject without any is a null and stands nowhere.
-Where a unit stands depends on all others, so every number of a unit comes from `rowwise`. Sums are
-added in whatever order; their sensitivities include the rounding of any order.
+A unit is a subject with up to `records` rows. Units with the same number of usable rows are kept
+together, so that a block is a plain array (`Bundle`); a subject without usable rows is a null and
+has no place. The place of a unit depends on all others, so every number of a unit comes from
+`rowwise`. Sums may be added in any order; their sensitivities include the rounding of any order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..sums import pairwise_sum
 
 __all__ = ["SubjectRows"]
 
-#: A warning of numpy would tell of the records.
+#: A warning of numpy would say something about the records.
 _SILENT = np.errstate(all="ignore")
 
 
@@ -37,11 +37,11 @@ class SubjectRows:
     size
         Places of a round: a public number.
     reading
-        How a row is read. Pairs have no meaning here.
+        The rule by which a row is read. Pairs have no meaning here.
     own
         If true, rows are deviations from the mean of their subject's n rows, times
         sqrt(n/(n - 1)): the mean of their second moments is the unbiased covariance within the
-        subject. A subject with one row tells nothing and is a null.
+        subject. A subject with one row contributes nothing and is a null.
     """
 
     @_SILENT
@@ -63,7 +63,7 @@ class SubjectRows:
                 self._bundles.append((number, order[start : start + units * number]))
 
     def _nulls(self) -> BoolArray:
-        """Rows that cannot be used; whether one can depends on that row alone."""
+        """Mask of the rows that cannot be used; it depends on each row alone."""
         d = self._rows.shape[1]
         null = np.empty(len(self._rows), dtype=np.bool_)
         step = block_size(d)
@@ -96,7 +96,7 @@ class SubjectRows:
         return self._size
 
     def present(self) -> int:
-        """Number of subjects of which something can be used."""
+        """Number of subjects with usable rows."""
         return sum(len(which) // each for each, which in self._bundles)
 
     @_SILENT
@@ -115,7 +115,7 @@ class SubjectRows:
 
 
 class RangedSubjects:
-    """A form over a round: what was measured of each unit is kept."""
+    """A form over a round. The measurement of each unit is kept."""
 
     def __init__(self, rows: SubjectRows, form: Form) -> None:
         self._rows, self._form = rows, form

@@ -74,7 +74,7 @@ def test_no_column_is_longer_than_one() -> None:
 
 
 def check_columns() -> None:
-    """As the releases show them: no longer than 1, and nothing from before in a new C."""
+    """Check the columns that releases show: no longer than 1, and no earlier query in a new C."""
     C = responses(60, FrozenNoise(), horizon=40)
     assert (np.linalg.norm(C, axis=0) <= 1 + 1e-6).all()
     assert np.linalg.norm(C[:, 0]) > 0.9
@@ -108,7 +108,7 @@ def test_a_mutant_of_the_running_sums_is_caught(method: str, old: str, new: str)
 
 
 def test_a_new_c_after_the_horizon() -> None:
-    """On a public schedule: so many releases, or as many as the proof of the noise is for."""
+    """A new C begins on a public schedule: after the horizon, or as the noise requires."""
     _, found = releases([np.zeros(2)] * 12, [0.5] * 12, FrozenNoise(), horizon=5)
     assert [t for t, r in enumerate(found) if r.first] == [0, 5, 10]
 
@@ -122,7 +122,7 @@ def test_a_new_c_after_the_horizon() -> None:
 
 
 def asked(queries: np.ndarray, powers: list[float]) -> np.ndarray:
-    """What the noise is asked to release, before it is added, in units of its sd."""
+    """The queries that reach the source of noise, in units of its sd."""
     seen = []
 
     class Watching(FrozenNoise):

@@ -1,4 +1,4 @@
-"""Which form, and the change from one to the other. 70 features and loud settings: all fast."""
+"""The choice of the form, and the change of the form. All fast: 70 features, low noise."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_many_components_are_not_scouted_for() -> None:
 
 
 class Scripted(FrozenNoise):
-    """Whatever is asked, the releases are those of another stream."""
+    """A source whose releases are those of another stream, whatever the queries are."""
 
     def __init__(self, script: list[Array] | None = None) -> None:
         super().__init__(scale=1.0)
@@ -288,7 +288,7 @@ def test_a_forged_estimate_is_refused(case: str, change: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("k", [1, 16])
 def test_the_largest_state_fits_into_a_record(k: int) -> None:
-    """What the service writes: the state, and the release as it will be published."""
+    """The service writes the state, and the release as it will be published."""
     draw, _ = stream(1.0, 0.8, rest=0.01, d=SCOUT_FEATURES)
     pca = model(k=k, d=SCOUT_FEATURES)
     pca.learn_array(draw())

@@ -1,8 +1,8 @@
 """Attacks on the adaptive method and the scout: canaries, and the table of all audits.
 
 Streams go through `DPPCA.learn_array`, so buffer, method, calibration and noise are those of
-production; only the seed is not. `evidence` has what an attacker sees and what that proves,
-`paper` the attacks on the paper's method.
+production; only the seed is not. `evidence` has the view of an attacker and what it proves, `paper`
+the attacks on the paper's method.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tests.audit.evidence import (
 from tests.conftest import FrozenNoise
 
 COUNTS = count_of_counts(FIRST, LAST)  # of the search for the range, a public number
-#: Of the running sums: faster than in production, so that a batch is in `AGES` releases only.
+#: Decays of the running sums: faster than in production, so that a batch is in `AGES` releases.
 DECAYS = (0.5, 0.7)
 AGES = 6
 
 
 @dataclass
 class AdaptiveRun:
-    """A stream with two coins a batch: a record of the mean, a record of the range counts."""
+    """A stream with two coins per batch: a record of the mean, a record of the range counts."""
 
     columns: list[FloatArray] = field(default_factory=list)  # of C, `AGES` of their entries
     y: list[FloatArray] = field(default_factory=list)
@@ -159,7 +159,7 @@ def run_adaptive(form: str, n: int, seed: int = 12) -> AdaptiveRun:
 def mean_canary(run: AdaptiveRun) -> list[Statistic]:
     """A canary in batch s seen through `AGES` releases, with the best linear score.
 
-    Within so many batches the canaries move different coordinates, so scores are independent.
+    Within this many batches the canaries move different coordinates, so scores are independent.
     """
     score = [
         sum(c * run.y[s + age][run.direction[s]] for age, c in enumerate(column))
@@ -170,7 +170,7 @@ def mean_canary(run: AdaptiveRun) -> list[Statistic]:
 
 
 def column_of(weights: Weights, decays: tuple[float, ...], ages: int) -> FloatArray:
-    """What a batch weighs in its own release and in the next ones."""
+    """Weights of a batch in its own release and in the next ones."""
     tails = np.array(decays) ** np.arange(ages - 1)[:, np.newaxis]
     return np.r_[weights.own, tails @ weights.later]
 
@@ -212,9 +212,9 @@ def adaptive_law(run: AdaptiveRun) -> list[Statistic]:
 
 
 def column_length(form: str) -> list[Statistic]:
-    """What a batch weighs in all releases together, with the running sums of production.
+    """Weight of a batch in all releases together, with the running sums of production.
 
-    As it acts: one query among zeros, and what it adds to each release, without noise.
+    It is measured without noise: one query among zeros, and its effect on each release.
     """
     with form_of(form, adaptive.DECAYS) as released:
         pca = spied(1, FORMS[form].d, n_components=FORMS[form].k)
@@ -232,7 +232,7 @@ class Mute(SeededNoise):
 
 
 def copies(form: str) -> list[Statistic]:
-    """A copy goes on exactly as one rebuilt from the public state: it holds no secret history."""
+    """A copy continues exactly like one rebuilt from the public state: it has no secret history."""
     canary, rng = FORMS[form], np.random.default_rng(6)
     with form_of(form):
         features = tuple(range(canary.d))
@@ -256,7 +256,7 @@ def copies(form: str) -> list[Statistic]:
 
 
 def slots(**settings: Any) -> list[Statistic]:
-    """A record that turns bad changes what its own batch is asked, and no later boundary."""
+    """A record that turns bad changes the queries of its own batch, and no later boundary."""
 
     def run(record: Any) -> tuple[list[int], list[FloatArray]]:
         pca = spied(7, 4, **settings)
@@ -288,7 +288,7 @@ class ScoutRun:
     next: list[float] = field(default_factory=list)  # best linear score, over two releases
     columns: list[float] = field(default_factory=list)  # squared lengths
     releases: list[int] = field(default_factory=list)  # means in one batch
-    noise: list[FloatArray] = field(default_factory=list)  # three rows a stream, over the sd
+    noise: list[FloatArray] = field(default_factory=list)  # three rows per stream, over the sd
 
 
 def run_scout(n: int, seed: int = 13) -> ScoutRun:
@@ -331,7 +331,7 @@ def run_scout(n: int, seed: int = 13) -> ScoutRun:
 
 
 def scout_canary(run: ScoutRun) -> list[Statistic]:
-    """A canary in the scouting batch and one in the batch after it; one mean a batch."""
+    """A canary in the scouting batch and one in the batch after it; one mean per batch."""
     limit = budgets()[1]
     return [
         Statistic("batch 1", mu_lb(np.array(run.scout), np.array(run.scout_coin)), limit),
@@ -348,7 +348,7 @@ def scout_law(run: ScoutRun) -> list[Statistic]:
 
 
 def scouted(records: int, noise: Any) -> str:
-    """The form after one batch with so many records along the second direction."""
+    """The form after one batch with this many records along the second direction."""
     with form_of("scout"):
         pca = spied(0, Moments.d)
         pca._noise = noise
@@ -372,7 +372,7 @@ def scout_decision(n: int = 600) -> list[Statistic]:
 
 
 class Script(FrozenNoise):
-    """Answers as it did to another stream, whatever is asked."""
+    """Gives the answers to another stream, whatever the queries are."""
 
     def __init__(self, script: list[FloatArray] | None = None) -> None:
         super().__init__(scale=1.0)

@@ -1,4 +1,4 @@
-"""Marks the audits: they attack thousands of releases, and `make test-fast` does without them."""
+"""Marks the audits, which attack thousands of releases: `make test-fast` leaves them out."""
 
 from __future__ import annotations
 

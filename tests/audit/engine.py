@@ -31,7 +31,7 @@ FIRST_OF_A_GROUP = 1024
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A source that names its records and does not hold them, as that of a cluster does."""
+    """A source that names its records but does not hold them, like that of a cluster."""
 
     name: str
     records: ClassVar[dict[str, FloatArray]] = {}
@@ -41,7 +41,7 @@ class Elsewhere:
 
 
 class Watched:
-    """An engine that keeps what leaves the driver, as bytes."""
+    """An engine that keeps everything that leaves the driver, as bytes."""
 
     def __init__(self) -> None:
         self.jobs: list[list[bytes]] = []
@@ -53,7 +53,7 @@ class Watched:
 
 @contextmanager
 def small_groups(block: int) -> Iterator[None]:
-    """Groups of whole blocks of so many units."""
+    """Groups of whole blocks of this many units."""
     with patch.object(groups, "block_size", lambda features, long: block):
         yield
 
@@ -84,7 +84,7 @@ def canaries(form: str, n: int) -> dict[str, list[Statistic]]:
 
 
 def tasks(n: int = 1) -> list[Statistic]:
-    """What leaves the driver for the first job of a batch, with a record and with a null.
+    """Compare what the driver sends to the first job of a batch, with a record and with a null.
 
     Later jobs follow from noisy counts; their groups are those of the first.
     """
@@ -104,7 +104,7 @@ def tasks(n: int = 1) -> list[Statistic]:
 
 
 def pairs(n: int) -> list[Statistic]:
-    """Whether one record is a null, seen in the released range of all pairs.
+    """Tell a record from a null by the released range of all pairs.
 
     Neighbours are alike within pairs, and differ between one pair and the next.
     """
@@ -124,7 +124,7 @@ def pairs(n: int) -> list[Statistic]:
 
 
 def spent(n: int) -> list[Statistic]:
-    """The exact audit of learned centre and scales: what one record spends, over mu.
+    """The exact audit of learned centre and scales: the budget that one record spends, over mu.
 
     In the warm-up and after it, for the first n canaries.
     """

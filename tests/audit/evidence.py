@@ -1,4 +1,4 @@
-"""Evidence: what the attacker of differential privacy sees, and what it proves.
+"""Evidence: the view of an attacker of differential privacy, and what it proves.
 
 The attacker knows every record but one, the *canary*, and sees everything that is released. In each
 batch of a stream a coin puts one of two contents into the canary's slot; the attacker scores what
@@ -7,8 +7,8 @@ spends from below:
 
     mu_lb = Phi^-1(1 - FPR_ub) - Phi^-1(FNR_ub)
 
-and correct code has mu_lb <= mu but with probability `ALPHA`. Every number here that the code also
-computes (mu, sensitivities, sds) is computed again, from the formulas of docs/privacy.md.
+and correct code has mu_lb <= mu, except with probability `ALPHA`. Every number here that the code
+also computes (mu, sensitivities, sds) is computed again, from the formulas of docs/privacy.md.
 
 `Spy` stands between the estimator and its noise and writes down what was released; it changes
 nothing.
@@ -30,7 +30,7 @@ from stream_dppca.noise import SeededNoise
 
 #: False-alarm probability of one statistic on correct code. The suite computes fewer than 60.
 ALPHA = 1e-6
-EPSILON, DELTA, BATCH = 2.0, 0.02, 2048  # loud: what is wrong shows in a few thousand batches
+EPSILON, DELTA, BATCH = 2.0, 0.02, 2048  # low noise: an error shows in a few thousand batches
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Statistic:
 
 
 def error_bound(errors: int, trials: int) -> float:
-    """Clopper-Pearson: the rate is below this but with probability ALPHA/2."""
+    """Clopper-Pearson: the rate is below this, except with probability ALPHA/2."""
     return 1.0 if errors == trials else stats.beta.isf(ALPHA / 2, errors + 1, trials - errors)
 
 
@@ -78,7 +78,7 @@ def ks(sample: FloatArray) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """mu by bisection on the Gaussian trade-off, apart from stream_dppca.calibration."""
+    """mu by bisection on the Gaussian trade-off, independent of stream_dppca.calibration."""
     low, high = 1e-6, 100.0
     while high - low > 1e-12:
         mu = (low + high) / 2
@@ -89,7 +89,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def independence(noise: FloatArray) -> list[Statistic]:
-    """Noise, a row a batch: between batches and between coordinates, in sds of the estimate."""
+    """Correlation of noise, one row per batch: between batches and coordinates, in sds."""
     n, m = noise.shape
     lags = [abs((noise[lag:] * noise[:-lag]).sum()) / math.sqrt((n - lag) * m) for lag in (1, 2, 3)]
     sums = noise.sum(axis=1) ** 2 / m
@@ -116,7 +116,7 @@ class Call:
 
 
 class Spy:
-    """A seeded source that keeps what was asked and answered in this batch."""
+    """A seeded source that keeps the queries and the answers of this batch."""
 
     def __init__(self, seed: int) -> None:
         self._source: Any = SeededNoise(seed)
@@ -154,7 +154,7 @@ class Spy:
 
     @property
     def heard(self) -> list[Call]:
-        """What was asked in this batch, by whatever source was made of this one."""
+        """Calls in this batch, to this source or to any source that was made of it."""
         return self.gaussians + (vars(self)["last"].heard if "last" in vars(self) else [])
 
 

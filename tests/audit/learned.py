@@ -1,4 +1,4 @@
-"""An exact audit of the learned centre and scales: what one record moves, in units of noise.
+"""An exact audit of the learned centre and scales: the effect of one record, in units of noise.
 
 Two runs of the whole estimator on neighbouring streams. The first draws its noise; the second is
 given the *released values* of the first, whatever its own answers are. So everything that follows
@@ -50,7 +50,7 @@ BATCHES = 7
 
 @dataclass
 class Tape:
-    """Questions to the noise source: in units of its noise, and what was released."""
+    """Questions to the noise source, in units of its noise, and the releases."""
 
     exact: list[FloatArray] = field(default_factory=list)
     mu: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Tape:
 
 
 class Source:
-    """A seeded source that writes a tape, or gives back the releases of another."""
+    """A seeded source that writes a tape, or returns the releases of another tape."""
 
     private = False
     MOST_COORDINATES = SeededNoise.MOST_COORDINATES
@@ -129,7 +129,7 @@ CANARIES = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What a canary in a batch has spent, over mu, and whether anything leaked.
+    """Budget that a canary in a batch has spent, over mu, and the leaks that were found.
 
     `single` is the most that it has spent of the mu of a single question.
     """
@@ -286,7 +286,7 @@ def exact(*names: str) -> Any:
 
 @contextmanager
 def used_again() -> Iterator[None]:
-    """The last batch of the warm-up is learned from as well."""
+    """Mutant: the last batch of the warm-up is also learned from."""
     step = LearnedMethod.step
 
     def mutant(self: LearnedMethod, rows: Any, t: int, noise: Any) -> Any:
@@ -408,7 +408,7 @@ MUTANTS: dict[str, Any] = {
 
 
 def ledger(**settings: Any) -> list[float]:
-    """What the questions of each batch may spend together, over mu, by what was asked.
+    """Budget of all questions of each batch together, over mu, by the calls for noise.
 
     A correlated release is asked for with a claimed sensitivity; what it spends is mu times the
     honest one over that.

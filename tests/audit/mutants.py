@@ -1,7 +1,7 @@
 """Broken variants of production functions. Each must be caught, and stays here.
 
-A mutant is the source of one function with a few characters changed. If the source moves on, the
-mutant no longer applies and says so: then write it anew, do not drop it.
+A mutant is the source of one function with a few characters changed. If the source changes, the
+mutant no longer applies and says so: then rewrite it, do not drop it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Mutant:
 
 
 def _forget_cached() -> None:
-    """Forget what the functions of the package remember: some of it was made by others."""
+    """Clear the caches of the package: mutants may have filled them."""
     for module in list(sys.modules.values()):
         if module.__name__.startswith(PACKAGE):
             for found in list(vars(module).values()):

@@ -38,7 +38,7 @@ PAIRS = BATCH // 4 // SUBSETS  # in one subset
 
 @dataclass
 class PaperRun:
-    """A stream with two coins a batch: a record of the first half, a record of the second."""
+    """A stream with two coins per batch: a record of the first half, a record of the second."""
 
     first: list[bool] = field(default_factory=list)
     second: list[bool] = field(default_factory=list)
@@ -156,7 +156,7 @@ def public_stream(run: PaperRun) -> list[Statistic]:
 
 
 def lone_bins() -> list[Statistic]:
-    """A3: what one record alone in its bins can bring up. Many lone bins show it at once."""
+    """A3: bins that one record alone can surface. Many lone bins show it at once."""
     labels = np.arange(100_000)
     found, _ = algorithm4.private_histogram(
         labels, epsilon=EPSILON, delta=DELTA, noise=SeededNoise(5)

@@ -1,7 +1,7 @@
-"""An audit of privacy per subject: what all that one subject sends can move, in units of noise.
+"""An audit of privacy per subject: the effect of all that one subject sends, in units of noise.
 
-The exact audit works as that of `learned`: two runs on neighbouring streams, the second of which is
-given the *releases* of the first. The neighbours differ in everything that one subject sends within
+The exact audit works like that of `learned`: two runs on neighbouring streams, the second of which
+gets the *releases* of the first. The neighbours differ in everything that one subject sends within
 `PERIOD` consecutive rounds: whether it comes, when, how often, with what. The squares of the
 differences of exact answers, in units of their noise, add up to what it has spent: at most mu^2
 over the period, and mu^2/`PERIOD` in each round. Whatever else differs, a release or a saved
@@ -60,7 +60,7 @@ MU = gaussian_mu(EPSILON, DELTA)
 
 @dataclass
 class Tape:
-    """Questions to the noise source: in units of its noise, their budgets, what was released."""
+    """Questions to the noise source, in units of its noise, their budgets, and the releases."""
 
     exact: list[FloatArray] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Tape:
 
 
 class Source:
-    """A seeded source that writes a tape, or gives back the releases of another."""
+    """A seeded source that writes a tape, or returns the releases of another tape."""
 
     private = False
     MOST_COORDINATES = SeededNoise.MOST_COORDINATES
@@ -108,7 +108,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Canary:
-    """What one subject sends in each round of the period, in two worlds: where and what."""
+    """The records of one subject in each round of the period, in two worlds: places and values."""
 
     name: str
     one: tuple[tuple[float, FloatArray], ...]  # place in the round, from 0 to 1
@@ -209,7 +209,7 @@ def run(
 
 @dataclass(frozen=True)
 class Finding:
-    """What a canary has spent over the share of mu that is for it, and whether anything leaked.
+    """Budget that a canary has spent, over its share of mu, and the leaks that were found.
 
     Over the period that is mu, in each of its rounds mu/sqrt(`PERIOD`); the larger of the two.
     """
@@ -283,7 +283,7 @@ def capacity_in_records() -> Any:
 
 
 def rounds_by_arrivals() -> Any:
-    """A round is over after so many records."""
+    """Mutant: a round is over after a number of records."""
     learn, close = DPPCA.learn_array, DPPCA.close_round
     arrived: dict[int, int] = {}
 

@@ -32,7 +32,7 @@ def test_a_mutant_is_caught(mutant: str) -> None:
 
 
 def test_an_attacker_learns_no_more_than_was_promised() -> None:
-    # The means have .89 of it, of which so few coins prove about half.
+    # The means have .89 of it, of which this small number of coins proves about half.
     assert 0.25 < subjects.coin_flips(1200, period=2) <= subjects.CLAIMED
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the baselines' tests: data with a known answer, and noise that is none."""
+"""Fixtures of the baselines' tests: data with a known answer, and a source without noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream_dppca.noise import Noise
 
 
 class Still(Noise):
-    """Returns what it is given: queries come out as computed (rounded to the grid)."""
+    """Returns the queries as computed (rounded to the grid)."""
 
     private = False
 
@@ -29,7 +29,7 @@ class Still(Noise):
         return super().gaussian(query, sensitivity=sensitivity, mu=mu)
 
     def gaussian_each(self, count, *, sensitivity, mu):
-        """One question for each number, so that each is among those asked."""
+        """Make one call for each number, so that each of them is recorded."""
         return lambda number: float(
             self.gaussian(np.array([float(number)]), sensitivity=sensitivity, mu=mu)[0]
         )
@@ -52,7 +52,7 @@ class Still(Noise):
 
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> Still:
-    """Every baseline gets the same still noise, which records what it is asked."""
+    """Every baseline gets the same still noise, which records its queries."""
     source = Still()
     monkeypatch.setattr(_common, "make_noise", lambda seed: source)
     return source

@@ -119,7 +119,7 @@ def test_private_oja_reads_the_records_in_a_secret_order(monkeypatch):
 
 
 def test_private_oja_adds_the_noise_it_states():
-    """Its squared length over sigma^2 is chi2; false alarm 1e-6 a side."""
+    """Its squared length over sigma^2 is chi2; false alarm 1e-6 per side."""
     n, d = 2000, 3
     seen = []
 
@@ -271,7 +271,7 @@ def test_candidates_are_the_papers_rounds():
 def test_search_picks_a_good_candidate(gaussian, sine):
     X = gaussian(9 * 12_000 + 2000, 10, 0)
     arguments = dict(run_size=10_000, score_size=2000, clip=3.0, batch_size=1000, **BUDGET)
-    # Few batches a candidate: where one starts matters, so a median over starts.
+    # Few batches per candidate: the start matters, so this is a median over starts.
     assert np.median([sine(step_search(X, seed=s, **arguments).fit) for s in range(7)]) < 0.3
     found = step_search(X, seed=1, **arguments)
     assert len(found.scores) == 9

@@ -1,4 +1,4 @@
-"""What every baseline promises alike: nulls, clips, signs, seeds, messages."""
+"""Promises that all baselines share: nulls, clips, signs, seeds, messages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ STEPS = InverseTime(2.0, 5.0)
 BUDGET = {"epsilon": 0.3, "delta": 1e-5}
 N = 2000
 
-#: Each takes records and a seed only. The Oja ones use few, large batches so that they can be told
-#: apart from their starting point.
+#: Each takes records and a seed only. Those of Oja use few, large batches, so that results differ
+#: from their starting point.
 METHODS = {
     "oja": lambda X, **kw: oja(X, steps=STEPS, **kw),
     "clipped_oja": lambda X, **kw: clipped_oja(
@@ -90,7 +90,7 @@ def test_seeded_is_repeatable_and_not_private(name, gaussian):
 @every_private
 def test_without_a_seed_it_is_private_and_fresh(name, gaussian):
     X = gaussian(N, 4, 1)
-    if name == "private_oja":  # the exact sampler takes 30 us a coordinate
+    if name == "private_oja":  # the exact sampler takes 30 us per coordinate
         X = X[:1000, :2]
     one, other = METHODS[name](X), METHODS[name](X)
     assert one.private is True

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-#: Set it where a browser must be there: tests that need one fail instead of being skipped.
+#: Set it where a browser is required: tests that need one fail instead of being skipped.
 REQUIRE_VARIABLE = "STREAM_DPPCA_REQUIRE_BROWSER"
 #: A folder for screenshots; without it none are taken. docs/figures comes from these tests.
 SCREENSHOTS_VARIABLE = "STREAM_DPPCA_SCREENSHOTS"
@@ -87,7 +87,7 @@ class Browser:
 @pytest.fixture
 def browser(driver: Any) -> Iterator[Browser]:
     yield Browser(driver)
-    driver.get("about:blank")  # lets go of the page's connection
+    driver.get("about:blank")  # closes the page's connection
     driver.delete_all_cookies()
 
 

@@ -122,7 +122,7 @@ def test_it_shows_a_model(browser: Browser) -> None:
         # The next release comes by itself.
         releases.publish(made[-1])
         wait_for("the next release", lambda: browser.text("batch") == "60")
-        # Nothing was asked of anybody else.
+        # No request went to another site.
         asked = browser.run("return performance.getEntriesByType('resource').map(e => e.name)")
         assert len(asked) >= 5 and all(name.startswith(url) for name in asked)
         assert browser.complaints() == []

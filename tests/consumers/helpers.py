@@ -1,4 +1,4 @@
-"""What the tests of the service share."""
+"""Helpers that the tests of the service share."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def memory_log(on: MemoryBroker, max_records: int = 100, max_bytes: int = 1 << 2
 def config(
     format: str = "json", shards: int = 1, rows_per_message: int | None = None, **estimator: Any
 ) -> TaskConfig:
-    """The clock of the planner does not tick: `drain` takes its samples."""
+    """A configuration in which the planner's clock does not tick: `drain` takes its samples."""
     return TaskConfig(
         model=MODEL,
         shards=shards,
@@ -70,7 +70,7 @@ def config(
 
 
 def settled(membership: Membership, tasks: int | None = None) -> Claim:
-    """Poll until the group gives a claim (of so many tasks)."""
+    """Poll until the group gives a claim (of this many tasks)."""
 
     def claimed() -> Claim | None:
         claim = membership.poll(0.1)
@@ -82,7 +82,7 @@ def settled(membership: Membership, tasks: int | None = None) -> Claim:
 
 @contextmanager
 def in_thread(service: Service) -> Iterator[list[BaseException]]:
-    """Runs a service; what it fails with is in the list, and raised at the end."""
+    """Run a service; its error is put into the list, and raised at the end."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -128,7 +128,7 @@ def releases(log: Cluster, topic: str = OUTPUT) -> list[ReleaseDocument]:
 
 
 def check_output(log: Cluster, topic: str = OUTPUT) -> dict[Any, int]:
-    """Numbers without gaps and one payload each; returns the last number of each task."""
+    """Check for numbers without gaps and one payload each; return the last number of each task."""
     payloads: dict[tuple[Any, int], set[bytes]] = {}
     for record in log.scan(topic):
         release = parse_release(record.value)

@@ -1,4 +1,4 @@
-"""Work beside the loop: its errors come out where it is waited for, and it has a limit."""
+"""Background work: its errors are raised where a caller waits, and it has a time limit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_work_that_never_ends_is_given_up(how: str) -> None:
 
 
 def test_work_sees_that_more_is_waiting() -> None:
-    """At once, or when it comes; not when the time is over and nothing has come."""
+    """It sees that at once, or when more work comes; not if time is up and nothing has come."""
     work, seen = Background("work", PATIENCE_SECONDS), list[bool]()
     work.start(lambda: seen.append(work.is_waited_for(0.01)))
     work.wait()

@@ -1,8 +1,8 @@
-"""Which records share a batch, and in which slot, does not depend on any record.
+"""Batches and slots of records do not depend on any record.
 
 The same rows are put on topics of several partitions. Messages are padded with a member that nobody
-reads, fetches are cut in other places, one partition is slowed down: what the estimator is given,
-array by array, stays the same bit for bit. The tests named `..._the_breach` fail on code without a
+reads, fetches are cut in other places, one partition is slowed down: the arrays that the estimator
+gets stay the same bit for bit. The tests named `..._the_breach` fail on code without a
 plan, in which rows are taken as they are fetched.
 """
 
@@ -60,7 +60,7 @@ Encode = Callable[[Sequence[float], int], bytes]
 
 @pytest.fixture
 def fed(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """All that any estimator is given, in order."""
+    """All arrays that any estimator gets, in order."""
     given: list[np.ndarray] = []
     learn = DPPCA.learn_array
 
@@ -107,7 +107,7 @@ def test_sizes_change_nothing(fed: list[np.ndarray], max_bytes: int) -> None:
 
 
 class Slowed:
-    """A reader that holds the messages of one partition back, and brings them in small pieces."""
+    """A reader that delays the messages of one partition, and returns them in small pieces."""
 
     def __init__(self, reader: Reader, slow: int) -> None:
         self._reader, self._slow = reader, slow
@@ -167,7 +167,7 @@ def test_a_slow_partition_changes_nothing_the_breach(fed: list[np.ndarray], slow
 
 
 def test_far_ahead_is_paused(fed: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
-    """And memory stays bounded: with little of it, the same batches come out."""
+    """Memory stays bounded: with little of it, the batches are the same."""
     drain(start_task(memory_log(filled(plain))))
     expected = taken(fed)
     monkeypatch.setattr("consumers.service.ranges.AHEAD_ROWS", 40)
@@ -190,8 +190,8 @@ def test_far_ahead_is_paused(fed: list[np.ndarray], monkeypatch: pytest.MonkeyPa
 
 
 def test_what_retention_has_left_decides_no_batch_the_breach(fed: list[np.ndarray]) -> None:
-    """Retention goes by sizes. A service that lags finds other first offsets if one message was
-    larger, and must put the records that are left into the same batches and slots."""
+    """Retention depends on sizes. A service that lags finds other first offsets if one message was
+    larger, and must put the remaining records into the same batches and slots."""
 
     def resumed(*first: int) -> list[np.ndarray]:
         on = filled(plain)
@@ -219,7 +219,7 @@ def test_what_retention_has_left_decides_no_batch_the_breach(fed: list[np.ndarra
 
 
 def test_what_cannot_be_read_is_null_in_its_slot(fed: list[np.ndarray]) -> None:
-    """Aborted transactions and compaction leave offsets at which nothing is."""
+    """Aborted transactions and compaction leave offsets without a message."""
     on = cluster()
     X = rows(2 * BATCH)
     for row in X:

@@ -1,4 +1,4 @@
-"""Knowing before it goes wrong: samples, stored states, warnings, batches without a result."""
+"""Warnings before anything goes wrong: samples, stored states, batches without a result."""
 
 from __future__ import annotations
 

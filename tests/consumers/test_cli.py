@@ -29,7 +29,7 @@ SLOW = {"kafka", "numpy", "opendp", "pydantic", "river", "scipy", "stream_dppca"
 
 
 def test_help_is_quick_and_teaches() -> None:
-    """It is quick because it imports nothing that is slow."""
+    """It is quick because it imports no slow package."""
     command = [sys.executable, "-X", "importtime", "-m", "consumers.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
@@ -163,7 +163,7 @@ def test_a_seed_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_serve_says_whether_it_is_private() -> None:
-    """And ends before it asks a broker, if the batch is too small."""
+    """It also ends before it connects to a broker, if the batch is too small."""
     for seed, private in (([], True), (["--seed", "0"], False)):
         given = ["serve", *LEAST, "--batch-size", "2", "--bootstrap-servers", "127.0.0.1:1", *seed]
         done = zygote.run(given, {}, PATIENCE_SECONDS)

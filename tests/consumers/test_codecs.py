@@ -177,7 +177,7 @@ def test_json_floats_come_through_bit_for_bit(numbers: list[float]) -> None:
     assert [math.copysign(1, x) for x in found] == [math.copysign(1, x) for x in numbers]
 
 
-# Whose a row is
+# Subjects of rows
 
 
 def whose(
@@ -202,7 +202,7 @@ def test_the_subject_is_a_member(subject: str) -> None:
     values: list[bytes | None] = [message(who) for who in ids]
     rows, found = whose("json", values, subject=subject)
     assert found == ["d1", 7, 2.5, "", None, None, None, None]
-    assert rows[:5].tolist() == [[1.0, 2.5, -3.0]] * 5  # without a subject it counts for nothing
+    assert rows[:5].tolist() == [[1.0, 2.5, -3.0]] * 5  # without a subject it is ignored
     odd = [message("d1", a=None), message("d1", b=None), message("d1", a="1"), None, b"{", GOOD]
     rows, found = whose("json", odd, subject=subject)
     assert found == ["d1", None if subject == "b.id" else "d1", None, None, None, None]

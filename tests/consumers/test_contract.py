@@ -1,4 +1,4 @@
-"""The contracts of `consumers.protocols`, asked of every implementation."""
+"""The contracts of `consumers.protocols`, checked for every implementation."""
 
 from __future__ import annotations
 
@@ -233,8 +233,10 @@ class Contract:
         assert sorted(found) == sorted((i % 2, i // 2, b"%d" % i) for i in range(40))
 
     def test_going_back(self, case: Case) -> None:
-        """A reader that was at the end and is assigned an earlier offset is at that offset. What it
-        knew of the end must not count: messages would be passed over."""
+        """A reader that was at the end and is assigned an earlier offset is at that offset.
+
+        The end that it knew before must not count: messages would be skipped.
+        """
         topic = case.names["input_topic"]
         for i in range(20):
             case.produce(topic, b"%d" % i, 0)
@@ -413,7 +415,7 @@ class TestKafka(Contract):
     def test_positions_pass_what_cannot_be_read(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
-        """Else a range that ends in an aborted transaction would never be complete."""
+        """Otherwise a range that ends in an aborted transaction would never be complete."""
         from kafka import KafkaProducer
 
         topic = case.names["input_topic"]
@@ -443,7 +445,7 @@ class TestKafka(Contract):
         producer.close()
 
     def test_offsets_that_retention_removed(self, case: Case, broker: Any) -> None:
-        """The plan goes on with them, so whoever reads must be told that they are gone."""
+        """The plan still contains them, so the reader must report that they are gone."""
         from kafka import KafkaAdminClient, TopicPartition
 
         topic = case.names["input_topic"]
@@ -462,7 +464,7 @@ class TestKafka(Contract):
     def test_a_cut_is_not_held_back_by_a_transaction(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
-        """The last stable offset is: a round waits for it."""
+        """The last stable offset is held back, and a round waits for it."""
         from kafka import KafkaProducer
 
         topic = case.names["input_topic"]
@@ -486,7 +488,7 @@ class TestKafka(Contract):
     def test_another_version_of_the_client(
         self, case: Case, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is read through its public interface alone."""
+        """Messages are read through its public interface alone."""
         monkeypatch.setattr(lean, "TESTED", ())
         self.test_times_and_cuts(case)
 
@@ -519,7 +521,7 @@ class TestKafka(Contract):
     def test_offsets_in_an_open_transaction_are_not_waited_for(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
-        """An owner would not start until it ends, and after a crash of a broker some do not."""
+        """An owner would not start until it ends, and after a crash of a broker some never end."""
         from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 
         topic = case.names["input_topic"]
@@ -543,7 +545,7 @@ class TestKafka(Contract):
     def test_a_producer_is_closed_though_its_records_cannot_be_sent(
         self, case: Case, broker: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Else a dropped owner goes on sending in the background."""
+        """Otherwise a dropped owner would continue to send in the background."""
         from kafka import KafkaProducer
 
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)

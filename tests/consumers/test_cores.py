@@ -1,4 +1,4 @@
-"""A job that has no executor waits: it has not stalled, and it can be called off."""
+"""A job without an executor waits: it has not stalled, and it can be cancelled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.processes import PATIENCE_SECONDS, wait_for
 
 
 class StarvedEngine:
-    """Runs no job before it has an executor; a job that is called off fails."""
+    """Runs no job before it has an executor; a cancelled job fails."""
 
     def __init__(self) -> None:
         self.executors, self.asked = 0, 0
@@ -60,7 +60,7 @@ def spread(engine: StarvedEngine) -> Iterator[Spread]:
 
 
 def waiting(spread: Spread) -> tuple[threading.Thread, list[Any]]:
-    """A job that waits, and what comes of it."""
+    """A waiting job, and its result."""
     found: list[Any] = []
 
     def run() -> None:
@@ -81,7 +81,7 @@ def service_on(spread: Spread) -> Service:
 
 def test_a_service_that_waits_for_executors_is_alive(engine: StarvedEngine, spread: Spread) -> None:
     service = service_on(spread)
-    service._watchdog._beat = float("-inf")  # it has stood still for ever
+    service._watchdog._beat = float("-inf")  # it stands still for ever
     assert not service.alive()
     thread, found = waiting(spread)
     wait_for("a sign of life", service.alive)

@@ -100,7 +100,7 @@ def test_the_rate_is_kept_and_failures_are_got_over(
     assert count == sum(sent)
     if rate < 1000:
         assert 2.4 * rate <= count <= 2.5 * rate
-    else:  # what could not be sent is left out
+    else:  # records that could not be sent are left out
         assert 2.0 * rate <= count <= 2.4 * rate
 
 
@@ -255,7 +255,7 @@ def test_what_is_not_private_is_said() -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time to close, on a busy machine too."""
+    """Enough time to close, also on a busy machine."""
     monkeypatch.setattr("consumers.demo.deployments.LEAVE_SECONDS", PATIENCE_SECONDS)
 
 
@@ -330,7 +330,7 @@ def test_what_a_cluster_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(SystemExit):
         demo.main(["--engine", "spark", *other])
-    assert f"--engine spark cannot be had with {other[0]}" in capsys.readouterr().err
+    assert f"--engine spark does not work with {other[0]}" in capsys.readouterr().err
 
 
 def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

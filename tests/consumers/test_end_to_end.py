@@ -1,4 +1,4 @@
-"""Processes, a real broker, and what is on its topics afterwards."""
+"""Processes, a real broker, and the content of its topics afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..processes import PATIENT_LEAVING, crash_at, wait_for
 from .helpers import as_json
 
 BATCH = 500
-#: The shortest session that brokers allow unless they are told otherwise.
+#: The shortest session that brokers allow by default.
 SETTINGS = {"batch": BATCH, "session_timeout_s": 6}
 
 

@@ -1,4 +1,4 @@
-"""Compressed files, how far a file is, missing columns, and what a terminal shows of a run."""
+"""Compressed files, progress, missing columns, and the output of a run on a terminal."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_shares_of_other_files(tmp_path: Path) -> None:
 def test_damaged_files(tmp_path: Path, ending: str, damage: Any) -> None:
     path = tmp_path / f"x.csv{ending}"
     path.write_bytes(damage(compressed(csv(), ending)))
-    with pytest.raises(ConfigurationError, match=f"is not a {ending} file, or damaged$") as caught:
+    with pytest.raises(ConfigurationError, match=f"is not a valid {ending} file$") as caught:
         rows_of(path)
     assert "SECRET" not in str(caught.value)
 
 
 def test_missing_columns_are_named_with_those_that_are_there(tmp_path: Path) -> None:
-    """Those that are there only in the text for a terminal."""
+    """The existing columns are named only in the text for a terminal."""
     path = tmp_path / "x.csv"
     path.write_text("device,aa,memory\n1,2,3\n")
     with pytest.raises(MissingColumns) as caught:
@@ -108,7 +108,7 @@ def test_missing_columns_are_named_with_those_that_are_there(tmp_path: Path) -> 
 def test_a_record_is_not_taken_for_a_header(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a header, the first line is a record: what it holds changes no byte of the error."""
+    """Without a header, the first line is a record: its content changes no byte of the error."""
     said = set()
     for record in ("host-77,0.123,9", "host-77,2026-01-01T00:00:00Z,", "aa,bb", ""):
         path = tmp_path / "x.csv"
@@ -141,7 +141,7 @@ def test_a_terminal_shows_the_columns_that_there_are(
 
 
 def on_a_terminal(*arguments: str) -> str:
-    """Run a command whose output is a terminal; returns what the terminal was sent."""
+    """Run a command whose output is a terminal; return what the terminal shows."""
     ours, theirs = pty.openpty()
     process = zygote.start_on(theirs, arguments, {"TERM": "xterm", "COLUMNS": "140"})
     os.close(theirs)

@@ -90,7 +90,7 @@ def test_one_line_is_one_record(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_python_cannot_hold_is_a_null(tmp_path: Path) -> None:
-    """A date beyond the year 9999, and text that is no UTF-8: pyarrow raises for the column."""
+    """A date beyond the year 9999, and text that is not UTF-8: pyarrow raises for the column."""
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
@@ -106,7 +106,7 @@ def test_a_cell_that_python_cannot_hold_is_a_null(tmp_path: Path) -> None:
 
 
 def test_numbers_too_large_for_a_float_give_no_warning(tmp_path: Path) -> None:
-    """A warning would tell of the records. Here it would be an error."""
+    """A warning would say something about the records. Here it would be an error."""
     path = tmp_path / "x.npy"
     X = np.ones((2, 3), dtype=np.longdouble)
     X[0, 1] *= np.longdouble("1e4000")
@@ -131,8 +131,8 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_bytes(b"cpu,memory\n987654,2\n" * 9)
     for name, said in (
         ("objects.npy", "holds objects, not numbers"), ("several.npy", "is not a .npy file"),
-        ("empty.npy", "is not a .npy file"), ("empty.parquet", "is not a Parquet file"),
-        ("text.parquet", "is not a Parquet file"), ("none.npy", "there is no file"),
+        ("empty.npy", "is not a .npy file"), ("empty.parquet", "is not a valid Parquet file"),
+        ("text.parquet", "is not a valid Parquet file"), ("none.npy", "there is no file"),
     ):  # fmt: skip
         path = tmp_path / name
         with pytest.raises(ConfigurationError, match=said) as caught:
@@ -141,7 +141,7 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
 
 
 def run(*arguments: Any, module: str = "", **environment: str) -> Any:
-    """Run it in a fork of a process that has imported it, or a module in a new interpreter."""
+    """Run the command in a fork that has imported it, or a module in a new interpreter."""
     given = ["run", *map(str, arguments), *FLAGS]
     if not module:
         return zygote.run(given, environment, PATIENCE_SECONDS)
@@ -287,7 +287,7 @@ def test_an_interrupt_says_how_far_it_came(
     assert main(["run", "--input", str(path), *FLAGS, *given]) == 130
     told = capsys.readouterr().err
     assert told.startswith(said)
-    # What it tells to do must not use a record twice.
+    # Its advice must not lead to using a record twice.
     assert ("run again to" in told) == (more == ("--state",))
     if not more:
         assert "a second time" in told and "--state FILE" in told
@@ -472,7 +472,7 @@ def test_an_old_state_file_is_for_its_owner_once_it_is_loaded(tmp_path: Path) ->
 
 
 def test_a_link_to_a_state_file_stays_a_link(tmp_path: Path) -> None:
-    """The file that it leads to is replaced, and locked, whichever name is given."""
+    """The file behind the link is replaced, and locked, whichever name is given."""
     real, link = tmp_path / "real" / "state", tmp_path / "link"
     real.parent.mkdir()
     link.symlink_to(real)

@@ -71,7 +71,7 @@ def _silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def at(hour: int) -> str:
-    """The beginning of an hour, as one writes it."""
+    """The beginning of an hour as text."""
     return f"{datetime.datetime.fromtimestamp(START + hour * HOUR, datetime.UTC):%Y-%m-%dT%H:%MZ}"
 
 
@@ -85,7 +85,7 @@ def released(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def expected(rows: Sequence[Row], hours: int) -> list[Any]:
-    """What the estimator makes of each hour."""
+    """The releases of the estimator, hour by hour."""
     told = DPPCA(features=FEATURES, epsilon=8, delta=1e-3, batch_size=PLACES, center="none",
                  scales=None, unit="subject", subject="device", seed=0)  # fmt: skip
     found = []
@@ -248,7 +248,7 @@ def test_one_subject_takes_one_place_and_moves_no_row_of_others(
     at_once: int,
     size: int,
 ) -> None:
-    """Any rows of one subject, put in anywhere, with places for all (5) and for fewer."""
+    """Any rows of one subject, inserted anywhere, with places for all (5) and for fewer."""
     numbered = [(who, when, float(i)) for i, (who, when) in enumerate(rows)]
     more: list[tuple[str, int | None, float]] = list(numbered)
     for place, when in canary:
@@ -279,7 +279,7 @@ def test_one_subject_takes_one_place_and_moves_no_row_of_others(
         lost = one.keys() - other.keys()
         assert len(lost) <= (1 if there and len(one) == size else 0)
         assert other == {who: rows for who, rows in one.items() if who not in lost}
-        # And it is what one finds by looking at this round alone.
+        # The result is the same as for this round alone.
         alone: dict[bytes, list[float]] = {}
         for who, when, x in numbered:
             if when is not None and when // 1000 == number:
@@ -433,7 +433,7 @@ def test_time_and_subject_belong_together(
 
 
 def test_the_rounds_must_be_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error says why they are not found in the file, and what to type."""
+    """The error explains why they are not derived from the file, and what to type."""
     path = str(write(tmp_path / "a.csv", fleet([0])))
     assert main(["run", "--input", path, *FLAGS, "--from", at(0)]) == 78
     said = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What the lean reading of kafka-python brings must be what kafka-python itself brings."""
+"""The lean reader returns the same messages as kafka-python itself."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def both(data: bytes, start: int = 0, aborted: Sequence[Any] = ()) -> tuple[list
 
 def test_the_installed_version_is_known() -> None:
     """If this fails, compare `consumers/kafka/lean.py` with the new kafka-python and run all tests;
-    until then it is read through the public interface, at twice the price."""
+    until then messages are read through the public interface, in twice the time."""
     assert kafka.__version__ in lean.TESTED
 
 
@@ -91,7 +91,7 @@ def test_the_installed_version_is_known() -> None:
     batches=st.lists(st.tuples(some_records, st.sampled_from(CODECS)), max_size=3), data=st.data()
 )
 def test_the_same_messages(batches: list[tuple[list[Record], int]], data: st.DataObject) -> None:
-    """Of any batches, from any offset on, compacted or not."""
+    """The messages of any batches, from any offset on, compacted or not."""
     fetched, base = b"", 0
     for records, codec in batches:
         step = data.draw(st.sampled_from((1, 100)))
@@ -143,7 +143,7 @@ def test_a_wrong_checksum_is_noticed() -> None:
 
 @given(records=some_records, data=st.data())
 def test_bytes_that_are_no_messages(records: list[Record], data: st.DataObject) -> None:
-    """They are refused, or read as something; nothing else happens."""
+    """They are refused, or read as some messages; nothing else happens."""
     body = bytearray(made(records)[DefaultRecordBatch.HEADER_STRUCT.size :])
     for _ in range(data.draw(st.integers(0, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -199,8 +199,8 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_that_cannot_be_decompressed_is_passed(codec: int, damage: str) -> None:
-    """On both ways in, and the batches around it are read. A prefix of its messages may be read;
-    which one depends on the frame alone."""
+    """Both readers skip it and read the batches around it. They may read a prefix of its messages,
+    which depends on the frame alone."""
     records: list[Record] = [(b"k", b"value %d" % i, []) for i in range(20)]
     bad = repacked(made(records, 0, codec), DAMAGE[damage])
     data = made(records[:3]) + marked(bad, 3) + made(records[:3], 23)
@@ -216,7 +216,7 @@ def test_a_batch_that_cannot_be_decompressed_is_passed(codec: int, damage: str) 
     with client.passing_damage():
         assert [record.offset for record in plain.take()] == offsets
     assert plain.next_fetch_offset == 26
-    # States and releases are not passed over.
+    # States and releases are not skipped.
     plain = Fetcher.PartitionRecords(0, PARTITION, MemoryRecords(bad))
     if damage != "a tail" or codec in (2, 4):
         with pytest.raises(CorruptRecordError):
@@ -231,7 +231,7 @@ def test_an_unknown_compression_is_passed() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_neighbours_of_a_huge_message_are_read(codec: int) -> None:
-    """It is decompressed in pieces and passed over: memory follows the limit, not the message."""
+    """It is decompressed in pieces and skipped: memory depends on the limit, not on the message."""
     huge = bytes(48 << 20)
     records: list[Record] = [(b"k", b"before", []), (huge[: 2 << 20], b"long key", []),
                              (None, huge, [("h", b"x")]), (b"k", b"after", [])]  # fmt: skip
@@ -253,7 +253,7 @@ def test_the_neighbours_of_a_huge_message_are_read(codec: int) -> None:
 def test_pieces_of_any_size_give_the_same_messages(
     records: list[Record], data: st.DataObject
 ) -> None:
-    """So that whether a batch is large decides about none of its messages; damaged or not."""
+    """The size of a batch decides nothing about its messages, damaged or not."""
     body = bytearray(made(records)[DefaultRecordBatch.HEADER_STRUCT.size :])
     for _ in range(data.draw(st.integers(0, 2))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -274,7 +274,7 @@ def test_pieces_of_any_size_give_the_same_messages(
 
 
 def test_a_fetch_of_bombs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of it is fetched again: the loop turns in between."""
+    """The rest of the fetch is fetched again, so that the loop runs in between."""
     monkeypatch.setattr(lean, "UNPACKED_PER_FETCH", 1 << 20)
     bombs = b"".join(made([(None, bytes(1 << 20), [])], base, 4) for base in range(5))
     assert entries_of(bombs, 10) == ([Entry(0, None, None, None)], 1)

@@ -29,8 +29,8 @@ RULES, TESTS, DASHBOARD = (
 
 
 def program(name: str) -> str:
-    """The path of a program of Prometheus; without it the test is skipped, or fails where it must
-    not be."""
+    """The path of a program of Prometheus; without it the test is skipped, or fails where skips are
+    not allowed."""
     found = shutil.which(name)
     if found is None:
         reason = f"there is no {name} (docker/ensure-browser.sh installs it)"
@@ -41,7 +41,7 @@ def program(name: str) -> str:
 
 
 def exported() -> set[str]:
-    """The names under which the service's metrics can be asked for."""
+    """The names of the service's metrics in queries."""
     found = {
         f"{name}{suffix}"
         for name, definition in DEFINITIONS.items()
@@ -92,8 +92,8 @@ def test_the_rules_are_valid_and_fire_when_they_should() -> None:
 
 
 def test_a_real_prometheus_takes_rules_dashboard_and_metrics(tmp_path: Path) -> None:
-    """It scrapes the service's own port, with its token, and answers every question of the
-    dashboard without an error."""
+    """It scrapes the service's own port, with its token, and answers every query of the dashboard
+    without an error."""
     token = "sixteen or more letters"  # noqa: S105
     metrics = Metrics()
     for name in ("batches", "fruitless", "published", "lag", "partitions"):

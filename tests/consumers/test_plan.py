@@ -1,4 +1,4 @@
-"""The plan is a function of offsets: its properties, and that nothing of a record can change it."""
+"""The plan is a function of offsets: its properties, and its independence of records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ samples = st.lists(  # how far each of three partitions moves, and what retentio
 def test_batches_are_disjoint_whole_and_in_order(
     moves: list[tuple[tuple[int, int], ...]], size: int
 ) -> None:
-    """For any samples: every offset is in one batch, and passed over only with all its batch."""
+    """For any samples, every offset is in one batch, and skipped only with its whole batch."""
     first, end = [0, 0, 0], [0, 0, 0]
     positions = dict.fromkeys(range(3), 0)
     for move in moves:
@@ -69,7 +69,7 @@ def test_batches_are_disjoint_whole_and_in_order(
             for p, start, stop in batch:
                 assert start == positions[p]
                 positions[p] = stop
-        # What retention left changes no batch: some at the start are passed over, and only those.
+        # Retention changes no batch: some at the start are skipped, and only those.
         gone = [all(stop <= first[p] for p, _, stop in batch) for batch in every]
         passed = [*gone, False].index(False)
         assert left == every[passed:]
@@ -190,8 +190,10 @@ def test_the_plan_does_not_depend_on_when_batches_are_taken() -> None:
 
 
 def test_nothing_of_a_new_partition_is_passed_over() -> None:
-    """`start="latest"` is about what was there at the start, even if that was no partition at all.
-    And where retention has been faster, the plan begins at offset 0 all the same."""
+    """`start="latest"` applies to partitions that exist at the start, even if there are none.
+
+    If retention has already removed messages, the plan still begins at offset 0.
+    """
     on = cluster(0)
     made = planner(memory_log(on).reader(INPUT))
     assert made.begin({}, "latest") == {}
@@ -221,9 +223,9 @@ def test_a_partition_that_ends_early_while_it_runs_offers_nothing() -> None:
     del on.topics[INPUT].partitions[0].entries[15:]
     made.sample()
     assert made.next_batch() is not None and made.next_batch() is None
-    with pytest.raises(StateRefused, match="truncated or made anew"):
+    with pytest.raises(StateRefused, match="truncated or recreated"):
         planner(memory_log(on).reader(INPUT)).begin({0: 20}, "earliest")
-    with pytest.raises(StateRefused, match="truncated or made anew"):
+    with pytest.raises(StateRefused, match="truncated or recreated"):
         planner(memory_log(on).reader(INPUT)).begin({0: 10, 1: 3}, "earliest")
 
 

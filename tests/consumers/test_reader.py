@@ -1,4 +1,4 @@
-"""How the readers take what brokers and clients answer, without a broker."""
+"""Readers and the answers of brokers and clients, without a broker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Admin:
 
 
 def test_partitions_that_come_with_an_error_are_not_believed() -> None:
-    """A list cut short, or empty, would be taken for the partitions that there are."""
+    """A truncated or empty list would be taken for the list of all partitions."""
     config = KafkaConfig({}, *["x"] * 4)
     offsets = KafkaOffsets(config, INPUT)
     offsets._admin = Admin(kafka_errors.NoError)
@@ -54,8 +54,8 @@ def test_partitions_that_come_with_an_error_are_not_believed() -> None:
 
 
 def test_messages_that_come_again_do_not_set_it_back() -> None:
-    """A reader that was assigned anew may bring old messages. A batch that went back to them would
-    wait for what has come already, and take what comes next for new."""
+    """A reader that was assigned again may return old messages. A batch that went back to them
+    would wait for messages that it has, and take the next ones for new."""
     X = rows(12)
     messages = [as_json(row) for row in X]
     reader = memory_log(cluster()).reader(INPUT)
@@ -84,7 +84,7 @@ SCHEMA = '{"type": "record", "name": "T", "fields": [{"name": "x", "type": "doub
 
 
 class Source:
-    """A registry that is away for some questions."""
+    """A registry that is away for some requests."""
 
     def __init__(self, away: int) -> None:
         self.away = away
@@ -97,8 +97,8 @@ class Source:
 
 
 def test_messages_wait_for_their_schemas_and_keep_their_slots() -> None:
-    """Nothing more is read meanwhile, and where the reader stands is not taken for what has been
-    decoded. A partition that waits for the registry has not stalled."""
+    """Nothing more is read meanwhile, and the position of the reader is not taken for the last
+    decoded offset. A partition that waits for the registry has not stalled."""
     reader = memory_log(cluster()).reader(INPUT)
     codec = make_codec("avro", ("x",), 1000, registry=Source(away=3))
     X = np.arange(4.0)
@@ -123,7 +123,7 @@ def test_messages_wait_for_their_schemas_and_keep_their_slots() -> None:
 
 
 def test_a_batch_has_nothing_of_the_one_before() -> None:
-    """Batches lie in the same memory, one after the other; what does not come is a null."""
+    """Batches use the same memory, one after the other; a missing message is a null."""
     X = rows(8)
     reader = memory_log(cluster()).reader(INPUT)
     chunks = [

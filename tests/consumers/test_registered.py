@@ -182,7 +182,7 @@ def datum(draw: st.DrawFn, schema: Any) -> Any:
 
 
 def expected(value: Any, path: list[str]) -> float:
-    """The number at the end of a path, NaN for what is missing; raises for anything else."""
+    """The number at the end of a path, NaN if it is missing; raises for anything else."""
     if value is None:
         return NAN
     if path:
@@ -216,7 +216,7 @@ def test_any_schema_is_read_as_fastavro_reads_it(data: st.DataObject) -> None:
 
 
 def _refused(schema: Any, features: list[str]) -> bool:
-    """Whether the schema, with nothing missing, has no number at the end of some path."""
+    """Tell whether the schema, with nothing missing, has no number at the end of some path."""
 
     def numeric(kind: Any, path: list[str]) -> bool:
         if isinstance(kind, list):
@@ -518,7 +518,7 @@ def test_records_that_double_are_passed_over_as_a_number() -> None:
 
 
 def test_a_type_may_have_the_name_of_a_type_of_avro() -> None:
-    """It must not be looked for among the named ones for ever."""
+    """The lookup among the named types must end."""
     inner = {"type": "record", "name": "record", "fields": [{"name": "y", "type": "double"}]}
     schema = {"type": "record", "name": "Top", "fields": [
         {"name": "x", "type": "double"}, {"name": "in", "type": inner}]}  # fmt: skip
@@ -616,7 +616,7 @@ def test_an_unknown_id_decides_about_nothing_else(served: Registry) -> None:
 def test_an_answer_that_may_concern_one_id_is_a_null(
     served: Registry, status: int | None, broken: bytes | None
 ) -> None:
-    """A record chooses the id, so it must not hold up others; nor is the answer remembered."""
+    """A record chooses the id, so it must not hold up others, and the answer is not remembered."""
     number = served.register("refused", {**TELEMETRY, "name": f"Refused{status}"})
     source = RegistryClient({"url": served.url}, protobuf=False)
     codec = make_codec("avro", FEATURES, LIMIT, registry=source)
@@ -647,7 +647,7 @@ def test_references_that_double_are_asked_for_once(served: Registry) -> None:
 def test_schemas_are_forgotten_before_they_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All that one fetch names are kept for it, and one that was forgotten is asked for again."""
+    """All schemas of one fetch are kept for it, and a forgotten one is requested again."""
     monkeypatch.setattr(registered, "MOST_READERS", 3)
     schema = {"type": "record", "name": "T", "fields": [{"name": "x", "type": "double"}]}
     text = json.dumps(schema)
@@ -662,7 +662,7 @@ def test_schemas_are_forgotten_before_they_fill_the_memory(
 
 
 def test_questions_take_no_longer_than_allowed() -> None:
-    """And are not asked again for the same messages, but for later ones."""
+    """They are not repeated for the same messages, only for later ones."""
     asked: list[int] = []
 
     class Slow(Schemas):

@@ -1,4 +1,4 @@
-"""What goes out: bytes, schema, headers, merging, text."""
+"""Published releases: bytes, schema, headers, merging, text."""
 
 from __future__ import annotations
 

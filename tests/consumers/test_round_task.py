@@ -89,7 +89,7 @@ def fill(on: MemoryBroker, rounds: int, devices: int = 40, busy: int = 2, seed: 
 def start_task(
     on: MemoryBroker, rounds: int, s: Settings | None = None, number: int = 0, **options: Any
 ) -> Task:
-    """A task at a time when so many rounds are over."""
+    """A task at a time when this many rounds are over."""
     s = s or settings()
     log = log_of(on, s, **options)
     config = task_config(s)
@@ -146,7 +146,7 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
 
 @pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
 def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit: a round that is read again is the same round, whatever came since."""
+    """The results are equal bit for bit: a round that is read again is the same round."""
     silence(monkeypatch.setattr)
     s = settings(seed=0)
     whole, broken = broker(2), broker(2)
@@ -288,7 +288,7 @@ def test_the_horizon_ends_the_model() -> None:
     check(on, 3)
 
 
-# What is said
+# Logs and errors
 
 
 def test_a_release_says_what_is_promised() -> None:

@@ -1,8 +1,8 @@
-"""Rounds by the broker's clock: which records are in which, and in what order they come.
+"""Rounds by the broker's clock: the records of each round, and their order.
 
 Neighbouring streams differ in everything that one subject sends. What the others' records become
 must be the same for both: the rounds that are released, the records in each, and their order. The
-mutants at the end are the obvious ways to build it, and each of them fails that test.
+mutants at the end are the obvious implementations, and each of them fails that test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BY_BROKER = {"message.timestamp.type": "LogAppendTime"}
 
 
 class Sent(NamedTuple):
-    """A message: when it is appended (after the start), where, by whom, and what it says."""
+    """A message: its time after the start, its partition, its subject and its value."""
 
     at_ms: int
     partition: int
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 class Records:
-    """A codec and an estimator in one: keeps what the estimator would be given, in order."""
+    """A codec and an estimator in one: keeps the rows of the estimator, in order."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, int]] = []
@@ -130,7 +130,7 @@ def read_rounds(sent: Iterable[Sent], until_ms: int, **options: Any) -> Rounds:
 
 
 def others(rounds: Rounds, subject: str) -> Rounds:
-    """What is left of rounds without one subject."""
+    """The rounds without one subject."""
     return {r: [x for x in found if x[0] != subject] for r, found in rounds.items()}
 
 
@@ -280,7 +280,7 @@ def test_what_retention_removes_while_a_round_is_read_is_lost() -> None:
 
 @pytest.mark.parametrize("failing", [True, False])
 def test_a_reader_that_stands_still_is_given_up(failing: bool) -> None:
-    """And the error names the partition, not the offset."""
+    """The error names the partition, not the offset."""
 
     class Broken(MemoryReader):
         def read(self, timeout_s: float) -> list[Any]:
@@ -299,7 +299,7 @@ def test_a_reader_that_stands_still_is_given_up(failing: bool) -> None:
 def test_a_topic_that_was_made_anew_is_refused() -> None:
     on = topic([Sent(1, 0, "a", 1)])
     driver = Driver(on)
-    with pytest.raises(StateRefused, match="truncated or made anew") as refused:
+    with pytest.raises(StateRefused, match="truncated or recreated") as refused:
         driver.planner.begin({0: 2}, FIRST, 0)
     assert "2" not in str(refused.value)  # offsets count records
 
@@ -335,7 +335,7 @@ def test_messages_from_before_brokers_set_the_times_are_refused() -> None:
 
 
 def test_messages_from_the_future_are_refused() -> None:
-    """They would end every round where they are."""
+    """They would end every round at their place."""
     on = topic([Sent(90 * ROUND_MS, 0, "a", 1), Sent(1, 0, "b", 2)])
     with pytest.raises(ConfigurationError, match="not in order"):
         Driver(on).rounds(2 * ROUND_MS)
@@ -394,7 +394,7 @@ CHANGES: tuple[Change, ...] = (gone, many, elsewhere)
 
 
 def others_alike(change: Change, **options: Any) -> bool:
-    """Whether the others' records come in the same rounds and in the same order."""
+    """Tell whether the others' records come in the same rounds and in the same order."""
     a = others(read_rounds(STREAM, UNTIL_MS, **options), "s3")
     b = others(read_rounds(change(STREAM), UNTIL_MS, **options), "s3")
     return a == b
@@ -452,7 +452,7 @@ class InFetchOrder(RoundReader):
 
 
 class ByArrivals(RoundPlanner):
-    """Mutant: a round is so many offsets, whoever sent what is in them."""
+    """Mutant: a round is a number of offsets, whoever sent the messages in them."""
 
     def next_round(self) -> PlannedRound | None:
         share = self.share()
@@ -487,7 +487,7 @@ class AtTheStableEnd(RoundPlanner):
 
 
 class WithoutEmptyRounds(RoundPlanner):
-    """Mutant: a round without offsets is passed over."""
+    """Mutant: a round without offsets is skipped."""
 
     def next_round(self) -> PlannedRound | None:
         planned = super().next_round()
@@ -505,7 +505,7 @@ class AnyTime(MemoryReader):
 
 
 class AnyTopic(RoundPlanner):
-    """Mutant, with `AnyTime`: does not ask who sets the times."""
+    """Mutant, with `AnyTime`: does not check who sets the times."""
 
     def _check_topic(self) -> None:
         pass
@@ -519,7 +519,7 @@ def test_mutant_fetch_order() -> None:
 
 
 class AnyWindow(RoundReader):
-    """With `ByArrivals`: whatever is in the offsets is in the round."""
+    """With `ByArrivals`: all messages at the offsets are in the round."""
 
     def start(self, planned: PlannedRound) -> None:
         super().start(planned)
@@ -560,7 +560,7 @@ def test_mutant_cut_at_the_last_stable_offset(planner: type[RoundPlanner]) -> No
 
 @pytest.mark.parametrize("planner", [RoundPlanner, WithoutEmptyRounds])
 def test_mutant_empty_rounds_are_passed_over(planner: type[RoundPlanner]) -> None:
-    """The only record of a round tells by its absence."""
+    """The absence of the only record of a round is visible."""
     sent = [Sent(1, 0, "a", 1), Sent(ROUND_MS + 1, 0, "s3", 2), Sent(3 * ROUND_MS - 1, 0, "a", 3)]
     a, b = (
         others(read_rounds(stream, 3 * ROUND_MS + SLACK_MS, planner=planner), "s3")
@@ -570,7 +570,7 @@ def test_mutant_empty_rounds_are_passed_over(planner: type[RoundPlanner]) -> Non
 
 
 def test_mutant_times_of_senders() -> None:
-    """A device that says it is next year ends all rounds of its partition."""
+    """A device whose clock says next year ends all rounds of its partition."""
 
     def run(sent: list[Sent]) -> Rounds:
         driver = Driver(topic(sent, configs={}), planner=AnyTopic, source=AnyTime)

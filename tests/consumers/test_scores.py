@@ -1,4 +1,4 @@
-"""Scores of records: what `Projector` says, of the newest release, and nothing twice or never."""
+"""Scores of records: those of `Projector` with the newest release, each record exactly once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def releases() -> list[bytes]:
 
 
 class Records:
-    """A group that reads records in pieces, and fails when it is told to."""
+    """A group that reads records in pieces, and fails on request."""
 
     def __init__(self, values: list[bytes | None], committed: list[int], fail_at: int = -1) -> None:
         self._values, self._committed, self._fail_at = values, committed, fail_at

@@ -113,8 +113,8 @@ def test_errors_of_the_log_are_got_over() -> None:
 
 
 def test_a_registry_that_is_away_is_waited_for_inside_the_task() -> None:
-    """A record names the schema. If it could make the task load again, it would begin the plan of
-    the records that follow anew."""
+    """A record names the schema. If it could make the task load again, a new plan would begin for
+    the records that follow."""
     cluster = MemoryBroker()
     cluster.create("in", 2)
     schema = {"type": "record", "name": "T", "fields": [
@@ -263,7 +263,7 @@ def test_logs_are_json_and_hold_no_foreign_text(capsys: pytest.CaptureFixture[st
 
 # Neighbours
 
-#: What a device may send in one slot, each of it a null.
+#: Contents that a device may send in one slot, all of them nulls.
 NULLS = {
     "empty": b"", "tombstone": None, "truncated": b'{"cpu": 98765.4', "text": b'{"cpu": "98765.4"}',
     "not a number": as_json((float("nan"), 1.0, 1.0)), "endless": b"[" * 5000, "not UTF-8": b"\xff",
@@ -284,7 +284,7 @@ def seen_from_outside(
     set_up_logs(sys.stdout)
     with running(on, s) as service:
         wait_for("both batches", lambda: service.metrics.batches.labels(task="0")._value.get() == 2)
-        # The lag is 0 before the first look, too; the partitions are not.
+        # The lag is 0 before the first measurement, too; the partitions are not.
         looked = service.metrics.partitions.labels(task="0")._value
         wait_for("a look at the topic", lambda: looked.get() == 1)
         wait_for("no lag", lambda: service.metrics.lag.labels(task="0")._value.get() == 0)

@@ -278,7 +278,7 @@ def test_the_defaults_are_those_of_the_estimator() -> None:
 
 
 def test_a_stored_model_keeps_its_own_values() -> None:
-    """As if a default had changed since the state was written."""
+    """A stored model resumes as if no default had changed since the state was written."""
     settings = load_settings(LEAST)
     old = make_estimator({**settings.estimator(), "center": "pairs", "max_norm": 7.0})
     restored = restore_estimator(old.state(), settings.estimator())
@@ -424,7 +424,7 @@ def test_what_only_subjects_have() -> None:
 
 
 def test_packed_rows_and_shards_by_key() -> None:
-    """A round is no number of messages, so the places need not be a multiple of their rows."""
+    """A round is not a number of messages, so the places need not be a multiple of their rows."""
     packed = {"subject": "@key", "format": "float32", "rows_per_message": 7, "shards": 3}
     settings = load_settings({**ROUNDS, **packed})
     assert settings.rounds() == RoundRule("@key", 3_600_000, 1)

@@ -109,7 +109,7 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int, ride: boo
 
 
 def test_a_release_that_rides_becomes_visible_with_the_next_state() -> None:
-    """So a batch costs one transaction, and the last release does not wait for a batch to come."""
+    """A batch costs one transaction, and the last release does not wait for another batch."""
     on = cluster()
     fill(on, 3 * BATCH)
     task = riding(start_task(memory_log(on)), on, 3)
@@ -152,7 +152,7 @@ def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
 def test_a_release_waits_a_moment_for_a_batch_that_is_being_read(
     patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It saves a transaction. A batch that takes longer is not waited for."""
+    """That saves a transaction. The release does not wait for a batch that takes longer."""
     monkeypatch.setattr(task_module, "RIDE_SECONDS", PATIENCE_SECONDS if patient else 0.0)
     on = cluster()
     fill(on, 2 * BATCH)
@@ -190,7 +190,7 @@ def test_a_stale_owner_publishes_nothing_that_rides() -> None:
 
 @pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
 def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit. With `paper`: `adaptive` starts a new block of batches after a restart."""
+    """Results are equal bit for bit. With `paper`: `adaptive` begins a new C after a restart."""
     silence(monkeypatch.setattr)
     options: dict[str, Any] = {
         "method": "paper", "batch_size": 1000, "epsilon": 20.0, "delta": 1e-2, "K": 1.0, "a": 0.5,
@@ -215,7 +215,7 @@ def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.Mo
 
 
 class Gate:
-    """Holds whoever reaches a point until it is opened."""
+    """Holds every thread that reaches a point until the gate is opened."""
 
     def __init__(self, point: str) -> None:
         self.reached: Counter[str] = Counter()
@@ -229,7 +229,7 @@ class Gate:
             assert self.open.wait(PATIENCE_SECONDS)
 
     def until(self, point: str, task: Task) -> Task:
-        """Step until somebody reaches the point."""
+        """Step until a thread reaches the point."""
         while not self.reached[point]:
             task.step(0.0)
         return task
@@ -237,7 +237,7 @@ class Gate:
 
 @pytest.mark.parametrize("point", ["before_transaction", "inside_transaction", "after_commit"])
 def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
-    """And it cannot follow before that one is out."""
+    """It cannot be committed before that one is published."""
     on = cluster()
     fill(on, 3 * BATCH)
     gate = Gate(point)
@@ -268,7 +268,7 @@ def test_a_task_that_closes_waits_for_a_batch_on_its_way(monkeypatch: pytest.Mon
 
 
 def test_a_task_that_closes_does_not_wait_for_ever() -> None:
-    """What was on its way is lost, or comes too late."""
+    """A batch that was being committed is lost, or comes too late."""
     on = cluster()
     fill(on, BATCH)
     gate = Gate("before_transaction")
@@ -362,7 +362,7 @@ def test_a_zombie_publishes_nothing() -> None:
 
 
 def test_a_zombie_that_wakes_after_its_commit() -> None:
-    """Stopped between commit and publish: the new owner has published it, it must not."""
+    """It was stopped between commit and publish: the new owner has published, it must not."""
     on = cluster()
     fill(on, 3 * BATCH)
     zombie = start_task(memory_log(on))
@@ -382,7 +382,7 @@ def test_a_zombie_that_wakes_after_its_commit() -> None:
 
 
 def test_a_member_that_came_back_cannot_commit_what_it_had() -> None:
-    """Thrown out and back in, with the same task, while somebody else worked on it."""
+    """It was removed and has rejoined with the same task, while another owner worked on it."""
     on = cluster()
     fill(on, 2 * BATCH)
     log = memory_log(on)
@@ -426,7 +426,7 @@ def fed_to(task: Task) -> list[np.ndarray]:
 @pytest.mark.parametrize("per_message", [1, 6, 60, 300])
 @pytest.mark.parametrize("point", ["after_publish", "after_commit", "before_transaction"])
 def test_every_row_of_packed_messages_is_used_once(per_message: int, point: str) -> None:
-    """Whatever the crashes, what the committed batches were fed is the input, in order."""
+    """Whatever the crashes, the rows of the committed batches are the input, in order."""
     on = cluster()
     X = rows(1500)
     for start in range(0, len(X), per_message):
@@ -489,7 +489,7 @@ def test_bad_messages_take_their_slots() -> None:
 
 
 def test_offsets_that_retention_removed(caplog: pytest.LogCaptureFixture) -> None:
-    """A batch of which nothing is left is passed over; of one that is cut, the rest are nulls."""
+    """A batch of which nothing is left is skipped; the missing rows of a cut one are nulls."""
     on = cluster()
     fill(on, 3 * BATCH)
     task = start_task(memory_log(on))
@@ -511,7 +511,7 @@ def test_offsets_that_retention_removed(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_the_time_of_commits_is_shown_to_the_hundredth_of_a_second() -> None:
-    """A sum of exact times would tell how long the last commit took, and so what ran beside it."""
+    """A sum of exact times would show the duration of the last commit, and so what ran with it."""
     on = cluster()
     fill(on, 2 * BATCH)
     on.on_commit = lambda moment: time.sleep(0.006)
@@ -561,7 +561,7 @@ def test_a_topic_made_anew_is_refused() -> None:
     fill(on, BATCH)
     drain(start_task(memory_log(on)))
     on.topics[INPUT].partitions[0].entries.clear()
-    with pytest.raises(StateRefused, match="truncated or made anew"):
+    with pytest.raises(StateRefused, match="truncated or recreated"):
         start_task(memory_log(on))
 
 
@@ -606,7 +606,7 @@ def test_shards_split_the_partitions() -> None:
     assert [set(states(on, i)[-1].next_positions()) for i in (0, 1)] == [{0, 2}, {1, 3}]
 
 
-# States that must not be gone on from
+# States that must not be resumed from
 
 
 def test_a_state_that_is_gone_is_refused() -> None:
@@ -619,8 +619,7 @@ def test_a_state_that_is_gone_is_refused() -> None:
 
 
 def test_a_state_that_is_gone_is_refused_even_if_the_offsets_have_expired() -> None:
-    """The group's offsets go with time, since it subscribes to the state topic only; what was
-    released stays."""
+    """The group's offsets expire, since it subscribes to the state topic only; releases stay."""
     on = cluster()
     fill(on, BATCH)
     drain(start_task(memory_log(on)))
@@ -664,7 +663,7 @@ def test_lost_states_and_another_number_of_shards_are_refused() -> None:
 
 def test_a_state_of_version_1_resumes() -> None:
     """`states/task-v1.json` was written by the last code of that version: messages of 70 rows, and
-    its second batch ended inside the ninth. The rest of that message is given up."""
+    its second batch ended inside the ninth. The rest of that message is dropped."""
     on = cluster()
     on.produce(STATE, (Path(__file__).parent / "states" / "task-v1.json").read_bytes())
     X = rows(20 * 70).reshape(20, 70, 3)
@@ -691,12 +690,12 @@ def test_a_state_of_another_slot_rule_is_refused() -> None:
     for message in rows(BATCH).reshape(-1, 10, 3):
         on.produce(INPUT, message.astype("<f8").tobytes())
     drain(start_task(memory_log(on), format="float64", rows_per_message=10))
-    with pytest.raises(StateRefused, match="of rows_per_message 10, the settings say 5"):
+    with pytest.raises(StateRefused, match="with rows_per_message 10, but the settings say 5"):
         start_task(memory_log(on), format="float64", rows_per_message=5)
     entry = on.topics[STATE].partitions[0].entries[-1]
     assert entry.value is not None
     entry.value = entry.value.replace(b'"rule":"offsets"', b'"rule":"arrival"')
-    with pytest.raises(StateRefused, match="of slot rule 'arrival', the settings say 'offsets'"):
+    with pytest.raises(StateRefused, match="rule 'arrival', but the settings say 'offsets'"):
         start_task(memory_log(on), format="float64", rows_per_message=10)
 
 
@@ -762,7 +761,7 @@ def test_the_state_holds_no_record() -> None:
 
 @pytest.mark.parametrize("missing", ["null", "center"])
 def test_a_record_that_lacks_a_feature(missing: str) -> None:
-    """It is a null, or counts with the learned centre in place of what it lacks."""
+    """It is a null, or counts with the learned centre in place of the missing values."""
     options = {
         "center": "mean",
         "scales": "learn",
@@ -777,7 +776,7 @@ def test_a_record_that_lacks_a_feature(missing: str) -> None:
     last = releases(memory_log(on))[-1]
     assert last.batch == 5
     if missing == "null":
-        assert last.status == "warming_up" and last.warm_up_left > 0  # it has begun anew
+        assert last.status == "warming_up" and last.warm_up_left > 0  # it has started over
     else:
         assert last.status == "learned" and last.center is not None and last.deviation is not None
         assert last.center["cpu"] == pytest.approx(50, abs=1)

@@ -1,4 +1,4 @@
-"""Looking at one's own model: `watch`, and `inspect` of topics, histories and state files."""
+"""Views of a model: `watch`, and `inspect` of topics, histories and state files."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_the_view_fits_a_terminal(width: int, height: int) -> None:
 
 
 def test_watch_draws_on_a_terminal() -> None:
-    """In a real one, for a moment: the view comes, and what is left is a sentence."""
+    """On a real terminal, for a moment: the view appears, and a sentence remains."""
     code = """
 import sys, threading
 import pytest

@@ -1,4 +1,4 @@
-"""The page without a browser: what is kept of releases, who may read it, and what is sent."""
+"""The page without a browser: kept releases, access, and events."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_tracker_of_a_large_model_keeps_fewer_releases(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_the_noise_in_loadings_is_about_what_is_said(k: int) -> None:
-    """The same records with other noise, again and again: loadings vary as the estimate says."""
+    """With the same records and other noise, loadings vary as estimated."""
     rng = np.random.default_rng(3)
     d, size = 6, 2000
     causes = rng.standard_normal((size * 5, 2)) * [1.5, 0.9]

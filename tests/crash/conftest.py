@@ -1,6 +1,6 @@
-"""One broker for the crash tests of a process, ours to kill: it lets sessions end in a second.
+"""One broker for the crash tests of a process, which tests may kill; sessions end in a second.
 
-With `pytest -n 2 --dist loadgroup` modules run beside each other, each process on its own broker.
+With `pytest -n 2 --dist loadgroup` modules run in parallel, each process on its own broker.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from consumers.demo.broker import LocalBroker
 from ..harness import Model, model
 from ..processes import Instance
 
-#: What a process may gain in the second half, by the slope of a line through all samples.
+#: Growth that is allowed in the second half, by the slope of a line through all samples.
 MOST_GROWTH_MB = 15.0
-#: How far the producer may be ahead, in slots: the broker's disk is not what is tested.
+#: Largest lead of the producer, in slots: the broker's disk is not under test.
 AHEAD = 4_000_000
 ROWS = 64  # in a packed message
 
@@ -31,7 +31,7 @@ def resident_mb(instance: Instance) -> float:
 
 
 def produce(m: Model, enough: threading.Event, used: list[int]) -> None:
-    """As fast as the service reads."""
+    """Produce as fast as the service reads."""
     messages = [m.rows(ROWS).astype("<f4").tobytes() for _ in range(100)]
     while not enough.is_set():
         if sum(m.sent) * ROWS - used[0] > AHEAD:

@@ -1,5 +1,5 @@
-"""What operators and brokers do to a service: topics emptied, made anew, compacted, widened,
-deleted; transactions that time out; instances that disagree."""
+"""Attacks by operators and brokers: topics emptied, recreated, compacted, widened, deleted;
+transactions that time out; instances that disagree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def remake(m: Model, topic: str, partitions: int = 1, **configs: str) -> None:
 
 def test_states_and_offsets_are_lost(servers: str, fresh_name: Fresh) -> None:
     """Brokers forget the offsets of a group with time, since it subscribes to the state topic only.
-    What was released is still there, and says that records have been used."""
+    The releases are still there, and show that records have been used."""
     with model(servers, fresh_name("forgotten")) as m:
         m.produce(2 * BATCH)
         run_to_the_end(m)
@@ -75,7 +75,7 @@ def test_the_state_topic_is_emptied(servers: str, fresh_name: Fresh) -> None:
 
 @pytest.mark.parametrize("running", [False, True])
 def test_the_input_topic_is_made_anew(servers: str, fresh_name: Fresh, running: bool) -> None:
-    """Its offsets begin at 0 again: whether they were used cannot be told from them."""
+    """Its offsets begin at 0 again: they do not show whether records were used."""
     with model(servers, fresh_name("anew")) as m:
         m.produce(3 * BATCH)
         instance = m.start(**PATIENT_LEAVING)
@@ -96,12 +96,12 @@ def test_partitions_are_added_while_nobody_runs(servers: str, fresh_name: Fresh)
         run_to_the_end(m)
         m.widen(3)
         m.produce(3 * BATCH)
-        run_to_the_end(m, DPPCA_START="latest")  # of a new model; one with a state goes on
+        run_to_the_end(m, DPPCA_START="latest")  # of a new model; one with a state resumes
         assert m.check() == m.full_batches()
 
 
 def test_the_output_topic_is_deleted(servers: str, fresh_name: Fresh) -> None:
-    """It waits, and goes on when the topic is there again, with the newest release."""
+    """The service waits, and resumes with the newest release when the topic exists again."""
     # Short, as it is waited for; but a busy broker must not take that long to commit the state.
     with model(servers, fresh_name("unseen"), request_timeout_s=10, session_timeout_s=60) as m:
         m.produce(2 * BATCH)
@@ -121,7 +121,7 @@ def test_the_output_topic_is_deleted(servers: str, fresh_name: Fresh) -> None:
 
 
 def test_the_state_topic_is_compacted(servers: str, fresh_name: Fresh) -> None:
-    """All but the newest state go, and with them the marks of their transactions."""
+    """All but the newest state are removed, and with them the markers of their transactions."""
     eager = {
         "cleanup.policy": "compact", "segment.ms": "200", "min.cleanable.dirty.ratio": "0.01",
         "delete.retention.ms": "100",
@@ -143,8 +143,8 @@ def test_the_state_topic_is_compacted(servers: str, fresh_name: Fresh) -> None:
 
 
 def test_a_transaction_times_out(servers: str, fresh_name: Fresh) -> None:
-    """An owner is stopped inside a transaction until the broker has aborted it. What it then
-    commits is refused, and it loads the last state again."""
+    """An owner is stopped inside a transaction until the broker has aborted it. Its commit is then
+    refused, and it loads the last state again."""
     # If the session ends before the transaction does, as on a busy machine, nobody else takes over.
     settings = {"transaction_timeout_s": 3, "session_timeout_s": 6}
     with model(servers, fresh_name("timeout"), **settings) as m:
@@ -166,7 +166,7 @@ def test_a_transaction_times_out(servers: str, fresh_name: Fresh) -> None:
 
 
 def test_a_standby_with_other_settings(servers: str, fresh_name: Fresh) -> None:
-    """It refuses the state when it joins, and the owner works on."""
+    """It refuses the state when it joins, and the owner continues to work."""
     with model(servers, fresh_name("other")) as m:
         m.produce(2 * BATCH)
         owner = m.start()

@@ -1,6 +1,6 @@
 """10,000 broken messages among good ones, each with a secret in it.
 
-A broken message is one null slot. Nothing of it comes out anywhere: not in what the process says,
+A broken message is one null slot. Nothing of it appears anywhere: not in the output of the process,
 not on its pages, not on its topics.
 """
 
@@ -89,7 +89,7 @@ PACKED: dict[str, Break] = {
 
 
 def check_silence(m: Model, said: bytes) -> None:
-    """Nothing of a message is in what was said, nor on the topics."""
+    """Check that nothing of a message is in the output or on the topics."""
     number = f"{SECRET_NUMBER:.4f}".encode()
     packed = struct.pack("<f", SECRET_NUMBER)
     stored = m.outputs() + read_topic(m.servers, m.state_topic)
@@ -99,7 +99,7 @@ def check_silence(m: Model, said: bytes) -> None:
 
 
 def run_to_the_end(m: Model, batches: int) -> bytes:
-    """Everything that the process says while it reads all of it."""
+    """The output of the process while it reads all messages."""
     instance = m.start(**PATIENT_LEAVING)
     m.finish(instance)
     pages = [instance.get(path) for path in ("/metrics", "/component", "/readyz", "/livez", "/x")]
@@ -145,7 +145,7 @@ def test_broken_packed(servers: str, fresh_name: Fresh) -> None:
 
 
 class NotUtf8(str):
-    """A header's name that is no UTF-8: brokers take it, and some clients cannot read it."""
+    """A header's name that is not UTF-8: brokers accept it, and some clients cannot read it."""
 
     def encode(self, *_: Any) -> bytes:  # type: ignore[override]
         return b"\xff\xfe" + SECRET.encode()

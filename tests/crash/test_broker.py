@@ -1,4 +1,4 @@
-"""The broker crashes and comes back: the service goes on by itself."""
+"""The broker crashes and comes back: the service resumes by itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..processes import Instance, wait_for
 def test_the_broker_is_killed_under_load(
     killable: LocalBroker, servers: str, fresh_name: Fresh
 ) -> None:
-    """An owner and a standby ride out a crash and a restart, without one of their own."""
+    """An owner and a standby survive a crash and a restart of the broker without restarting."""
     rng = random.Random()
     with model(
         servers, fresh_name("broker"), format="float32", partitions=2, rows_per_message=10
@@ -39,7 +39,7 @@ def test_the_broker_is_killed_under_load(
 
 
 def wait_for_releases(more: int, *instances: Instance) -> None:
-    """Wait until the instances have released so many more batches."""
+    """Wait until the instances have released this many more batches."""
 
     def released() -> int:
         return sum(e["event"] == "released" for i in instances for e in list(i.events))

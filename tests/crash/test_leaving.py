@@ -1,4 +1,4 @@
-"""SIGTERM at any moment: it leaves in order.
+"""SIGTERM at any moment: the service leaves in order.
 
 The instances get more time to leave than `LEAVE_SECONDS`, after which the watchdog would end them
 (`tests/consumers/test_service.py`): a busy machine must not decide how they end.
@@ -16,12 +16,12 @@ from ..processes import PATIENT_LEAVING
 
 MOMENTS = 14
 AT_ONCE = 4
-#: From when it handles signals to well into its work.
+#: Moments between the first handler of signals and normal work.
 LATEST_SECONDS = 6.0
 
 
 def leave_after(m: Model, seconds: float) -> tuple[float, int, str]:
-    """Returns the moment, the exit code, and the log."""
+    """Return the moment, the exit code, and the log."""
     instance = m.start(fresh=True, **PATIENT_LEAVING)
     instance.wait_until_handles(signal.SIGTERM)
     time.sleep(seconds)

@@ -1,8 +1,8 @@
 """kill -9 at every named point, and at random moments under load.
 
-With noise, a batch that is computed again gives other bytes: what is published twice shows. Without
-it, and with one partition, nothing depends on where the kills fell: the releases of a model
-that was killed all the time are those of one that never was.
+With noise, a batch that is computed again gives other bytes, so a batch that is published twice
+shows. Without noise, and with one partition, nothing depends on the moments of the kills: the
+releases of a model that was killed all the time are those of one that never was.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from ..harness import BATCH, EVICTED, READERS, Fresh, Model, model
 from ..processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
 
-#: How many kills at random moments: a few in CI, 50 in `make crash`.
+#: Number of kills at random moments: a few in CI, 50 in `make crash`.
 CRASHES = int(os.environ.get("STREAM_DPPCA_CRASHES", "4"))
 POINTS = (
     ("fenced", 1),
@@ -61,7 +61,7 @@ def run_to_the_end(m: Model, **environment: str) -> None:
 
 
 def undisturbed(m: Model, fresh_name: Fresh, **environment: str) -> dict[int, dict[str, Any]]:
-    """What a model that nobody kills makes of the same input."""
+    """The releases of a model on the same input that nobody kills."""
     with model(m.servers, fresh_name("undisturbed")) as other:
         other.environment = m.environment | {"DPPCA_MODEL": other.name}
         instance = other.start(**environment)
@@ -70,7 +70,7 @@ def undisturbed(m: Model, fresh_name: Fresh, **environment: str) -> dict[int, di
 
 
 def check_learned(releases: dict[int, dict[str, Any]]) -> None:
-    """Releases that are all alike would prove nothing."""
+    """Check that releases differ: equal releases would prove nothing."""
     distinct = {json.dumps(release["components"]) for release in releases.values()}
     assert len(distinct) > len(releases) // 2
 
@@ -94,8 +94,8 @@ def test_every_point_without_noise(servers: str, fresh_name: Fresh) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 def test_every_point_with_noise(servers: str, fresh_name: Fresh, reader: str) -> None:
-    """One payload a batch, though a batch computed again has other noise. Packed messages, two
-    partitions."""
+    """One payload per batch, although a batch that is computed again has other noise. Packed
+    messages, two partitions."""
     with model(servers, fresh_name("noisy"), reader=reader, **PACKED, **EVICTED) as m:
         for point, times in WRITING:
             m.produce_packed(4 * BATCH)
@@ -109,7 +109,7 @@ def test_every_point_with_noise(servers: str, fresh_name: Fresh, reader: str) ->
 def kill_at_random(m: Model, times: int, rng: random.Random, **environment: str) -> None:
     """An owner and a standby; the owner, or either, dies at any moment, and another one starts.
 
-    There are some batches from the beginning: how many come during the kills is chance."""
+    There are some batches from the beginning: the number that comes during the kills is random."""
     m.produce_packed(6 * m.batch)
     running: list[Instance] = [m.start(**environment)]
     with m.loaded(lambda: m.produce_packed(1), 0.05):
@@ -144,8 +144,8 @@ def test_random_moments_with_noise(servers: str, fresh_name: Fresh) -> None:
 def test_the_adaptive_method_goes_on_as_if_nothing_had_happened(
     servers: str, fresh_name: Fresh
 ) -> None:
-    """A restart begins a new block of correlated noise, and the filter behind it weighs a little
-    otherwise: by the noise's variance, which a large batch makes small."""
+    """A restart begins a new block of correlated noise, which changes the weights of the filter a
+    little: by the variance of the noise, which is small for a large batch."""
     settings = {
         "batch": 4000, "format": "float32", "rows_per_message": 500, "max_poll_records": 5,
         **EVICTED,

@@ -30,7 +30,7 @@ def test_rounds_that_were_interrupted(servers: str, fresh_name: Fresh) -> None:
         m.produce_devices(70)
         last = m.start(**SILENT, **PATIENT_LEAVING)
         count = m.finish_rounds(last)
-        assert last.leave() == 0  # rounds go on, with or without records
+        assert last.leave() == 0  # rounds continue, with or without records
         m.check(complete=False)
         found = m.releases()
         with round_model(servers, fresh_name("undisturbed")) as other:
@@ -45,7 +45,7 @@ def test_rounds_that_were_interrupted(servers: str, fresh_name: Fresh) -> None:
 
 
 def test_a_zombie_publishes_nothing(servers: str, fresh_name: Fresh) -> None:
-    """Stopped between commit and publish, replaced, and woken. With noise: a round that was
+    """It is stopped between commit and publish, replaced, and woken. With noise, a round that was
     computed twice would show."""
     with round_model(servers, fresh_name("zombie"), partitions=2, **STEADY) as m:
         m.produce_devices(70)

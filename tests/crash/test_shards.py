@@ -10,7 +10,7 @@ from ..processes import PATIENT_LEAVING, wait_for
 
 
 def progress(m: Model, least: int = 2) -> None:
-    """Wait until every shard has released so many batches more."""
+    """Wait until every shard has released this many more batches."""
     started = {task: len(m.states(task)) for task in range(m.shards)}
     wait_for(
         f"{least} batches of every shard",
@@ -46,7 +46,7 @@ def test_scale_up_and_down(servers: str, fresh_name: Fresh) -> None:
 
 
 def test_more_shards_than_partitions(servers: str, fresh_name: Fresh) -> None:
-    """A shard without input stands still; the others work, and partitions that come are read."""
+    """A shard without input stands still; the others work, and new partitions are read."""
     with model(servers, fresh_name("few"), partitions=1, shards=2) as m:
         m.produce(2 * BATCH)
         instance = m.start()

@@ -22,8 +22,8 @@ WARM_UP = 3
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_every_writing_point_of_the_warm_up(servers: str, fresh_name: Fresh, silent: bool) -> None:
-    """With noise, a batch that is published twice shows by its bytes. Without it, everything that
-    was learned is what a run without a kill learns, so no record can have been used again."""
+    """With noise, the bytes of a batch that is published twice differ. Without noise, the result is
+    that of a run without a kill, so no record can have been used again."""
     environment = SILENT if silent else {}
     with model(servers, fresh_name("warm-up"), **SETTINGS) as m:
         for row in range(0, 8 * m.batch, 20):

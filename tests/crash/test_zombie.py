@@ -1,6 +1,6 @@
 """An owner that is stopped, loses its session, is replaced, and woken: it publishes nothing.
 
-Stopped where it hurts: with offsets sent and nothing written, with the state written and not
+It is stopped where it hurts: with offsets sent and nothing written, with the state written and not
 committed, between commit and publish, inside the publish, and while it starts.
 """
 
@@ -20,26 +20,26 @@ from ..processes import PATIENT_LEAVING, ROOT, TIMED, Instance, stop_at, wait_fo
 POINTS = ("polling", "before_transaction", "offsets_sent", "inside_transaction", "after_commit",
           "inside_publish", "claimed", "loaded")  # fmt: skip
 BACK_TO_STANDBY = (200, b"standing by\n")
-#: A session that a busy machine does not end: who replaces the zombie must stay the owner. The
+#: A session that a busy machine does not end: the successor must stay the owner. The
 #: sessions of zombies are ended by `Model.evict`. A member notices a change of the group when it
 #: sends a heartbeat, four times in a session, so it is not much longer.
 STEADY = {"session_timeout_s": 12}
 
 
 def copies(m: Model) -> Counter[int]:
-    """How often each batch is on the output topic."""
+    """Number of copies of each batch on the output topic."""
     return Counter(json.loads(message.value)["batch"] for message in m.outputs())
 
 
 def wake(zombie: Instance, m: Model) -> None:
-    """It goes back to standing by, and the topics are as they were."""
+    """Wake a zombie, which must stand by again; the topics must be as they were."""
     before = copies(m), m.states()
     said = len(zombie.events)
     zombie.signal(signal.SIGCONT)
     wait_for("the zombie to stand by", lambda: zombie.get("/readyz") == BACK_TO_STANDBY)
     since = zombie.events[said:]
     assert not {event["event"] for event in since} & {"published_again", "task_started", "merged"}
-    # What was out before the stop may be said only now; nothing else may.
+    # Releases from before the stop may be logged only now; nothing else may.
     assert {event["batch"] for event in since if event["event"] == "released"} <= before[0].keys()
     assert m.states() == before[1]
     # The group has changed: its owner may have loaded again, and published its last one again.
@@ -58,7 +58,7 @@ def stop_replace_wake(servers: str, name: str, point: str) -> None:
         # Releases may ride with the next commit, but the last one is published by itself.
         owner = m.start(**stop_at(point, 1 if point == "inside_publish" else 2))
         if point in ("claimed", "loaded"):
-            m.finish(owner)  # else its second start finds no state, and has nothing to publish
+            m.finish(owner)  # otherwise its second start finds no state, and has nothing to publish
             m.evict()  # it joins again, and stops in its second start
         owner.wait_until_stopped()
         m.evict()
@@ -110,8 +110,7 @@ def test_the_standby_takes_over(servers: str, fresh_name: Fresh) -> None:
 
 
 def roles(instances: list[Instance]) -> list[Instance] | None:
-    """The one at work and the one that stands by, once they are: a busy machine may end a session
-    and change their places."""
+    """The owner and the standby, once there are both: a busy machine may swap them."""
     saying = {instance.get("/readyz")[1]: instance for instance in instances}
     found = [saying.get(b"working\n"), saying.get(b"standing by\n")]
     return found if None not in found else None  # type: ignore[return-value]
@@ -133,7 +132,7 @@ for turn in itertools.count():
 
 
 def test_a_pause_is_no_stall() -> None:
-    """The clock goes on while a process is stopped; its watchdog must not take that for a hang."""
+    """The clock runs while a process is stopped; its watchdog must not take that for a hang."""
     command = [sys.executable, "-c", WATCHED]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -33,8 +33,8 @@ class DrawnSource:
 
     seed: int
     d: int
-    far: int = 0  #: every so manyth record is far out
-    bad: int = 0  #: every so manyth record is a null
+    far: int = 0  #: interval between records that are far out
+    bad: int = 0  #: interval between nulls
 
     def read(self, group: Group) -> FloatArray:
         step = 1024
@@ -53,7 +53,7 @@ class DrawnSource:
 
 
 class PicklingEngine:
-    """Runs tasks in this process, but everything travels as bytes; keeps what it was asked."""
+    """Runs tasks in this process, but everything travels as bytes; keeps its questions."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []

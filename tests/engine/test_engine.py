@@ -1,4 +1,4 @@
-"""A batch on an engine answers as the same batch in memory does, bit by bit where it counts."""
+"""A batch on an engine gives the same answers as in memory, bit by bit where it matters."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_processes_that_round_differently_are_refused(monkeypatch: pytest.Monkey
     made = EngineBatches(LocalEngine(), m, tasks=2)
     prints = iter(["a", "b"] * 50)
     monkeypatch.setattr(questions, "fingerprint", lambda *shape: next(prints))
-    with pytest.raises(EngineError, match="do not round alike"):
+    with pytest.raises(EngineError, match="do not round in the same way"):
         m.learn_rows(made.rows(DrawnSource(1, 5)))
 
 

@@ -1,9 +1,9 @@
-"""What is fed with made-up messages, and what must hold for each of them.
+"""Targets of made-up messages, and the properties that must hold for each message.
 
 A message may hold anything. It becomes exactly `rows_per_message` rows and as many ids of subjects;
-it changes nothing about the messages before and behind it; and nothing is raised, warned of,
-printed or logged, because that would tell of the message. The parser of batches that a broker sends
-may also say that a batch is damaged, without quoting it.
+it changes nothing about the messages before and after it; and nothing is raised, warned of, printed
+or logged, because that would reveal something about the message. The parser of batches that a
+broker sends may also report that a batch is damaged, without quoting it.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class _Alarm(logging.Handler):
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing may be printed, logged or warned of."""
+    """Check that nothing is printed, logged or warned of."""
     out = io.StringIO()
     alarm = _Alarm()
     logging.getLogger().addHandler(alarm)

@@ -1,6 +1,6 @@
-"""A real broker for the tests that ask for `broker`, one for each way and each pytest process.
+"""A real broker for tests with the fixture `broker`, one per way and pytest process.
 
-Which ways: `STREAM_DPPCA_BROKERS`, a list with commas of
+The ways are chosen by `STREAM_DPPCA_BROKERS`, a list separated by commas of
 
 - `env`: the broker at `KAFKA_BOOTSTRAP_SERVERS`; where that is not set, a local broker of ours
   stands in for somebody else's;
@@ -9,12 +9,13 @@ Which ways: `STREAM_DPPCA_BROKERS`, a list with commas of
 - `local`: Kafka on the local JVM;
 - `auto` (default): the first of env (if set), container, local that this machine has.
 
-A way that this machine does not have is a skip with the reason, and with
+A way that this machine does not have leads to a skip with the reason, and with
 `STREAM_DPPCA_REQUIRE_BROKERS=1` a failure. With `pytest -n N --dist loadgroup` the tests of one
 module and way run in one process; each process has at most one broker of each way.
 
 The contracts in `test_brokers.py` and one test of the whole service run over every way that this
-machine has, whatever the variable says: they show that the ways are alike, so the others need one.
+machine has, whatever the variable says: they show that all ways behave in the same way, so the
+other tests need only one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ QUICK = {
 
 
 class RunningBroker(Protocol):
-    """What a test may count on, whatever the way."""
+    """The interface of a broker that tests may rely on, however it was started."""
 
     kind: ClassVar[str]
 
@@ -61,7 +62,7 @@ class RunningBroker(Protocol):
 
 
 class Brokers:
-    """The brokers of this process: each started when first asked for, all closed at the end."""
+    """The brokers of this process: each is started when first needed, all are closed at the end."""
 
     def __init__(self) -> None:
         self._had: dict[str, RunningBroker | BrokerError] = {}
@@ -124,7 +125,7 @@ def _container() -> RunningBroker:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what asks for `broker` over the chosen ways, unless it has chosen its own."""
+    """Run tests with the fixture `broker` over the chosen ways, unless they choose their own."""
     if "broker" not in metafunc.fixturenames:
         return
     marks = metafunc.definition.iter_markers("parametrize")
@@ -163,7 +164,7 @@ def broker(request: pytest.FixtureRequest, brokers: Brokers) -> RunningBroker:
 
 
 def refuse(reason: str) -> NoReturn:
-    """Skip what this machine cannot do, or fail where it must."""
+    """Skip a test that this machine cannot run, or fail where skips are not allowed."""
     if os.environ.get(REQUIRE_VARIABLE, "") not in ("", "0"):
         pytest.fail(f"{REQUIRE_VARIABLE} is set, but: {reason}", pytrace=False)
     pytest.skip(reason)

@@ -44,7 +44,7 @@ def make_topic(servers: str, name: str, **configs: str) -> None:
 
 
 def listed_brokers(host: str, port: int) -> list[tuple[str, int]]:
-    """The brokers that serve, once there are any: a controller takes a slow broker off the list."""
+    """The brokers that serve, once there are any: a controller may remove a slow broker."""
     found: list[tuple[str, int]] = wait_for(
         "a broker on the list", lambda: metadata_brokers(host, port, PATIENCE_SECONDS)
     )

@@ -1,4 +1,4 @@
-"""The examples run, and show what they say."""
+"""The examples run, and show what they claim to show."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def release() -> bytes:
 
 
 def test_project_release(release: bytes, tmp_path: Path) -> None:
-    """By the formula alone it is what `Projector` says, for records of all kinds."""
+    """The formula alone gives the result of `Projector`, for records of all kinds."""
     spec = importlib.util.spec_from_file_location("project", EXAMPLES / "project_release.py")
     assert spec is not None and spec.loader is not None
     example: Any = importlib.util.module_from_spec(spec)

@@ -36,7 +36,7 @@ CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def compressed(broker: RunningBroker) -> tuple[str, list[bytes]]:
-    """A topic with batches of every compression, by two producers, and what is in them."""
+    """A topic with batches of every compression, by two producers, and their content."""
     topic = f"compressed-{uuid.uuid4().hex[:12]}"
     servers = broker.bootstrap_servers
     KafkaCluster(config(servers, READERS[0])).create_topic(topic, TopicInfo(1, {}), 1)
@@ -97,7 +97,7 @@ def test_bytes_after_a_compressed_batch(
     broker: RunningBroker, fresh_name: Any, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers accept them after gzip and lz4, and refuse all other damage that we know of. Without
-    care they stop kafka-python at gzip, and librdkafka at lz4, for good."""
+    special care they stop kafka-python at gzip, and librdkafka at lz4, for good."""
     topic, servers = fresh_name("tail"), broker.bootstrap_servers
     if reader == "any kafka-python":
         monkeypatch.setattr(lean, "TESTED", ())
@@ -186,7 +186,7 @@ def test_avro_from_the_registry_to_the_scores(broker: RunningBroker, fresh_name:
 
 
 def score(m: Model) -> str:
-    """Run `stream-dppca score` until all records are scored; returns what it says."""
+    """Run `stream-dppca score` until all records are scored; return its output."""
     command = [sys.executable, "-m", "consumers.cli", "score", "--once"]
     done = subprocess.run(command, env={**os.environ, **m.environment}, text=True, cwd=ROOT,
                           capture_output=True, timeout=PATIENCE_SECONDS)  # fmt: skip

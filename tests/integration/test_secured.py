@@ -1,4 +1,4 @@
-"""TLS, client certificates, PLAIN and SCRAM, against a broker that asks for them."""
+"""TLS, client certificates, PLAIN and SCRAM, with a broker that requires them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USER, PASSWORD = "dppca", "correct-horse-battery"
 
 @dataclass(frozen=True)
 class Secured:
-    """A broker with three doors, and what opens them."""
+    """A broker with three listeners, and the credentials for them."""
 
     plain: str
     tls: str
@@ -141,7 +141,7 @@ def test_the_service_behind_locked_doors(
 def test_the_wrong_key(
     secured: Secured, way: str, changed: dict[str, str], said: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """`check-config` says what it is about, in time; `serve` waits; neither tells a secret."""
+    """`check-config` names the problem in time; `serve` waits; neither reveals a secret."""
     settings = secured.settings(way)
     for name, value in changed.items():
         settings[name] = str(secured.stranger) if value == "stranger" else value

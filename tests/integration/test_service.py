@@ -20,7 +20,7 @@ from ..launch import silence
 from ..processes import PATIENT_LEAVING, SILENT, wait_for
 from .conftest import RunningBroker
 
-#: The shortest session that brokers allow unless they are told otherwise.
+#: The shortest session that brokers allow by default.
 SESSION = {"session_timeout_s": 6, "max_poll_records": 5000}
 
 
@@ -29,8 +29,8 @@ def loadings(release: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 
 def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: Any) -> None:
-    """Means and units that nobody has told, JSON, several partitions: the right direction, and
-    nothing that looks like a result before it is one.
+    """Unknown means and units, JSON, several partitions: the right direction, and nothing that
+    looks like a result before it is one.
 
     The noise is seeded. Without a seed, 5 of 1134 models were more than 5 degrees off (up to 20):
     the warm-up had found a scale for one feature that was far too large."""
@@ -56,10 +56,10 @@ def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: 
         assert angle(loadings(last), true_direction(changed=False)) < 5
         assert not any(r["drift"] for r in found)
         assert 0.4 < last["components"][0]["explained_variance_ratio"] < 0.75
-        # What another team computes from the published bytes.
+        # The computation of another team, from the published bytes.
         code, published = instance.get("/component")
         assert code == 200 and json.loads(published)["batch"] == batches
-        # What the page gets, from the output topic.
+        # The data of the page, from the output topic.
         page = instance.wait_until(
             "the page", lambda: (h := instance.first_history())["current"]["batch"] == batches and h
         )
@@ -76,7 +76,7 @@ def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: 
 def test_privacy_per_subject(
     broker: RunningBroker, fresh_name: Any, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without noise, every round is what an estimator makes of the records that the broker
+    """Without noise, every round is the result of an estimator on the records that the broker
     appended in it, read from the topic by their own times."""
     settings = {"partitions": 2, "reader": reader, "max_poll_records": 7, "session_timeout_s": 6}
     with round_model(broker.bootstrap_servers, fresh_name("subjects"), **settings) as m:
@@ -87,7 +87,7 @@ def test_privacy_per_subject(
         wait_for("the next round", lambda: time.time() * 1000 > (first + 1) * m.ROUND_MS)
         m.produce_devices(60, records=3)
         count = m.finish_rounds(instance)
-        assert instance.leave() == 0  # rounds go on, with or without records
+        assert instance.leave() == 0  # rounds continue, with or without records
         m.check(complete=False)
         found = m.releases()
         silence(monkeypatch.setattr)

@@ -65,7 +65,7 @@ PROTO_FILES = tuple(_proto(names) for names in (FEATURES, FEATURES[::-1]))
 
 
 def framed(served: Registry, format: str, row: list[float], i: int) -> bytes:
-    """A message; half of them have another schema, and some an id that nobody knows."""
+    """A message; half of them have another schema, and some an unknown id."""
     turned = i % 4 < 2
     numbers = row[::-1] if turned else row
     if format == "avro":
@@ -109,7 +109,7 @@ def fill(servers: str, topic: str, format: str, served: Registry | None = None) 
                 if committed:
                     producer.commit_transaction()
                 else:
-                    producer.flush()  # an abort forgets what has not been sent yet
+                    producer.flush()  # an abort drops messages that have not been sent yet
                     producer.abort_transaction()
     finally:
         producer.close()

@@ -131,7 +131,7 @@ def local(given: Settings, rule: RoundRule, take: Any) -> RoundReader:
 
 
 def table(reader: RoundReader | EngineRounds, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:
-    """Read a round to its end: what the table of the model holds then, and its seeded release."""
+    """Read a round to its end; return the content of the model's table, and its seeded release."""
     reader.start(round_)
     wait_for("the round", lambda: (reader.read(0.1) and False) or reader.complete)
     reader.finish()
@@ -172,7 +172,7 @@ def broken(*_: Any, **__: Any) -> Any:
 def test_what_an_engine_refuses(
     broker: RunningBroker, fresh_name: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Times that senders set, and a topic that is shorter than it was; no text says more."""
+    """Times that senders set, and a topic that is shorter than before; no error says more."""
     servers, topic = broker.bootstrap_servers, fresh_name("sender-time")
     rule, given = fill(servers, topic, by_broker=False), settings(servers, topic)
     round_ = planned(servers, topic)
@@ -181,7 +181,7 @@ def test_what_an_engine_refuses(
     with pytest.raises(ConfigurationError, match="CreateTime"):
         reader.read(0.1)
     longer = tuple(Range(p, start, end + 1) for p, start, end in round_.ranges)
-    with pytest.raises(StateRefused, match="ends before the place"):
+    with pytest.raises(StateRefused, match="ends before the offset"):
         reader.start(PlannedRound(0, longer, {}))
     monkeypatch.setattr(spread_rounds, "read_ranges", broken)
     reader.start(round_)

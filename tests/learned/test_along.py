@@ -16,7 +16,7 @@ UNITS = 4000
 
 
 def told(second: Any, sd: float, rng: np.random.Generator, expected: Any = None) -> Along:
-    """What a batch with this second moment and mean 0 says, with noise of this sd in its sum."""
+    """Moments of a batch with this second moment and mean 0, with noise of this sd in its sum."""
     k = len(second)
     expected = second if expected is None else expected
     values, vectors = np.linalg.eigh(expected)
@@ -29,7 +29,7 @@ def told(second: Any, sd: float, rng: np.random.Generator, expected: Any = None)
 
 
 def test_the_excess_is_carried_over_to_a_better_basis() -> None:
-    """Each basis is the next one and something that the next one has got rid of."""
+    """Each basis is the next one plus something that the next one no longer has."""
     rng, e, level = np.random.default_rng(1), 9.0, 0.5
     w = np.eye(40)[:, 0]
     bases = [w]

@@ -23,7 +23,7 @@ def model(**changes: Any) -> DPPCA:
 
 
 def telemetry(n: int, seed: int = 0, direction: Any = (1, 1, -1, 1, 0.5, 0)) -> Any:
-    """One load that drives most features, in mixed units, far from centred; the truth beside it."""
+    """One load that drives most features, in mixed units, far from centred; and the truth."""
     rng = np.random.default_rng(seed)
     S = np.outer(direction, direction) + 0.5 * np.eye(D)
     X = rng.multivariate_normal(np.zeros(D), S, size=n)
@@ -180,7 +180,7 @@ def test_a_state_goes_on(at: int) -> None:
 
 
 class TestMemory:
-    """What is kept when the stream changes half-way."""
+    """The memory of a model whose stream changes half-way."""
 
     OLD, NEW = (1, 1, -1, 1, 0.5, 0), (1, -1, 1, 1, 0, 2)
 

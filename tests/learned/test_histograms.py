@@ -50,7 +50,7 @@ def test_far_away_it_takes_more() -> None:
 
 
 def test_near_by_it_takes_less() -> None:
-    """Beside what is known, on the other side of zero, at zero, and where nothing else is."""
+    """Next to known octaves, on the other side of zero, at zero, and where nothing else is."""
     weak = (SURE + 0.1) * SD
     beside = values()
     beside[ZERO + 65 + NEAR] = weak

@@ -28,7 +28,7 @@ def model(seed: int) -> DPPCA:
 
 
 def error(pca: DPPCA) -> float:
-    """How unequal the scales are, in units of the true ones."""
+    """Inequality of the scales, in units of the true ones."""
     return float(np.std(np.log(pca._method.standard.scale / SD)))  # type: ignore[attr-defined]
 
 

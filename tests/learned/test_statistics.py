@@ -1,4 +1,4 @@
-"""Statistics of raw records: what they count, and how far one unit moves them."""
+"""Statistics of raw records: their counts and their sensitivities."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_a_missing_value_is_in_no_count_and_at_the_centre() -> None:
 
 
 def test_a_state_is_plain_where_noise_is_larger_than_what_is_seen() -> None:
-    """The alarm for drift compares the noise with what it sees, and keeps the larger. That was a
-    number of numpy's, which the state of a task cannot hold: the service ended."""
+    """The alarm for drift compares the noise with the advantage, and keeps the larger. That was a
+    numpy number, which the state of a task cannot hold: the service ended."""
     moments = RunningMoments(4)
     moments.add(pack(np.diag([0.1, 0.1, 0.1, 0.7])), 1.0, 1.0)
     known = np.ones(3, dtype=np.bool_)

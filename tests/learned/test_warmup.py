@@ -1,4 +1,4 @@
-"""The warm-up finds centres and scales, spends what it has, and begins anew if it must."""
+"""The warm-up finds centres and scales, spends its budget, and starts over if it must."""
 
 from __future__ import annotations
 

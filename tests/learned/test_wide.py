@@ -224,7 +224,7 @@ class TestFew:
         for pca in (restored, twin):
             pca.learn_array(X[5 * B :])
         assert restored.state() == twin.state()
-        del state["method"]["excess"]  # states of before there were explained variances
+        del state["method"]["excess"]  # older states have no explained variances
         restored = DPPCA.from_state(state)
         restored.learn_array(X[5 * B :])
         assert restored.last_release is not None

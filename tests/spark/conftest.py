@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-#: A helper, without tests; it imports pyspark, which not everybody has.
+#: A helper without tests, which imports pyspark.
 collect_ignore = ["cluster.py"]
 
 

@@ -1,4 +1,4 @@
-"""The example for Spark runs on a real cluster, and shows what it says."""
+"""The example for Spark runs on a real cluster, and shows what it claims to show."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def on_spark(cluster: Any) -> dict[str, str]:
 
 #: Where drivers die, one after the other: each begins where the one before it left the model. The
 #: points before the first job are those of the local engine, which `tests/crash` goes through. A
-#: driver takes 20 seconds, so those that differ little from their neighbours must be asked for.
+#: driver takes 20 seconds, so points that differ little from their neighbours are optional.
 POINTS = {
     "batch_full": True, "before_transaction": False, "inside_transaction": True,
     "offsets_sent": False, "after_commit": True, "inside_publish": False, "after_publish": True,
@@ -71,7 +71,7 @@ def python_workers(cluster: Any) -> set[int]:
 
 
 def finished(environment: dict[str, str]) -> None:
-    """Let an instance of the local engine learn what is left."""
+    """Let an instance of the local engine learn from the remaining records."""
     with closing(Instance(environment)) as last:
         last.wait_until("the last batch", lambda: any(
             last.saw(event, batch=BATCHES) for event in ("released", "published_again")

@@ -1,4 +1,4 @@
-"""A source whose tasks can be met while they run, and killed."""
+"""A source whose tasks can be found while they run, and killed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def round_of(X: FloatArray, ids: Any, size: int, **how: Any) -> SubjectRows:
 def fleet(
     rng: np.random.Generator, subjects: int, d: int, mean: float = 4.0, second: float = 0.1
 ) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
-    """Rows of a spiked covariance, whose they are in the order of arrival, and the direction."""
+    """Rows of a spiked covariance, their subjects in the order of arrival, and the direction."""
     v = rng.standard_normal(d)
     v /= np.linalg.norm(v)
     activity = 1 + rng.geometric(1 / mean, subjects)

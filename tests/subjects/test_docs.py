@@ -1,4 +1,4 @@
-"""The examples of docs/subjects.md run as they stand, and its figures are those of the code."""
+"""The examples of docs/subjects.md run as written, and its figures are those of the code."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_variation_within_subjects_alone() -> None:
         assert sine(raw / np.linalg.norm(raw), within) < 0.1
 
 
-# What is promised
+# The guarantee
 
 
 def test_the_statement_is_that_of_dp_accounting() -> None:

@@ -1,4 +1,4 @@
-"""Who has a place in a round, which rows are kept, and where the table must not go."""
+"""Places in a round, the rows that are kept, and copies that must not hold the table."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class _Interrupted(BaseException):
 def test_an_interrupt_gives_no_row_to_another_subject(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever goes on after Ctrl-C loses rows, and never mixes them up."""
+    """A program that continues after Ctrl-C loses rows, and never mixes them up."""
     filled = table(2, size=3000, records=2)
     where: Any = SubjectTable if place == "_enter" else SlotBuffer
     done = getattr(where, place)

@@ -1,4 +1,4 @@
-"""The contribution of a subject: what it is, how far it reaches, and that it knows no position."""
+"""The contribution of a subject: its value, its sensitivity, and its independence of positions."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python -m tests.torture [--kills 1000] [--zombies 100] [--restarts 100] [--lanes 2]
 
-Episodes run side by side, each lane on a broker of its own. What is over is kept in a file, so that
-a run that was stopped goes on where it was. A failure keeps its log beside that file, and the
-others go on.
+Episodes run side by side, each lane on a broker of its own. Finished episodes are kept in a file,
+so that a stopped run can be resumed. The log of a failure is kept next to that file, and the other
+episodes continue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from consumers.demo.broker import LocalBroker
 from . import episodes, report
 from .nodes import single
 
-#: The kind of episode that does each thing.
+#: The kind of episode for each action.
 KINDS = {
     "kills": "kills",
     "zombies": "zombies",
@@ -38,7 +38,7 @@ KINDS = {
 
 
 class Torture:
-    """Episodes until everything was done as often as is wanted."""
+    """Runs episodes until every action was done as often as requested."""
 
     def __init__(self, folder: Path, wanted: dict[str, int]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

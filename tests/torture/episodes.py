@@ -1,4 +1,4 @@
-"""What is done to a model, and how often. Every episode ends with all guarantees checked."""
+"""Attacks on a model, and their counts. Every episode ends with all guarantees checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAKETIME: Final = next(
 
 @dataclass
 class Deeds:
-    """What an episode did, and what it found."""
+    """The actions and the results of an episode."""
 
     counts: dict[str, int] = field(default_factory=dict)
     takeover_s: list[float] = field(default_factory=list)
@@ -67,13 +67,13 @@ class Fleet:
         return []
 
     def takeover(self, victim: Instance, since: float) -> None:
-        """Wait until another one works, and note how long it took."""
+        """Wait until another instance works, and note the time."""
         others = [i for i in self.running if i is not victim]
         wait_for("a takeover", lambda: any(works(i) for i in others) or self._dead())
         self.deeds.takeover_s.append(round(time.monotonic() - since, 2))
 
     def end(self) -> None:
-        """Let everything be released, and check the guarantees."""
+        """Wait until everything is released, and check the guarantees."""
         self.m.finish(*self.running)
         last = self.m.check()
         numbers = {task: batch for task, batch in last.items() if task != "merged"}
@@ -83,7 +83,7 @@ class Fleet:
 
 
 def works(instance: Instance) -> bool:
-    """Whether the last thing that it said of its task is that it works."""
+    """Tell whether the task of an instance works, by its last event about it."""
     working = False
     for event in list(instance.events):
         name = event.get("event")
@@ -164,7 +164,7 @@ def restarts(broker: LocalBroker, rng: random.Random, deeds: Deeds, times: int) 
 
 
 def progress(f: Fleet, batches: int = 2) -> None:
-    """Wait until so many more batches are out."""
+    """Wait until this many more batches are published."""
 
     def released() -> int:
         return sum(e.get("event") == "released" for i in f.m.instances for e in list(i.events))
@@ -235,7 +235,7 @@ def cuts(rng: random.Random, deeds: Deeds, times: int) -> None:
 
 
 def _back(instance: Instance) -> bool:
-    """It stands by again, or has ended and left the restart to its supervisor."""
+    """Tell whether an instance stands by again, or has ended for its supervisor to restart it."""
     return instance.process.poll() is not None or instance.get("/readyz")[0] == 200
 
 
@@ -296,7 +296,7 @@ ALONE: Final[dict[str, Callable[[random.Random, Deeds, int], None]]] = {
     "cuts": cuts,
     "disk": full_disk,
 }
-#: How often an episode does what it is there for.
+#: Number of actions of an episode.
 TIMES: Final = {
     "kills": 10, "zombies": 5, "restarts": 5, "partitions": 3, "clocks": 10, "leaders": 5,
     "cuts": 3, "disk": 2,
@@ -304,7 +304,7 @@ TIMES: Final = {
 
 
 def possible(kind: str) -> str:
-    """Why an episode cannot run on this machine, or nothing."""
+    """The reason why an episode cannot run on this machine, or nothing."""
     if kind == "clocks" and not FAKETIME.exists():
         return "libfaketime is not installed (apt-get install faketime)"
     if kind == "disk" and os.geteuid() != 0:

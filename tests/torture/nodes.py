@@ -88,7 +88,7 @@ def behind_a_proxy() -> Iterator[tuple[LocalBroker, Proxy, str]]:
 
 
 class SmallDisk:
-    """A file system in memory, for the data of a broker. To mount it takes root."""
+    """A file system in memory, for the data of a broker. Mounting it requires root."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="stream-dppca-disk-"))
@@ -100,7 +100,7 @@ class SmallDisk:
         return _OnDisk(self.path)
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the disk."""
         with (self.path / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
             while True:
                 filler.write(bytes(1 << 16))

@@ -23,7 +23,7 @@ class Proxy:
         Parameters
         ----------
         port
-            Where clients connect.
+            Port to which clients connect.
         target
             Port of the broker.
         """

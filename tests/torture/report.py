@@ -1,4 +1,4 @@
-"""What has been done so far, and the page that tells of it."""
+"""The episodes so far, and the page that reports them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def totals(episodes: list[dict[str, Any]]) -> Counter[str]:
-    """How often each thing was done, in episodes whose guarantees held."""
+    """Count of each action, in episodes whose guarantees held."""
     done: Counter[str] = Counter()
     for episode in episodes:
         if "failed" not in episode:

@@ -19,11 +19,11 @@ from .provide import KINDS, provide_broker
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        "python -m consumers.demo.broker", description="A Kafka broker for trying out."
+        "python -m consumers.demo.broker", description="Start a Kafka broker for experiments."
     )
     commands = parser.add_subparsers(dest="command")
     run = commands.add_parser("run", help="start a broker, print its address, stop it on Ctrl-C")
-    run.add_argument("--kind", choices=sorted(KINDS), help="this kind of broker and no other")
+    run.add_argument("--kind", choices=sorted(KINDS), help="kind; default: the first that works")
     run.add_argument("--port", type=int, help="port to serve at (docker or local)")
     commands.add_parser("jars", help="fetch Kafka's jars if they are not cached; print the folder")
     commands.add_parser("image", help="print the name of the image of docker/kafka-local")

@@ -1,4 +1,4 @@
-"""What a broker is, and the one that somebody else runs."""
+"""The interface of a broker, and the broker that somebody else runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .common import ADDRESS_VARIABLE, BrokerUnavailable
 
 
 class Broker(abc.ABC):
-    """A Kafka broker. As a context manager it is started on entry and closed on exit."""
+    """A Kafka broker. Used as a context manager, it is started on entry and closed on exit."""
 
     kind: ClassVar[str]  #: env, docker or local
 

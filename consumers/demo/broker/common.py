@@ -1,4 +1,4 @@
-"""What all kinds of brokers share: versions, limits, errors, running a command."""
+"""Parts that all kinds of brokers share: versions, limits, errors, running a command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"  # of the local JVM and of both images
-LOG4J_VERSION = "2.25.4"  # the one that this Kafka brings: its bridge from slf4j is added to it
+LOG4J_VERSION = "2.25.4"  # as this Kafka has it; the slf4j bridge to add must be of this version
 JAVA_VERSION = 17  # the least that this Kafka runs on
 OFFICIAL_IMAGE = f"apache/kafka:{KAFKA_VERSION}"
 LOCAL_IMAGE = f"stream-dppca/kafka-local:{KAFKA_VERSION}"  # made by docker/kafka-local/build.sh
@@ -17,7 +17,7 @@ IMAGE_VARIABLE = "STREAM_DPPCA_KAFKA_IMAGE"
 
 LOOPBACK = "127.0.0.1"
 HEAP = "-Xmx512m"
-START_SECONDS = 300.0  #: seconds on a machine at rest, minutes on a busy one
+START_SECONDS = 300.0  #: a start takes seconds on an idle machine, minutes on a busy one
 STOP_SECONDS = 30.0
 DOWNLOAD_SECONDS = 900.0
 PULL_SECONDS = 240.0
@@ -39,7 +39,7 @@ class BrokerFailed(BrokerError):
 
 
 def run(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end. Both of its streams are in `stdout`; a timeout is a failure."""
+    """Run a command to its end. `stdout` holds both of its streams; a timeout is a failure."""
     try:
         return subprocess.run(  # noqa: S603
             command,

@@ -68,7 +68,7 @@ def ensure_jars(progress: Progress | None = None) -> Path:
             jars = Path(part) / "jars"
             _download(mvn, Path(part), jars, tell)
             if not (jars / f"kafka_2.13-{KAFKA_VERSION}.jar").is_file():
-                raise BrokerUnavailable("Maven ended well but fetched no Kafka")
+                raise BrokerUnavailable("Maven succeeded but did not fetch Kafka")
             jars.rename(folder)
     return folder
 
@@ -140,7 +140,7 @@ def _download(mvn: str, work: Path, jars: Path, tell: Progress) -> None:
 @contextlib.contextmanager
 def _locked(path: Path, tell: Progress) -> Iterator[None]:
     """Hold the lock file; the system releases it if this process dies."""
-    import fcntl  # not on every system; `find_java` has said so by now
+    import fcntl  # not on every system, but on every one that `find_java` accepts
 
     with path.open("w") as lock:
         try:

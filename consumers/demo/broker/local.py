@@ -29,7 +29,7 @@ class LocalBroker(ManagedBroker):
 
     @staticmethod
     def new_cluster_id() -> str:
-        """An id as Kafka wants it: 22 characters of base64, the first of them no dash."""
+        """An id in Kafka's form: 22 characters of base64 that do not begin with a dash."""
         return "0" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[1:22]
 
     def _check(self) -> None:

@@ -138,15 +138,15 @@ class ManagedBroker(Broker):
         self.port = self.controller_port = 0
         atexit.unregister(self.close)
 
-    # What each kind does in its own manner:
+    # Steps that each kind of broker defines:
 
     @abc.abstractmethod
     def _check(self) -> None:
-        """Find what this kind of broker needs, or fetch it."""
+        """Find or fetch the programs and images that this kind of broker needs."""
 
     @abc.abstractmethod
     def _prepare(self) -> None:
-        """Make what the first start needs, once the ports are known."""
+        """Prepare the first start, once the ports are known."""
 
     @abc.abstractmethod
     def _command(self) -> list[str]:
@@ -157,7 +157,7 @@ class ManagedBroker(Broker):
         process.terminate()
 
     def _kill(self) -> None:
-        """End at once whatever is not in the process group of the child."""
+        """End at once what runs outside the process group of the child."""
 
     def _clean(self) -> None:
         """Remove what is not in the data folder."""
@@ -166,7 +166,7 @@ class ManagedBroker(Broker):
         """Return a command that does what `_clean` does, for the case that this process dies."""
         return []
 
-    # What they share:
+    # Steps that all kinds share:
 
     def _make_folder(self) -> None:
         self._dir = Path(tempfile.mkdtemp(prefix="stream-dppca-kafka-"))

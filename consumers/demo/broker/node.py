@@ -33,7 +33,7 @@ def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> di
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
-        "broker.session.timeout.ms": "3000",  # how long the place of a killed broker stays taken
+        "broker.session.timeout.ms": "3000",  # until then the id of a killed broker stays taken
         "broker.heartbeat.interval.ms": "500",
         "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
         "log.cleaner.dedupe.buffer.size": str(16 << 20),  # 128 MiB would be a quarter of the heap
@@ -89,7 +89,7 @@ def metadata_brokers(host: str, port: int, timeout: float = 5.0) -> list[tuple[s
 
             take(">i")  # its length
             if take(">i") != 1:
-                raise ConnectionError("not an answer of Kafka")
+                raise ConnectionError("the answer is not Kafka's")
             brokers = []
             for _ in range(take(">i")):
                 take(">i")  # node

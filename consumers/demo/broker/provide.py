@@ -17,13 +17,13 @@ KINDS: dict[str, type[Broker]] = {
 def provide_broker(progress: Progress | None = None) -> Broker:
     """Start the first kind of broker that works here; the caller closes it.
 
-    An address in `KAFKA_BOOTSTRAP_SERVERS` is an order: if nothing answers there, nothing else is
+    An address in `KAFKA_BOOTSTRAP_SERVERS` is binding: if nothing answers there, nothing else is
     tried.
 
     Raises
     ------
     BrokerUnavailable
-        If no kind works; says why not, for each of them.
+        If no kind works; the message gives the reason for each kind.
     """
     if os.environ.get(ADDRESS_VARIABLE):
         external = ExternalBroker()

@@ -1,4 +1,4 @@
-"""Runs a command, and ends it when the process that wanted it is gone.
+"""Runs a command, and ends it when the process that asked for it is gone.
 
 A script of its own, `python -I -S supervisor.py ORDERS`, that needs nothing but the standard
 library: it must start at once and depend on nothing that could be missing.

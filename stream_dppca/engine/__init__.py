@@ -13,7 +13,7 @@ ask a batch in memory, and does not know what engine runs: noise, state and rele
 """
 
 from .groups import Group, split
-from .protocol import Engine, EngineError, LocalEngine, Source
+from .protocol import Engine, EngineError, LocalEngine, Source, SourceAway
 from .rows import EngineBatches, EngineRows
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "Group",
     "LocalEngine",
     "Source",
+    "SourceAway",
     "split",
 ]

@@ -1,72 +1,105 @@
-"""One thing at a time, beside the loop."""
+"""Works in the background on what the loop hands over."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from ..errors import Unavailable
 
 __all__ = ["Background"]
 
+T = TypeVar("T")
 
-class Background:
-    """Runs work in a thread of its own. What the work raises comes out where it is waited for.
 
+class Background(Generic[T]):
+    """Works on items in a thread of its own, on all that wait at a time, in their order.
+
+    What the work raises comes out where the loop waits for it, and nothing is worked on after that.
     The thread does not keep the process alive: work that never ends cannot keep it from leaving.
     Work that takes too long has failed for whoever waits for it. kafka-python waits without a limit
     for the end of a transaction, and if a node of the cluster goes at the wrong moment, for ever.
+
+    Parameters
+    ----------
+    name
+        What the work is, for errors.
+    work
+        Is given the items that wait, at least one.
+    limit_s
+        Longest time that the work may take at once.
     """
 
-    def __init__(self, name: str, limit_s: float) -> None:
-        self._name, self._limit_s = name, limit_s
-        self._thread: threading.Thread | None = None
+    def __init__(self, name: str, work: Callable[[list[T]], None], limit_s: float) -> None:
+        self._name, self._work, self._limit_s = name, work, limit_s
+        self._changed = threading.Condition()
+        self._waiting: list[T] = []
+        self._busy = False
         self._due = 0.0
         self._error: BaseException | None = None
-        self._more = threading.Event()  # more work is to start as soon as this is over
 
     @property
-    def waited_for(self) -> bool:
-        """Whether more work waits, which is to start as soon as this is over."""
-        return self._more.is_set()
+    def waiting(self) -> int:
+        """Number of items that wait for the work to be over."""
+        return len(self._waiting)
 
     def is_waited_for(self, within_s: float) -> bool:
-        """Whether more work waits, or comes within this time. For the work itself to ask."""
-        return self._more.wait(within_s)
+        """True if an item waits, or comes within this time. For the work itself to ask."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._waiting), within_s)
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Wait for what was started before, then start this."""
-        self._more.set()
-        try:
-            self.wait()
-        finally:
-            self._more.clear()
-        self._due = time.monotonic() + self._limit_s
-        self._thread = threading.Thread(
-            target=self._run, args=(work,), name=self._name, daemon=True
-        )
-        self._thread.start()
+    def give(self, item: T, most: int = 1) -> None:
+        """Hand an item over; if `most` items wait already, wait until they are worked on."""
+        with self._changed:
+            while self._busy and len(self._waiting) >= most:
+                self._changed.wait(self._left())
+            self._raise_failed()
+            self._waiting.append(item)
+            if not self._busy:
+                self._busy, self._due = True, time.monotonic() + self._limit_s
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._changed.notify_all()
 
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._error = error
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                items, self._waiting = self._waiting, []
+                self._busy, self._due = bool(items), time.monotonic() + self._limit_s
+                self._changed.notify_all()
+            if not items:
+                return
+            try:
+                self._work(items)
+            except BaseException as error:
+                with self._changed:
+                    self._busy, self._error = False, error
+                    self._changed.notify_all()
+                return
 
     def check(self) -> None:
-        """Raise what the work has raised, if it is over."""
+        """Raise what the work has raised."""
         self.wait(0.0)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until the work is over, or the time; raises what the work has raised."""
-        if self._thread is not None:
-            left = max(self._due - time.monotonic(), 0.0)
-            self._thread.join(left if timeout_s is None else min(left, timeout_s))
-            if self._thread.is_alive():
-                if time.monotonic() >= self._due:
-                    raise Unavailable(f"{self._name} took longer than {self._limit_s:g} s")
-                return
-            self._thread = None
+        """Wait until all is done, or for so long; raises what the work has raised."""
+        until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while self._busy:
+                left = min(self._left(), until - time.monotonic())
+                if left <= 0:
+                    return
+                self._changed.wait(left)
+            self._raise_failed()
+
+    def _left(self) -> float:
+        """Time that the work has left; raises if that is over."""
+        left = self._due - time.monotonic()
+        if left <= 0:
+            raise Unavailable(f"{self._name} took longer than {self._limit_s:g} s")
+        return left
+
+    def _raise_failed(self) -> None:
         if self._error is not None:  # for good: nothing may follow what has failed
             raise self._error

@@ -1,12 +1,13 @@
 """One task: one model over its share of the input partitions.
 
-    fence ─> load the last committed state ─> publish its release again (same bytes)
+    fence ─> load the last committed state ─> publish its releases again (same bytes)
       ┌─> plan ─> read ─> learn ─┐
       └──────────────────────────┴─> commit: one transaction with state and offsets ─> publish
 
-While a batch is committed and published, in a thread of its own, the next one is read. It cannot
-be committed before the one before it is. If it is ready by then, or a moment later, the release of
-that one becomes visible with its commit, and otherwise at once. Everything in memory is worth
+While a batch is committed and published, in a thread of its own, the next ones are read and
+learned. They cannot be committed before the one before them is, and then they are together. If one
+is ready by then, or a moment later, the releases before it become visible with its commit, and
+otherwise at once. Everything in memory is worth
 nothing until the transaction has been confirmed. Whatever goes wrong before that, the task is
 dropped whole and another one loads the last committed state; nothing of the dropped one can have
 been seen. The argument is written out in docs/service.md.
@@ -18,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from .. import crashpoints
@@ -45,6 +45,10 @@ CLOSE_SECONDS: Final = 1.0
 #: How long a release waits for a batch that is being read, to be published with its commit. A
 #: transaction of its own takes as much of the processor as a few thousand packed records.
 RIDE_SECONDS: Final = 0.1
+#: Most batches that wait to be committed together, and most numbers in their states, about: a state
+#: grows with the square of the number of features. Nothing of them is worth anything in a crash.
+GROUP_BATCHES: Final = 16
+GROUP_NUMBERS: Final = 1 << 20
 
 
 class _Closable(Protocol):
@@ -118,7 +122,9 @@ class Task:
         self.current: Message | None = None  #: the release that is out
         self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
         # Well before the watchdog ends the process: to load again is enough.
-        self._ending = Background("the end of a batch", config.stall_s / 2)
+        self._ending = Background("the end of a batch", self._finish, config.stall_s / 2)
+        most = GROUP_NUMBERS // len(config.features) ** 2
+        self._group = min(max(most, 1), GROUP_BATCHES)
         self._batch: PlannedBatch | None = None  # the one that is being read
         self._reading = False
         crashpoints.reach("claimed")
@@ -286,16 +292,16 @@ class Task:
         batch = self._learn()
         if batch is not None:
             self._reading = False
-            self._ending.start(partial(self._finish, batch))
+            self._ending.give(batch, self._group)
         return progress
 
     def _more_to_finish(self) -> bool:
         """Whether the next batch is ready, or is being read and will be in a moment."""
         return self._ending.is_waited_for(RIDE_SECONDS if self._reading else 0.0)
 
-    def _finish(self, batch: FinishedBatch) -> None:
-        visible = self._finisher.finish(batch)
-        self._committed = batch.positions
+    def _finish(self, batches: list[FinishedBatch]) -> None:
+        visible = self._finisher.finish(batches)
+        self._committed = batches[-1].positions
         # The sum of these is shown, too.
         self._metrics.commit_seconds.observe(round(self._finisher.commit_seconds, 2))
         for released in visible:
@@ -315,15 +321,15 @@ class Task:
         self._metrics.published.labels(task=str(self.number)).set(int(time.time()))
 
     def settle(self, timeout_s: float | None = None) -> None:
-        """Wait until the last full batch is out; raises what kept it from that."""
+        """Wait until all full batches are out; raises what kept them from that."""
         self._ending.wait(timeout_s)
 
     def _publish_again(self) -> None:
-        """Whoever committed this release may have died before it was out."""
-        message = self._learner.current
-        if message is not None:
-            self._store.publish([message], self._committed)
-            self._note_published(message)
+        """Whoever committed these releases may have died before they were out."""
+        messages = self._learner.unpublished
+        if messages:
+            self._store.publish(messages, self._committed)
+            self._note_published(messages[-1])
             log_event("published_again", task=self.number, batch=self._learner.n_batches)
 
     def publish_merged(self, message: Message) -> None:

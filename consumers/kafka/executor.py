@@ -152,8 +152,8 @@ def _cut(chunk: Chunk, start: int, end: int) -> Chunk | None:
     a, b = bisect_left(chunk.offsets, start), bisect_left(chunk.offsets, end)
     if a == b:
         return None
-    parts = (chunk.offsets, chunk.values, chunk.times, chunk.keys)
-    return Chunk(chunk.partition, *(part[a:b] for part in parts))
+    p, offsets, values, times, keys = chunk
+    return Chunk(p, offsets[a:b], values[a:b], times[a:b], keys[a:b])
 
 
 def close_consumers() -> None:

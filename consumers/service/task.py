@@ -121,6 +121,7 @@ class Task:
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the release that is out
         self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
+        self._visible = 0  # the last batch whose release is on the output topic
         # Well before the watchdog ends the process: to load again is enough.
         self._ending = Background("the end of a batch", self._finish, config.stall_s / 2)
         most = GROUP_NUMBERS // len(config.features) ** 2
@@ -274,6 +275,7 @@ class Task:
         except ValueError:
             return ours and known == 0
         if ours:
+            self._visible = max(self._visible, release.batch)
             return release.batch > known
         return known == 0 and release.shards != self._config.shards
 
@@ -325,10 +327,15 @@ class Task:
         self._ending.wait(timeout_s)
 
     def _publish_again(self) -> None:
-        """Whoever committed these releases may have died before they were out."""
+        """Whoever committed these releases may have died before they were out.
+
+        The last one is published in any case, those before it only if they are not there: an older
+        release never follows a newer one.
+        """
         messages = self._learner.unpublished
         if messages:
-            self._store.publish(messages, self._committed)
+            hidden = max(self._learner.n_batches - self._visible, 1)
+            self._store.publish(messages[-hidden:], self._committed)
             self._note_published(messages[-1])
             log_event("published_again", task=self.number, batch=self._learner.n_batches)
 

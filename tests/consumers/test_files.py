@@ -409,7 +409,7 @@ def test_a_state_file_of_version_1_resumes(
     assert output.splitlines()[0].decode() == json.loads(old)["release"]["value"]
     assert sorted(batches(output)) == [2, 3]
     kept = json.loads(state.read_bytes())
-    assert kept["version"] == 2 and kept["positions"] == {"0": 900}
+    assert kept["version"] == 3 and kept["positions"] == {"0": 900}
     assert learn(state, write(tmp_path, "npy", rows(1200)), "--new-records") == 65
 
 

@@ -172,6 +172,8 @@ def test_a_crash_at_any_point_of_a_group(point: str, times: int, size: int, ride
     drain(after)
     together.last()
     assert check_output(memory_log(on)) == {0: 7}
+    numbers = [r.batch for r in releases(memory_log(on))]
+    assert all(b in (a, a + 1) for a, b in itertools.pairwise(numbers)), "an older one follows"
     check_states(on, 7 * BATCH + 50)
 
 
@@ -795,6 +797,21 @@ def test_a_state_of_another_slot_rule_is_refused() -> None:
     entry.value = entry.value.replace(b'"rule":"offsets"', b'"rule":"arrival"')
     with pytest.raises(StateRefused, match="of slot rule 'arrival', the settings say 'offsets'"):
         start_task(memory_log(on), format="float64", rows_per_message=10)
+
+
+def test_a_state_of_version_2_resumes() -> None:
+    """It was the state of one batch."""
+    on = cluster()
+    fill(on, 2 * BATCH)
+    drain(start_task(memory_log(on)))
+    for entry in on.topics[STATE].partitions[0].entries:
+        state = json.loads(entry.value or b"")
+        assert state.pop("earlier") == [] and state["version"] == 3
+        entry.value = json.dumps(state | {"version": 2}).encode()
+    fill(on, BATCH, seed=1)
+    drain(start_task(memory_log(on)))
+    assert check_output(memory_log(on)) == {0: 3}
+    check_states(on, 3 * BATCH)
 
 
 def test_a_state_of_a_later_version_is_refused() -> None:

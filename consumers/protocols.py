@@ -15,7 +15,7 @@ The life of a task on a cluster:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -74,7 +74,9 @@ class FinishedBatch:
     """Everything that is kept of a batch: its result is fixed, and nobody has seen it yet."""
 
     number: int
-    state: bytes  #: all that a successor needs to resume after this batch
+    #: Encodes all that a successor needs to resume after this batch. It is given the releases of
+    #: the batches before it that become durable with it, which the successor publishes, too.
+    state: Callable[[Sequence[Message]], bytes]
     message: Message  #: the release, exactly as it is to be published
     positions: Positions  #: after this batch
     status: str = "learned"  #: of the model after it, as in the release
@@ -170,16 +172,14 @@ class Store(Protocol):
         """The newest committed states, oldest first, read to the end; the last one counts."""
         ...
 
-    def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
-        """Make finished batches durable, all or none, and publish messages together with them.
+    def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
+        """Make a state and its positions durable, and publish messages together with them.
 
-        The batches follow each other; a successor resumes after the last one. The messages are
-        releases that an *earlier* commit has made durable: only such may become visible. A caller
-        that commits several batches at once makes sure that the last state also leads a successor
-        to the releases of the others.
+        A successor resumes there. The messages are releases that an *earlier* commit has made
+        durable: only such may become visible.
 
-        Returns only when the states are known to be durable. Any error means that nothing is known:
-        drop everything, open another store, load.
+        Returns only when the state is known to be durable. Any error means that nothing is
+        known: drop everything, open another store, load.
         """
         ...
 

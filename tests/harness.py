@@ -37,6 +37,21 @@ EVICTED = {"session_timeout_s": 30}
 Fresh = Callable[[str], str]
 
 
+def stored_releases(states: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The releases that the states of a task hold, by number."""
+    found: dict[int, dict[str, Any]] = {}
+    for state in states:
+        messages = [*state.get("earlier", []), state["release"]]
+        found |= dict(enumerate(messages, state["batch"] - len(messages) + 1))
+    return found
+
+
+def check_numbers(states: list[dict[str, Any]]) -> None:
+    """Check that the states of a task hold the releases of all batches, each once and in order."""
+    durable = [1 + len(state.get("earlier", [])) for state in states]  # batches with each state
+    assert [state["batch"] for state in states] == list(itertools.accumulate(durable))
+
+
 def read_topic(servers: str, topic: str) -> list[Any]:
     """Read every committed message of a topic, partition by partition, in order."""
     consumer = KafkaConsumer(
@@ -260,6 +275,10 @@ class Model:
         found = read_topic(self.servers, self.state_topic)
         return [json.loads(m.value) for m in found if m.partition == task and m.value is not None]
 
+    def durable(self, task: int = 0) -> int:
+        """The number of batches that the states of a task are of."""
+        return max((state["batch"] for state in self.states(task)), default=0)
+
     def releases(self) -> dict[int, dict[str, Any]]:
         """The releases of task 0 by number, without the name of the model."""
         found = [json.loads(message.value) for message in self.outputs()]
@@ -278,7 +297,7 @@ class Model:
         for task in range(self.shards):
             states = [json.loads(m.value) for m in stored if m.partition == task]
             self._check_states(task, states)
-            committed |= {(task, state["batch"]): state["release"] for state in states}
+            committed |= {(task, b): message for b, message in stored_releases(states).items()}
         self._check_group_offsets(stored)
         last = self._check_outputs(self.outputs(), committed)
         if complete:
@@ -290,7 +309,7 @@ class Model:
     def _check_states(self, task: int, states: list[dict[str, Any]]) -> None:
         """Check that numbers are in order, that positions only move forward, and that every slot is
         in exactly one batch."""
-        assert [s["batch"] for s in states] == list(range(1, len(states) + 1))
+        check_numbers(states)
         for state in states:
             assert self.slots_before(state["positions"]) == state["batch"] * self.batch
             assert all(int(p) % self.shards == task for p in state["positions"])
@@ -389,8 +408,8 @@ class RoundModel(Model):
 
     def _check_states(self, task: int, states: list[dict[str, Any]]) -> None:
         """Check that every round is there once and in order, and positions never go back."""
-        assert [s["batch"] for s in states] == list(range(1, len(states) + 1))
-        assert [s["last_round"] for s in states] == [self.first + i for i in range(len(states))]
+        check_numbers(states)
+        assert all(s["last_round"] == self.first + s["batch"] - 1 for s in states)
         for before, after in itertools.pairwise(states):
             for p, at in before["positions"].items():
                 assert at <= after["positions"][p], f"partition {p} went back"

@@ -5,6 +5,8 @@
 - `STREAM_DPPCA_CRASH_AT=<point>[:n]`: SIGKILL when the point of `consumers.crashpoints` is reached
   for the n-th time (without n: for the first time).
 - `STREAM_DPPCA_STOP_AT=<point>[:n]`: SIGSTOP; the test wakes the process with SIGCONT.
+- `STREAM_DPPCA_GROUP=<n>`: most batches that wait to be committed together. With 1, each batch has
+  a transaction of its own, so that the n-th time that a point is reached is that of the n-th batch.
 - `STREAM_DPPCA_LEAVE_SECONDS=<seconds>`: the time to leave in order after SIGTERM.
 - `STREAM_DPPCA_NOISE=off`: the model gets a seed, so that every release says that it is not
   private, and seeded noise is zero. The noise of a model without a seed cannot be silenced.
@@ -26,6 +28,7 @@ from consumers.cli import main as stream_dppca
 
 CRASH_AT, STOP_AT = "STREAM_DPPCA_CRASH_AT", "STREAM_DPPCA_STOP_AT"
 NOISE, LEAVE_SECONDS = "STREAM_DPPCA_NOISE", "STREAM_DPPCA_LEAVE_SECONDS"
+GROUP = "STREAM_DPPCA_GROUP"
 _SIGNALS: Final = {CRASH_AT: signal.SIGKILL, STOP_AT: signal.SIGSTOP}
 #: The methods of `SeededNoise` that draw, and their versions without noise.
 SILENT: Final[dict[str, Callable[..., Any]]] = {
@@ -61,17 +64,20 @@ def silence(set_attribute: Callable[[type, str, Any], None] = setattr) -> None:
         set_attribute(SeededNoise, name, silent)
 
 
-def patiently(serve: Callable[[Any], int], leave_seconds: float) -> Callable[[Any], int]:
-    """A service that has more time to leave.
+def changed(serve: Callable[[Any], int]) -> Callable[[Any], int]:
+    """A service with another time to leave, or another size of groups.
 
-    The module is changed only when the command runs: its imports take seconds, and the handler of
-    signals must be there before them, as it is in production.
+    The modules are changed only when the command runs: their imports take seconds, and the handler
+    of signals must be there before them, as it is in production.
     """
 
     def run(options: Any) -> int:
-        from consumers.service import loop
+        from consumers.service import loop, task
 
-        loop.LEAVE_SECONDS = leave_seconds  # type: ignore[misc]
+        if seconds := os.environ.get(LEAVE_SECONDS):
+            loop.LEAVE_SECONDS = float(seconds)  # type: ignore[misc]
+        if group := os.environ.get(GROUP):
+            task.GROUP_BATCHES = int(group)  # type: ignore[misc]
         return serve(options)
 
     return run
@@ -84,8 +90,8 @@ def main() -> int:
     if os.environ.get(NOISE) == "off":
         os.environ["DPPCA_SEED"] = "0"
         silence()
-    if seconds := os.environ.get(LEAVE_SECONDS):
-        commands.COMMANDS["serve"] = patiently(commands.COMMANDS["serve"], float(seconds))
+    if LEAVE_SECONDS in os.environ or GROUP in os.environ:
+        commands.COMMANDS["serve"] = changed(commands.COMMANDS["serve"])
     return stream_dppca()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from .launch import CRASH_AT, LEAVE_SECONDS, NOISE, STOP_AT
+from .launch import CRASH_AT, GROUP, LEAVE_SECONDS, NOISE, STOP_AT
 from .zygote import Forked
 from .zygote import start as fork
 
@@ -47,14 +47,14 @@ def wait_for(what: str, condition: Callable[[], Any], timeout_s: float = PATIENC
     return found
 
 
-def crash_at(point: str, times: int = 1) -> dict[str, str]:
+def crash_at(point: str, times: int = 1, group: int = 1) -> dict[str, str]:
     """The environment of an instance that kills itself at a crash point."""
-    return {CRASH_AT: f"{point}:{times}"}
+    return {CRASH_AT: f"{point}:{times}", GROUP: str(group)}
 
 
-def stop_at(point: str, times: int = 1) -> dict[str, str]:
+def stop_at(point: str, times: int = 1, group: int = 1) -> dict[str, str]:
     """The environment of an instance that stops itself at a crash point, until SIGCONT."""
-    return {STOP_AT: f"{point}:{times}"}
+    return {STOP_AT: f"{point}:{times}", GROUP: str(group)}
 
 
 class Instance:

@@ -107,10 +107,10 @@ def _engine(settings: Settings) -> contextlib.AbstractContextManager[Spread | No
     """Start the engine that batches are read on; None stands for this process."""
     if settings.engine == "local":
         return contextlib.nullcontext()
-    from ..kafka.configure import librdkafka_connection
+    from ..kafka.configure import task_connection
     from ..service.spark import spark_engine
 
-    return spark_engine(settings, librdkafka_connection(settings))
+    return spark_engine(settings, task_connection(settings))
 
 
 def _plan(options: argparse.Namespace) -> int:

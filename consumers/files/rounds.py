@@ -79,8 +79,8 @@ def run_rounds(
         if rule.horizon is not None:
             left = max(0, rule.horizon - learner.n_batches)
             span = span._replace(end=min(span.end, span.first + left))
-        if learner.current is not None:
-            store.publish([learner.current], learner.positions)
+        if learner.unpublished:
+            store.publish(learner.unpublished, learner.positions)
 
         def read(wanted: Callable[[int], bool]) -> Iterator[StampedRows]:
             for block in read_stamped_blocks(
@@ -97,7 +97,7 @@ def run_rounds(
             records=records,
         ):  # fmt: skip
             learner.add(kept.rows(width), kept.subjects)
-            finisher.finish(learner.close_round(number, {0: number + 1}, inputs))
+            finisher.finish([learner.close_round(number, {0: number + 1}, inputs)])
             progress(learner.n_batches * learner.batch_size, learner.n_batches)
         crashpoints.reach("closing")
         return Outcome(

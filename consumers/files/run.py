@@ -65,8 +65,8 @@ def run_file(
         identity = identity_of(settings, last, state, new_records)
         learner = Learner(identity, settings.estimator(), history)
         record = _input_record(settings.input_topic, learner, last, new_records)
-        if learner.current is not None:
-            store.publish([learner.current], learner.positions)
+        if learner.unpublished:
+            store.publish(learner.unpublished, learner.positions)
         finisher = Finisher(store)
         size, total = learner.batch_size, learner.positions.get(0, 0)
         before = total
@@ -83,7 +83,7 @@ def run_file(
                 if filled == size:
                     record.use(batch)
                     total, filled = total + size, 0
-                    finisher.finish(learner.learn(batch, {0: total}, record.inputs()))
+                    finisher.finish([learner.learn(batch, {0: total}, record.inputs())])
                 progress(total + filled, learner.n_batches)
         record.check_end(read)
         crashpoints.reach("closing")

@@ -11,7 +11,7 @@ from typing import Final
 
 from .. import crashpoints
 from ..errors import ConfigurationError, Fenced
-from ..protocols import FinishedBatch, Message, Positions
+from ..protocols import Message, Positions
 
 __all__ = ["NoState", "StateFile"]
 
@@ -28,7 +28,7 @@ class NoState:
     def load(self) -> list[bytes]:
         return []
 
-    def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
+    def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         self.publish(messages, {})
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
@@ -70,14 +70,14 @@ class StateFile(NoState):
                 os.fchmod(file.fileno(), MODE)
             return [file.read()]
 
-    def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
+    def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         # The messages are durable already. Were they printed after the new state is in place, a
         # crash in between would lose them.
         self.publish(messages, {})
         part = self._path.with_name(self._path.name + ".part")
         part.unlink(missing_ok=True)  # left by a run that was killed here, or somebody's link
         with os.fdopen(_open_private(part, os.O_EXCL), "wb") as file:
-            file.write(batches[-1].state)
+            file.write(state)
             file.flush()
             os.fsync(file.fileno())
         crashpoints.reach("inside_transaction")

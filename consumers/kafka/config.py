@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-__all__ = ["LIBRDKAFKA_READER", "MAX_RECORD_BYTES", "READ_ROWS", "KafkaConfig"]
+__all__ = [
+    "LIBRDKAFKA_READER",
+    "MAX_RECORD_BYTES",
+    "READ_ROWS",
+    "KafkaConfig",
+    "TaskConnection",
+]
 
 #: Largest message on the state and output topics, and the largest that is sent to them. A state
 #: grows with the square of the number of features: 2 MB with 300 of them, 24 MB with 1023.
@@ -75,3 +81,11 @@ class KafkaConfig:
             "isolation_level": "read_committed",
             "allow_auto_create_topics": False,
         }
+
+
+@dataclass(frozen=True, repr=False)  # it holds passwords
+class TaskConnection:
+    """Where the cluster is, for a task of an engine: it can be pickled."""
+
+    librdkafka: Mapping[str, str]  #: as librdkafka names it
+    careful: Callable[[], KafkaConfig]  #: for kafka-python, whose TLS context cannot be pickled

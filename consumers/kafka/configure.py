@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from ..errors import ConfigurationError
@@ -11,14 +12,14 @@ from ..formats import REGISTERED_FORMATS, Format
 from ..protocols import SchemaSource
 from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
-from .config import READ_ROWS, KafkaConfig
+from .config import READ_ROWS, KafkaConfig, TaskConnection
 
 __all__ = [
     "connect_registry",
     "kafka_config",
-    "librdkafka_connection",
     "open_registry",
     "registry_options",
+    "task_connection",
 ]
 
 _FETCH: Final = (
@@ -80,9 +81,14 @@ def _kafka_python(settings: ConnectionSettings, client_id: str) -> dict[str, Any
     return found
 
 
-def librdkafka_connection(settings: ClusterSettings) -> dict[str, Any]:
-    """Return the connection for tasks that read with librdkafka."""
-    return _librdkafka(settings, f"stream-dppca-{settings.model}")
+def task_connection(settings: ClusterSettings) -> TaskConnection:
+    """Return the connection for tasks of an engine."""
+    # Tasks are sent what they need, and no other secret of the service.
+    own = {name: getattr(settings, name) for name in ClusterSettings.model_fields}
+    return TaskConnection(
+        _librdkafka(settings, f"stream-dppca-{settings.model}"),
+        partial(kafka_config, ClusterSettings.model_construct(**own)),
+    )
 
 
 def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:

@@ -2,17 +2,13 @@
 
 kafka-python spends more time on reading a message than the service spends on decoding it;
 librdkafka reads in C. It only reads: the group, the transactions and the fencing of a task stay
-with kafka-python.
-
-librdkafka cannot skip a batch that it cannot decompress, and it cannot decompress all that brokers
-accept (lz4 with bytes after its frame). Such a batch is read with kafka-python.
+with kafka-python, which also reads the batches that librdkafka cannot (`damaged.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -24,22 +20,19 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from ..errors import ClusterError, OffsetsGone, Unavailable
+from ..errors import ClusterError, OffsetsGone
 from ..protocols import Chunk
 from .config import LIBRDKAFKA_READER, KafkaConfig
-from .reader import KafkaOffsets, KafkaReader
+from .damaged import DAMAGED, DamagedBatches
+from .reader import KafkaOffsets
 
 __all__ = ["ConfluentReader"]
 
 #: Most that is read ahead. Without a bound, librdkafka would fill the memory.
 AHEAD_KILOBYTES: Final = 32 << 10
-#: Wait of kafka-python in one attempt at a batch that librdkafka cannot read.
-READ_SECONDS: Final = 0.2
 
 #: Errors that say that an offset is below or above those of the partition.
 _GONE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
-#: Errors of a batch whose frame is damaged.
-_DAMAGED = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
 #: Other errors mean that brokers are away; librdkafka resumes by itself when they are back.
 _LASTING = frozenset(
     (
@@ -62,7 +55,7 @@ class ConfluentReader(KafkaOffsets):
         self._most = int(fetch.get("max_poll_records", 5000))
         self._at: dict[int, int] = {}
         self._damaged: set[int] = set()  # partitions in which librdkafka is stuck
-        self._careful: KafkaReader | None = None  # reads damaged batches
+        self._careful = DamagedBatches(config, topic, stamped=stamped)
         self._fast = Consumer(
             {
                 **(config.librdkafka or {}),
@@ -129,15 +122,7 @@ class ConfluentReader(KafkaOffsets):
 
     def _read_damaged(self, partition: int) -> list[Chunk]:
         """Continue with kafka-python, past the damaged batch."""
-        if self._careful is None:
-            self._careful = KafkaReader(self._config, self._topic, stamped=self._stamped)
-        start, chunks = self._at[partition], []
-        self._careful.assign({partition: start})
-        deadline = time.monotonic() + self._config.request_timeout_s
-        while (at := self._careful.positions()[partition]) <= start:
-            if time.monotonic() > deadline:
-                raise Unavailable(f"{self._topic}:{partition} could not be read")
-            chunks += self._careful.read(READ_SECONDS)
+        chunks, at = self._careful.pass_one(partition, self._at[partition])
         self._pass(partition, at)
         self._fast.seek(TopicPartition(self._topic, partition, at))
         return chunks
@@ -151,7 +136,7 @@ class ConfluentReader(KafkaOffsets):
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
             self._pass(message.partition(), message.offset())
-        elif error.code() in _DAMAGED and message.partition() in self._at:
+        elif error.code() in DAMAGED and message.partition() in self._at:
             self._damaged.add(message.partition())
         elif error.code() in _GONE:
             raise OffsetsGone("an offset is out of range")
@@ -165,8 +150,7 @@ class ConfluentReader(KafkaOffsets):
         return dict(self._at)
 
     def close(self) -> None:
-        if self._careful is not None:
-            self._careful.close()
+        self._careful.close()
         with contextlib.suppress(KafkaException, RuntimeError):
             self._fast.close()
         super().close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,7 +22,8 @@ from confluent_kafka import (
 
 from ..errors import ClusterError
 from ..protocols import Chunk
-from .config import LIBRDKAFKA_READER
+from .config import LIBRDKAFKA_READER, TaskConnection
+from .damaged import DAMAGED, DamagedBatches
 
 __all__ = ["close_consumers", "read_ranges"]
 
@@ -38,7 +40,7 @@ _consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 
 def read_ranges(
-    connection: Mapping[str, str],
+    connection: TaskConnection,
     topic: str,
     ranges: Sequence[tuple[int, int, int]],
     stall_s: float,
@@ -53,7 +55,7 @@ def read_ranges(
     Parameters
     ----------
     connection
-        Address of the cluster, in the names of librdkafka.
+        Address of the cluster.
     topic
         The topic.
     ranges
@@ -64,7 +66,8 @@ def read_ranges(
     stamped
         True if chunks are to have the times and keys of messages.
     """
-    consumer = _consumer(connection)
+    consumer = _consumer(connection.librdkafka)
+    careful: DamagedBatches | None = None
     ends = {p: end for p, start, end in ranges if end > start}
     reached = {p: start for p, start, end in ranges if end > start}
     try:
@@ -72,11 +75,19 @@ def read_ranges(
         waited = time.monotonic()
         while reached:
             found: dict[int, _Found] = {}
+            damaged: set[int] = set()
             before = dict(reached)
             # A call that asks for many messages would wait for all of them, or until its timeout.
             messages = consumer.consume(1, POLL_SECONDS)
             for message in messages + consumer.consume(MOST, 0):
-                _take(consumer, topic, message, ends, reached, found, stamped)
+                _take(consumer, topic, message, ends, reached, found, damaged, stamped)
+            past: list[Chunk] = []
+            for p in damaged & reached.keys():
+                careful = careful or DamagedBatches(connection.careful(), topic, stamped=stamped)
+                chunks, at = careful.pass_one(p, reached[p])
+                past += [cut for chunk in chunks if (cut := _cut(chunk, reached[p], ends[p]))]
+                reached[p] = at
+                consumer.seek(TopicPartition(topic, p, at))
             for p in [p for p, at in reached.items() if at >= ends[p]]:
                 del reached[p]
                 consumer.incremental_unassign([TopicPartition(topic, p)])
@@ -86,10 +97,13 @@ def read_ranges(
                 p, at = min(reached.items())
                 raise ClusterError(f"partition {p} of {topic!r} stands still at offset {at}")
             yield from (Chunk(p, *parts) for p, parts in found.items())
+            yield from past
     except KafkaException as error:
         raise ClusterError(f"librdkafka: {error.args[0].name()}") from None
     finally:
         consumer.unassign()
+        if careful is not None:
+            careful.close()
 
 
 def _take(
@@ -99,6 +113,7 @@ def _take(
     ends: Mapping[int, int],
     reached: dict[int, int],
     found: dict[int, _Found],
+    damaged: set[int],
     stamped: bool,
 ) -> None:
     """Take a message, or handle the error that came instead of one."""
@@ -118,6 +133,8 @@ def _take(
         reached[p] = max(reached[p], offset + 1)
     elif error.code() == KafkaError._PARTITION_EOF:
         reached[p] = max(reached[p], message.offset())
+    elif error.code() in DAMAGED:
+        damaged.add(p)
     elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         first, end = consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)
         if reached[p] >= first:
@@ -128,6 +145,15 @@ def _take(
             consumer.incremental_assign([TopicPartition(topic, p, first)])
     elif error.fatal() or not error.retriable():
         raise ClusterError(f"librdkafka: {error.name()}")
+
+
+def _cut(chunk: Chunk, start: int, end: int) -> Chunk | None:
+    """The messages of a chunk from one offset up to another; None if there are none."""
+    a, b = bisect_left(chunk.offsets, start), bisect_left(chunk.offsets, end)
+    if a == b:
+        return None
+    p, offsets, values, times, keys = chunk
+    return Chunk(p, offsets[a:b], values[a:b], times[a:b], keys[a:b])
 
 
 def close_consumers() -> None:

@@ -24,7 +24,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[impo
 
 from .. import crashpoints
 from ..errors import Fenced, OutcomeUnknown
-from ..protocols import Claim, FinishedBatch, Message, Positions
+from ..protocols import Claim, Message, Positions
 from .client import (
     FENCED,
     close_client,
@@ -65,41 +65,36 @@ class KafkaLedger:
         with translated_errors():
             return read_tail(self._reader, self._partition, self._config)
 
-    def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
+    def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         config = self._config
-        with self._transaction(batches[-1].positions):
-            sent = [
-                self._producer.send(
-                    config.state_topic, batch.state, key=self._key,
-                    partition=self._partition.partition,
-                )
-                for batch in batches
-            ]  # fmt: skip
+        with self._transaction(positions):
             # All are sent together: each wait is a round trip, and they share a request to the
             # coordinator.
-            sent += start_messages(self._producer, config, messages)
+            sent = [
+                self._producer.send(
+                    config.state_topic, state, key=self._key, partition=self._partition.partition
+                ),
+                *start_messages(self._producer, config, messages),
+            ]
             # Nothing may be in flight during the commit: see the top of this module.
             for future in sent:
                 future.get(timeout=config.request_timeout_s)
             crashpoints.reach("inside_transaction")
         with translated_errors():
-            self._confirm([batch.state for batch in batches])
+            self._confirm(state)
 
-    def _confirm(self, states: Sequence[bytes]) -> None:
-        """Read back every state that was committed since the last known one.
+    def _confirm(self, state: bytes) -> None:
+        """Read back everything that was committed since the last known state: this state alone.
 
         The reader continues after the last state that it has returned. Its next fetch has been
         waiting at the broker since the last commit; a seek would discard that fetch.
         """
         deadline = time.monotonic() + self._config.request_timeout_s
-        found: list[bytes] = []
         while time.monotonic() < deadline:
             for entries in self._reader.poll(timeout_ms=200).values():
-                found += [entry.value for entry in entries]
-                if found != list(states[: len(found)]):
+                if [entry.value for entry in entries] != [state]:
                     raise Fenced("somebody else has written to the state of this task")
-                if len(found) == len(states):
-                    return
+                return
         raise OutcomeUnknown("a commit could not be confirmed in time")
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:

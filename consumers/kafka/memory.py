@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from .. import crashpoints
 from ..errors import Fenced, OffsetsGone, Unavailable
-from ..protocols import Bounds, Chunk, Claim, FinishedBatch, Message, Positions, TopicInfo
+from ..protocols import Bounds, Chunk, Claim, Message, Positions, TopicInfo
 
 __all__ = ["MemoryBroker", "MemoryCluster"]
 
@@ -401,13 +401,11 @@ class MemoryLedger:
             committed = [e for e in partition.entries if e.status == "committed"]
             return [e.value for e in committed if e.value is not None]
 
-    def commit(self, batches: Sequence[FinishedBatch], messages: Sequence[Message] = ()) -> None:
-        for batch in batches:
-            entry = _Entry(self._id.encode(), batch.state)
-            self._add(self._cluster.state_topic, self._task, entry)
+    def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
+        self._add(self._cluster.state_topic, self._task, _Entry(self._id.encode(), state))
         self._send(messages)
         crashpoints.reach("inside_transaction")
-        self._commit(batches[-1].positions)
+        self._commit(positions)
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
         self._send(messages)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,9 @@ class Learner:
         check_history(history)
         self.positions: Positions = {}  #: after the last batch
         self.last_round: int | None = None  #: with privacy per subject
-        self.current: Message | None = None  #: the release of the last batch
+        #: Releases of the state that may not have become visible: that of the last batch, after
+        #: those of the batches that became durable with it.
+        self.unpublished: list[Message] = []
         if not history:
             self._estimator = make_estimator(parameters)
             return
@@ -76,7 +79,7 @@ class Learner:
             raise StateRefused(f"the state of batch {last.batch} holds another batch's estimator")
         self.positions = last.next_positions()
         self.last_round = last.last_round
-        self.current = last.release.message()
+        self.unpublished = last.messages()
 
     @property
     def batch_size(self) -> int:
@@ -180,7 +183,7 @@ class Learner:
         )
         return FinishedBatch(
             number=release.batch,
-            state=encode_state(state),
+            state=partial(encode_state, state),
             message=message,
             positions=dict(positions),
             status=release.status,
@@ -196,10 +199,14 @@ class Finisher:
     afresh. If it dies after the commit, the successor finds the release in the state and publishes
     the same bytes. So no two different releases of the same records can ever be seen.
 
-    A release is published in a transaction of its own. If the next batch is waiting by then, the
-    release rides in the transaction that commits that batch, and a batch costs one transaction
-    instead of two. The state of the release is durable by then, as it must be. The release cannot
-    be lost: if that transaction fails, the last state still holds it; otherwise it is visible.
+    Batches that wait become durable together, in the state of the last of them, which also holds
+    the releases of the others. So whatever is durable and not visible is in the last state.
+
+    Releases are published in a transaction of their own. If the next batch is waiting by then, they
+    ride in the transaction that commits that batch. Their own state is durable by then, as it must
+    be. And they cannot be lost: if that transaction fails, the last state is still the one that
+    holds them; if it succeeds, they are visible. So under load a transaction makes all batches
+    durable that have been learned while the one before it took place, and theirs visible.
 
     Parameters
     ----------
@@ -212,20 +219,25 @@ class Finisher:
 
     def __init__(self, store: Store, waits: Callable[[], bool] = lambda: False) -> None:
         self._store, self._waits = store, waits
-        self._riding: list[FinishedBatch] = []  # at most one, committed and not yet visible
+        self._riding: list[FinishedBatch] = []  # of the last commit, if not yet visible
         self.commit_seconds = 0.0  #: of the last commit
 
-    def finish(self, batch: FinishedBatch) -> list[FinishedBatch]:
-        """Commit a batch. Returns the batches whose releases have become visible."""
+    def finish(self, batches: Sequence[FinishedBatch]) -> list[FinishedBatch]:
+        """Commit batches that follow each other, all or none.
+
+        Returns the batches whose releases have become visible.
+        """
         crashpoints.reach("before_transaction")
+        *others, last = batches
+        state = last.state([other.message for other in others])
         started = time.monotonic()
-        self._store.commit([batch], [earlier.message for earlier in self._riding])
+        self._store.commit(state, last.positions, [earlier.message for earlier in self._riding])
         self.commit_seconds = time.monotonic() - started
         crashpoints.reach("after_commit")
-        visible, self._riding = self._riding, [batch]
+        visible, self._riding = self._riding, list(batches)
         if not self._waits():
-            self._store.publish([batch.message], batch.positions)
-            visible, self._riding = [*visible, batch], []
+            self._store.publish([batch.message for batch in batches], last.positions)
+            visible, self._riding = [*visible, *batches], []
         for _ in visible:
             crashpoints.reach("after_publish")
         return visible

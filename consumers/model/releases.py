@@ -301,8 +301,8 @@ def release_message(release: ReleaseDocument, now: datetime.datetime | None = No
     It is not stored before it is published, but made again by every process that publishes it, and
     must then be the same message.
     """
-    fields = release.model_dump(mode="json", exclude=_OF_SUBJECTS if release.round is None else {})
-    value = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    left_out = _OF_SUBJECTS if release.round is None else {}
+    value = release.model_dump_json(exclude=left_out).encode()
     if release.round is not None:
         now = datetime.datetime.fromisoformat(release.round.end)
     time = (now or datetime.datetime.now(datetime.UTC)).isoformat(timespec="seconds")

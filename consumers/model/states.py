@@ -4,6 +4,7 @@ A state is inside the trust boundary: besides what is published it holds the nex
 partition, and for files a keyed digest of the rows used. It never holds a record, a partial batch
 or noise.
 
+Version 3 added the releases of earlier batches that were committed together with the last one.
 Version 2 added the slot rule, the unit and the inputs, and its positions are whole offsets. In
 version 1 a batch could end inside a message. Such a state can still be resumed, at the next
 message: the remaining rows of the message are dropped rather than used under another rule.
@@ -43,7 +44,7 @@ __all__ = [
     "warm_up",
 ]
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -112,9 +113,15 @@ class StateRecord(msgspec.Struct, frozen=True):
     inputs: tuple[UsedInput, ...] = ()  #: of files, in the order of their use
     rounds: RoundRule | None = None  #: with privacy per subject
     last_round: int | None = None  #: the last one that was released
+    #: Releases of the batches before that became durable with this state, in their order.
+    earlier: tuple[StoredMessage, ...] = ()
 
     def next_positions(self) -> dict[int, int]:
         return {int(partition): offset for partition, offset in self.positions.items()}
+
+    def messages(self) -> list[Message]:
+        """The releases that may not have become visible, in the order of their batches."""
+        return [stored.message() for stored in (*self.earlier, self.release)]
 
 
 class _Version(msgspec.Struct):
@@ -144,11 +151,13 @@ class _StateRecord1(msgspec.Struct, frozen=True):
 _encoder = msgspec.json.Encoder()
 _version = msgspec.json.Decoder(_Version).decode
 _decode_1 = msgspec.json.Decoder(_StateRecord1).decode
-_decode_2 = msgspec.json.Decoder(StateRecord).decode
+_decode_3 = msgspec.json.Decoder(StateRecord).decode
 
 
-def encode_state(record: StateRecord) -> bytes:
-    return _encoder.encode(record)
+def encode_state(record: StateRecord, earlier: Sequence[Message] = ()) -> bytes:
+    """Encode a state, with the releases of earlier batches that become durable with it."""
+    stored = tuple(StoredMessage.of(message) for message in earlier)
+    return _encoder.encode(msgspec.structs.replace(record, earlier=stored))
 
 
 def decode_state(value: bytes, refusal: str) -> StateRecord:
@@ -157,12 +166,12 @@ def decode_state(value: bytes, refusal: str) -> StateRecord:
         version = _version(value).version
         if version == 1:
             return _decode_1(value).upgraded()
-        if version == VERSION:
-            return _decode_2(value)
+        if version in (2, VERSION):
+            return _decode_3(value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise StateRefused(refusal) from None
     raise StateRefused(
-        f"the state has version {version}, this program reads versions 1 and {VERSION}. Use the "
+        f"the state has version {version}, this program reads versions 1 to {VERSION}. Use the "
         "program that wrote the state, or a newer one."
     )
 

@@ -1,72 +1,105 @@
-"""Runs one job at a time in a background thread."""
+"""Works in the background on what the loop hands over."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from ..errors import Unavailable
 
 __all__ = ["Background"]
 
+T = TypeVar("T")
 
-class Background:
-    """Runs work in a thread of its own. Errors of the work are raised when a caller waits for it.
 
+class Background(Generic[T]):
+    """Works on items in a thread of its own, on all that wait at a time, in their order.
+
+    What the work raises comes out where the loop waits for it, and nothing is worked on after that.
     The thread does not keep the process alive: work that never ends cannot keep it from leaving.
-    For a caller that waits, work that takes too long has failed. kafka-python waits without a limit
-    for the end of a transaction, and if a node of the cluster dies at the wrong moment, for ever.
+    Work that takes too long has failed for whoever waits for it. kafka-python waits without a limit
+    for the end of a transaction, and if a node of the cluster goes at the wrong moment, for ever.
+
+    Parameters
+    ----------
+    name
+        What the work is, for errors.
+    work
+        Is given the items that wait, at least one.
+    limit_s
+        Longest time that the work may take at once.
     """
 
-    def __init__(self, name: str, limit_s: float) -> None:
-        self._name, self._limit_s = name, limit_s
-        self._thread: threading.Thread | None = None
+    def __init__(self, name: str, work: Callable[[list[T]], None], limit_s: float) -> None:
+        self._name, self._work, self._limit_s = name, work, limit_s
+        self._changed = threading.Condition()
+        self._waiting: list[T] = []
+        self._busy = False
         self._due = 0.0
         self._error: BaseException | None = None
-        self._more = threading.Event()  # more work is to start as soon as this work is over
 
     @property
-    def waited_for(self) -> bool:
-        """True if more work is waiting to start as soon as this work is over."""
-        return self._more.is_set()
+    def waiting(self) -> int:
+        """Number of items that wait for the work to be over."""
+        return len(self._waiting)
 
     def is_waited_for(self, within_s: float) -> bool:
-        """Tell whether more work waits or comes within this time; called by the work itself."""
-        return self._more.wait(within_s)
+        """True if an item waits, or comes within this time. For the work itself to ask."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._waiting), within_s)
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Wait for the work that was started before, then start this work."""
-        self._more.set()
-        try:
-            self.wait()
-        finally:
-            self._more.clear()
-        self._due = time.monotonic() + self._limit_s
-        self._thread = threading.Thread(
-            target=self._run, args=(work,), name=self._name, daemon=True
-        )
-        self._thread.start()
+    def give(self, item: T, most: int = 1) -> None:
+        """Hand an item over; if `most` items wait already, wait until they are worked on."""
+        with self._changed:
+            while self._busy and len(self._waiting) >= most:
+                self._changed.wait(self._left())
+            self._raise_failed()
+            self._waiting.append(item)
+            if not self._busy:
+                self._busy, self._due = True, time.monotonic() + self._limit_s
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._changed.notify_all()
 
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._error = error
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                items, self._waiting = self._waiting, []
+                self._busy, self._due = bool(items), time.monotonic() + self._limit_s
+                self._changed.notify_all()
+            if not items:
+                return
+            try:
+                self._work(items)
+            except BaseException as error:
+                with self._changed:
+                    self._busy, self._error = False, error
+                    self._changed.notify_all()
+                return
 
     def check(self) -> None:
-        """Raise the error of the work, if the work is over and has failed."""
+        """Raise what the work has raised."""
         self.wait(0.0)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the work is over or time is up; raise the error of the work."""
-        if self._thread is not None:
-            left = max(self._due - time.monotonic(), 0.0)
-            self._thread.join(left if timeout_s is None else min(left, timeout_s))
-            if self._thread.is_alive():
-                if time.monotonic() >= self._due:
-                    raise Unavailable(f"{self._name} took longer than {self._limit_s:g} s")
-                return
-            self._thread = None
-        if self._error is not None:  # again and again: nothing may follow failed work
+        """Wait until all is done, or for so long; raises what the work has raised."""
+        until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while self._busy:
+                left = min(self._left(), until - time.monotonic())
+                if left <= 0:
+                    return
+                self._changed.wait(left)
+            self._raise_failed()
+
+    def _left(self) -> float:
+        """Time that the work has left; raises if that is over."""
+        left = self._due - time.monotonic()
+        if left <= 0:
+            raise Unavailable(f"{self._name} took longer than {self._limit_s:g} s")
+        return left
+
+    def _raise_failed(self) -> None:
+        if self._error is not None:  # for good: nothing may follow what has failed
             raise self._error

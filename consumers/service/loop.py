@@ -112,6 +112,8 @@ class Service:
         self.settings, self.stop = settings, stop or threading.Event()
         self.metrics = Metrics()
         self._cluster = cluster
+        if spread is not None:
+            spread = replace(spread, may_wait=self._may_wait)
         self._config = replace(task_config(settings), spread=spread)
         # Wrong settings are refused before anything is created on the cluster.
         places = make_estimator(self._config.estimator).batch_size
@@ -239,6 +241,10 @@ class Service:
     def _wait_for_executors(self) -> bool:
         """Note that a job waits for cores, which is not a stall; True if it may keep waiting."""
         self._starved_at = time.monotonic()
+        return self._may_wait()
+
+    def _may_wait(self) -> bool:
+        """A job waits for what will come back: that is no stall, but it ends with the service."""
         self._watchdog.beat()
         return not self.stop.is_set()
 

@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 from stream_dppca.arrays import BoolArray, FloatArray, IntArray, aligned
 
 from ..errors import ClusterError, OffsetsGone, RegistryAway
-from ..events import describe_error, log_event
+from ..events import log_event
 from ..model.codecs import Codec
 from ..protocols import Chunk, Reader
 from .metrics import Metrics
 from .plan import Range, places
 from .planner import refuse_truncated
+from .registry_wait import RegistryWait
 
 __all__ = ["RangeReader"]
 
@@ -40,8 +41,6 @@ AHEAD_ROWS: Final = 1 << 16
 ASK_SECONDS: Final = 0.05
 #: Time that one read may spend on schemas; the loop has other work to do.
 SCHEMA_SECONDS: Final = 0.5
-#: Time between two log events about a registry that is away.
-NOTE_SECONDS: Final = 30.0
 
 
 class _Piece(NamedTuple):
@@ -90,11 +89,11 @@ class RangeReader:
         self._paused: frozenset[int] = frozenset()
         self._holes: dict[int, list[tuple[int, int]]] = {}  # removed before they were read
         self._waited_s = self._ask_at = 0.0
-        # Messages that wait for schemas, the schemas of the first chunk that the registry does not
-        # know, and the time of the next log event about a registry that is away.
+        # Messages that wait for schemas, and the schemas of the first chunk that the registry does
+        # not know.
         self._undecoded: deque[Chunk] = deque()
         self._unknown: set[bytes] = set()
-        self._note_at = 0.0
+        self._registry_wait = RegistryWait(metrics)
         # The current batch: the messages that have come, the ranges that are not complete, and
         # their places. Its rows lie in memory that all batches use, one after the other.
         self._memory: FloatArray | None = None
@@ -201,23 +200,15 @@ class RangeReader:
                 if not self._codec.prepare(chunk.values, self._unknown, left):
                     return True
             except RegistryAway as error:
-                self._wait_for_registry(error, timeout_s)
+                self._registry_wait.note(error)
+                time.sleep(timeout_s)  # as long as a read that finds nothing
                 return progress
-            self._metrics.registry_away.pop(id(self), None)
+            self._registry_wait.end()
             self._decode(chunk)
             self._undecoded.popleft()
             self._unknown = set()
             progress = True
         return progress
-
-    def _wait_for_registry(self, error: RegistryAway, timeout_s: float) -> None:
-        now = time.monotonic()
-        if id(self) not in self._metrics.registry_away:
-            self._metrics.registry_away[id(self)] = self._note_at = now
-        if now >= self._note_at:
-            self._note_at = now + NOTE_SECONDS
-            log_event("waiting_for_registry", level="warning", **describe_error(error))
-        time.sleep(timeout_s)  # as long as a read that finds nothing
 
     def _decode(self, chunk: Chunk) -> None:
         offsets = np.array(chunk.offsets, dtype=np.int64)
@@ -291,7 +282,7 @@ class RangeReader:
             self._metrics.offsets_lost.inc(max(0, min(end, b) - max(start, a)))
 
     def close(self) -> None:
-        self._metrics.registry_away.pop(id(self), None)
+        self._registry_wait.end()
         self._ahead.clear()
         self._undecoded.clear()
         self._memory = self._there = None

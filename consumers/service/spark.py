@@ -7,11 +7,11 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from stream_dppca.errors import ParameterError
 
 from ..errors import ConfigurationError
+from ..kafka.config import TaskConnection
 from ..settings import Settings
 from ..settings.connection import reveal
 from .cores import CoreWatch
@@ -26,7 +26,7 @@ def _refuse_what_is_local(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spread]:
+def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spread]:
     """Start a session on the cluster of these settings; yield what reading batches on it needs.
 
     Parameters
@@ -34,7 +34,7 @@ def spark_engine(settings: Settings, connection: dict[str, Any]) -> Iterator[Spr
     settings
         All settings of the service, with `engine` spark.
     connection
-        Connection to Kafka, in the names of librdkafka.
+        Connection to Kafka.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigurationError("`engine`: spark needs pyspark: pip install '.[spark,confluent]'")

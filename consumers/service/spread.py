@@ -7,20 +7,29 @@ service, and gives sums over the rows of a batch instead of the rows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_dppca.arrays import FloatArray, aligned
-from stream_dppca.engine import Engine, EngineBatches, EngineError, EngineRows, Group
+from stream_dppca.engine import (
+    Engine,
+    EngineBatches,
+    EngineError,
+    EngineRows,
+    Group,
+    SourceAway,
+)
 
-from ..errors import ClusterError, EngineLost
+from ..errors import ClusterError, EngineLost, RegistryAway
 from ..events import log_event
 from ..formats import Format
+from ..kafka.config import TaskConnection
 from ..kafka.configure import connect_registry, registry_options
 from ..kafka.executor import read_ranges
 from ..model.codecs import Codec, SubjectCodec, make_codec, make_subject_codec
@@ -30,11 +39,15 @@ from .cores import CoreWatch
 from .metrics import Metrics
 from .plan import Range, places
 from .planner import refuse_truncated
+from .registry_wait import RegistryWait
 
 __all__ = ["CodecRecipe", "EngineRanges", "GuardedEngine", "Spread", "SubjectRecipe", "TopicSource"]
 
 G = TypeVar("G")
 R = TypeVar("R")
+
+#: Pause before a job that needed the registry runs again.
+ASK_AGAIN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, repr=False)  # the registry may have a password
@@ -44,7 +57,8 @@ class CodecRecipe:
     With a Schema Registry, tasks fetch schemas themselves, each process once per schema: the
     schemas are known when messages are read, and the driver reads none. An id that is unknown makes
     its own message a null and is not remembered (`model.registered`), so how a message is read
-    depends on no other message, in any process. If the registry is away, the task fails.
+    depends on no other message, in any process. While the registry is away, tasks fail and are run
+    again (`GuardedEngine`).
     """
 
     format: Format
@@ -118,6 +132,18 @@ def _made_for_subjects(recipe: SubjectRecipe) -> SubjectCodec:
     )  # fmt: skip
 
 
+@contextlib.contextmanager
+def later_if_away() -> Iterator[None]:
+    """Turn the error of a registry that is away into one that lets the job run again."""
+    try:
+        yield
+    except RegistryAway as error:
+        problem = str(error)
+    else:
+        return
+    raise SourceAway(problem)
+
+
 @dataclass(frozen=True, repr=False)  # the connection holds passwords
 class TopicSource:
     """Reads the slots of a planned batch from a topic, in any process.
@@ -126,7 +152,7 @@ class TopicSource:
     of neighbours their places are mixed by `plan.places`. Both follow from the plan alone.
     """
 
-    connection: Mapping[str, str]  #: in the names of librdkafka
+    connection: TaskConnection
     topic: str
     ranges: tuple[Range, ...]
     codec: Callable[[], Codec]  #: makes the codec where it is needed
@@ -144,7 +170,8 @@ class TopicSource:
         wanted, place_of = self._window(first, last)
         for chunk in read_ranges(self.connection, self.topic, wanted, self.stall_s):
             place = place_of(chunk.partition, np.array(chunk.offsets, dtype=np.int64))
-            decoded = codec.decode(chunk.values).reshape(len(place), each, self.width)
+            with later_if_away():
+                decoded = codec.decode(chunk.values).reshape(len(place), each, self.width)
             here = (place >= first) & (place < last)
             rows[place[here] - first] = decoded[here]
         flat = rows.reshape(-1, self.width)
@@ -179,27 +206,46 @@ class Spread:
 
     engine: Engine
     tasks: int  #: approximate number of groups per batch
-    connection: Mapping[str, str]
+    connection: TaskConnection
     codec: Callable[[], Codec]
     cores: CoreWatch | None = None  #: watches whether the engine has executors
     lost: Callable[[], bool] = lambda: False  #: True if no job can ever run on the engine again
+    #: Called again and again while a job waits for the registry; False ends the wait.
+    may_wait: Callable[[], bool] = lambda: True
     subjects: SubjectRecipe | None = None  #: with privacy per subject
 
 
 class GuardedEngine:
     """An engine whose failures drop the task: the successor begins at the last state.
 
-    A lost engine ends the process, whose successor has a new engine.
+    A lost engine ends the process, whose successor has a new engine. A job that needs a schema
+    registry that is away is run again, and the plan stays as it is: if the task of the service were
+    dropped, a record that names a schema of its own choice would decide when the plan begins anew.
     """
 
-    def __init__(self, spread: Spread) -> None:
-        self._spread = spread
+    def __init__(self, spread: Spread, metrics: Metrics) -> None:
+        self._spread, self._registry_wait = spread, RegistryWait(metrics)
 
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
+        try:
+            while True:
+                try:
+                    return self._map(task, groups)
+                except SourceAway as error:
+                    self._registry_wait.note(error)
+                    if not self._spread.may_wait():
+                        raise ClusterError(str(error)) from None
+                    time.sleep(ASK_AGAIN_SECONDS)
+        finally:
+            self._registry_wait.end()
+
+    def _map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
         cores = self._spread.cores
         try:
             with contextlib.nullcontext() if cores is None else cores.job():
                 return self._spread.engine.map(task, groups)
+        except SourceAway:
+            raise
         except EngineError as error:
             if self._spread.lost():
                 raise EngineLost("the driver of the engine has ended: start again") from None
@@ -239,7 +285,7 @@ class EngineRanges:
             Slots per batch.
         """
         self._spread, self._topic, self._metrics = spread, topic, metrics
-        self._batches = batches(GuardedEngine(spread), spread.tasks)
+        self._batches = batches(GuardedEngine(spread, metrics), spread.tasks)
         self._width, self._mixed, self._slots, self._stall_s = width, mixed, slots, stall_s
         self._offsets = offsets
         self._ranges: tuple[Range, ...] | None = None

@@ -11,7 +11,7 @@ are records, and secret.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,10 +19,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_dppca.engine import EngineError
+from stream_dppca.engine import EngineError, SourceAway
 from stream_dppca.subjects import first_rows
 
 from ..events import log_event
+from ..kafka.config import TaskConnection
 from ..kafka.executor import read_ranges
 from ..model.codecs import Subject
 from ..protocols import Bounds
@@ -31,7 +32,7 @@ from .metrics import Metrics
 from .plan import Range
 from .round_reader import Take, refuse_sender_time
 from .rounds import PlannedRound, refuse_truncated
-from .spread import GuardedEngine, Spread, SubjectRecipe
+from .spread import GuardedEngine, Spread, SubjectRecipe, later_if_away
 
 __all__ = ["EngineRounds", "pieces"]
 
@@ -55,7 +56,7 @@ class Kept:
 class RoundSource:
     """Reads pieces of one round, in any process."""
 
-    connection: Mapping[str, str]  #: in the names of librdkafka
+    connection: TaskConnection
     topic: str
     codec: SubjectRecipe
     window: tuple[int, int]  #: the round: from, and up to, in milliseconds
@@ -78,9 +79,10 @@ class RoundSource:
                 at = np.array(chunk.times, dtype=np.int64)
                 mine = np.flatnonzero((at >= start_ms) & (at < end_ms)).tolist()
                 if mine:
-                    decoded, whose = codec.decode(
-                        [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
-                    )
+                    with later_if_away():
+                        decoded, whose = codec.decode(
+                            [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
+                        )
                     slots += len(whose)
                     kept = first_rows(whose, records)
                     rows.append(decoded[kept])
@@ -95,6 +97,8 @@ def read_piece(source: RoundSource, piece: Piece) -> Kept:
     try:
         with np.errstate(all="ignore"):  # a warning would say something about the records
             return source.read(piece)
+    except SourceAway:
+        raise
     except Exception as error:
         problem = type(error).__name__
     raise EngineError(f"a piece of a round: {problem} in a task") from None
@@ -158,7 +162,7 @@ class EngineRounds:
         self._spread, self._topic, self._rule, self._metrics = spread, topic, rule, metrics
         self._recipe = spread.subjects
         self._width, self._stall_s, self._bounds, self._take = width, stall_s, bounds, take
-        self._engine = GuardedEngine(spread)
+        self._engine = GuardedEngine(spread, metrics)
         self._left: list[list[Piece]] | None = None  # jobs of the current round
         self._window = 0, 0
 

@@ -1,15 +1,15 @@
 """One task: one model over its share of the input partitions.
 
-    fence ─> load the last committed state ─> publish its release again (same bytes)
+    fence ─> load the last committed state ─> publish its releases again (same bytes)
       ┌─> plan ─> read ─> learn ─┐
       └──────────────────────────┴─> commit: one transaction with state and offsets ─> publish
 
-While a batch is committed and published, in a thread of its own, the next batch is read. It cannot
-be committed before the first one. If the next batch is ready by then, or a moment later, the
-release of the first becomes visible with the commit of the next, and otherwise at once. Everything
-in memory is worthless until the transaction has been confirmed. Whatever goes wrong before that,
-the whole task is dropped and another one loads the last committed state; nobody can have seen any
-result of the dropped one. The argument is written out in docs/service.md.
+While a batch is committed and published, in a thread of its own, the next batches are read and
+learned. They are committed together after the first one. If one of them is ready by then, or a
+moment later, the release of the first becomes visible with their commit, and otherwise at once.
+Everything in memory is worthless until the transaction has been confirmed. Whatever goes wrong
+before that, the whole task is dropped and another one loads the last committed state; nobody can
+have seen any result of the dropped one. The argument is written out in docs/service.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from .. import crashpoints
@@ -45,6 +44,10 @@ CLOSE_SECONDS: Final = 1.0
 #: Longest wait of a release for a batch that is being read, to be published with its commit. A
 #: transaction of its own costs as much processor time as a few thousand packed records.
 RIDE_SECONDS: Final = 0.1
+#: Most batches that wait to be committed together, and most numbers in their states: a state has
+#: about as many as the square of the number of features.
+GROUP_BATCHES: Final = 16
+GROUP_NUMBERS: Final = 1 << 20
 
 
 class _Closable(Protocol):
@@ -117,8 +120,11 @@ class Task:
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the published release
         self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
+        self._visible = 0  # the last batch whose release is on the output topic
         # This is well before the watchdog ends the process: loading the state again is enough.
-        self._ending = Background("the end of a batch", config.stall_s / 2)
+        self._ending = Background("the end of a batch", self._finish, config.stall_s / 2)
+        most = GROUP_NUMBERS // len(config.features) ** 2
+        self._group = min(max(most, 1), GROUP_BATCHES)
         self._batch: PlannedBatch | None = None  # the batch that is being read
         self._reading = False
         crashpoints.reach("claimed")
@@ -268,6 +274,7 @@ class Task:
         except ValueError:
             return ours and known == 0
         if ours:
+            self._visible = max(self._visible, release.batch)
             return release.batch > known
         return known == 0 and release.shards != self._config.shards
 
@@ -286,16 +293,16 @@ class Task:
         batch = self._learn()
         if batch is not None:
             self._reading = False
-            self._ending.start(partial(self._finish, batch))
+            self._ending.give(batch, self._group)
         return progress
 
     def _more_to_finish(self) -> bool:
         """Tell whether the next batch is ready, or is being read and will be ready in a moment."""
         return self._ending.is_waited_for(RIDE_SECONDS if self._reading else 0.0)
 
-    def _finish(self, batch: FinishedBatch) -> None:
-        visible = self._finisher.finish(batch)
-        self._committed = batch.positions
+    def _finish(self, batches: list[FinishedBatch]) -> None:
+        visible = self._finisher.finish(batches)
+        self._committed = batches[-1].positions
         # Rounded, because the metric also shows the sum of these.
         self._metrics.commit_seconds.observe(round(self._finisher.commit_seconds, 2))
         for released in visible:
@@ -315,15 +322,20 @@ class Task:
         self._metrics.published.labels(task=str(self.number)).set(int(time.time()))
 
     def settle(self, timeout_s: float | None = None) -> None:
-        """Wait until the last full batch is published; raise the error if that failed."""
+        """Wait until all full batches are published; raise the error if that failed."""
         self._ending.wait(timeout_s)
 
     def _publish_again(self) -> None:
-        """Publish the last release again: its owner may have died before publishing it."""
-        message = self._learner.current
-        if message is not None:
-            self._store.publish([message], self._committed)
-            self._note_published(message)
+        """Publish the last releases again: their owner may have died before publishing them.
+
+        The last one is published in any case, the ones before it only if they are missing: an older
+        release never follows a newer one.
+        """
+        messages = self._learner.unpublished
+        if messages:
+            hidden = max(self._learner.n_batches - self._visible, 1)
+            self._store.publish(messages[-hidden:], self._committed)
+            self._note_published(messages[-1])
             log_event("published_again", task=self.number, batch=self._learner.n_batches)
 
     def publish_merged(self, message: Message) -> None:

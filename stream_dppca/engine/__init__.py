@@ -13,7 +13,7 @@ in memory, and does not know which engine runs: noise, state and releases stay i
 """
 
 from .groups import Group, split
-from .protocol import Engine, EngineError, LocalEngine, Source
+from .protocol import Engine, EngineError, LocalEngine, Source, SourceAway
 from .rows import EngineBatches, EngineRows
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "Group",
     "LocalEngine",
     "Source",
+    "SourceAway",
     "split",
 ]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..errors import DPPCAError
 from .groups import Group
 
-__all__ = ["Engine", "EngineError", "LocalEngine", "Source"]
+__all__ = ["Engine", "EngineError", "LocalEngine", "Source", "SourceAway"]
 
 G = TypeVar("G")
 R = TypeVar("R")
@@ -19,6 +19,14 @@ R = TypeVar("R")
 
 class EngineError(DPPCAError):
     """A task of an engine failed. The text names the group and the kind of error, nothing else."""
+
+
+class SourceAway(EngineError):
+    """Something that a source needs does not answer. The same question can be asked again.
+
+    A source raises it with a text that is about no record. It does not say in which group: which
+    records needed what is away is not public.
+    """
 
 
 class Engine(Protocol):
@@ -42,7 +50,8 @@ class Source(Protocol):
         """The records in these slots of the batch, one row each, float32 or float64.
 
         A record that cannot be read is a row of NaN. What is read for a slot depends on the slot
-        alone, however the batch is split into groups.
+        alone, however the batch is split into groups. Raises `SourceAway` if the same records can
+        be read later.
         """
         ...
 

@@ -20,7 +20,7 @@ from ..statistics import Block, Form, Statistic
 from ..sums import pairwise
 from .groups import Group
 from .kernels import fingerprint
-from .protocol import EngineError, Source
+from .protocol import EngineError, Source, SourceAway
 
 __all__ = [
     "GRID",
@@ -113,6 +113,8 @@ def answer(question: Question, source: Source, reading: Reading, group: Group) -
             if rows.ndim != 2 or len(rows) != group.slots or rows.dtype.kind != "f":
                 raise EngineError(f"a source must give {group.slots} rows of floats")
             return partial_of(question, _aligned(rows), reading)
+    except SourceAway:
+        raise
     except EngineError as error:
         problem = str(error)
     except Exception as error:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from ..engine import EngineError
+from ..engine import EngineError, SourceAway
 from ..errors import ParameterError
 
 __all__ = ["SparkEngine", "refuse_exposed", "safe_reason"]
@@ -25,6 +25,7 @@ REQUIRED: Final = (
 )
 #: Error texts of our own tasks: slots and kinds of errors, never a record.
 _OURS: Final = re.compile(r"EngineError: (slots \d+ to \d+: [^\n]{1,200}|[a-z][^\n]{1,300})")
+_AWAY: Final = re.compile(r"SourceAway: ([a-z][^\n]{1,300})")
 
 
 def refuse_exposed(session: SparkSession, allow_insecure: bool = False) -> None:
@@ -99,5 +100,7 @@ class SparkEngine:
         try:
             return list(self._context.parallelize(list(groups), len(groups)).map(task).collect())
         except Exception as error:
-            reason = safe_reason(error)
+            away, reason = _AWAY.search(str(error)), safe_reason(error)
+        if away:
+            raise SourceAway(away[1])
         raise EngineError(f"a job of Spark failed: {reason}") from None

@@ -1,4 +1,4 @@
-"""Background work: its errors are raised where a caller waits, and it has a time limit."""
+"""Work in the background: its errors come out where it is waited for, and it has a limit."""
 
 from __future__ import annotations
 
@@ -13,41 +13,69 @@ from consumers.service.background import Background
 from ..processes import PATIENCE_SECONDS, wait_for
 
 
-def failing() -> None:
+def failing(items: list[int]) -> None:
     raise KeyError("x")
 
 
 def test_an_error_comes_out_for_good() -> None:
-    work = Background("work", PATIENCE_SECONDS)
-    work.start(failing)
-    for wait in (work.wait, work.check, lambda: work.start(lambda: None)):
+    work = Background("work", failing, PATIENCE_SECONDS)
+    work.give(1)
+    with pytest.raises(KeyError):
+        work.wait()
+    for wait in (work.wait, work.check, lambda: work.give(2)):
         with pytest.raises(KeyError):
             wait()
 
 
-def test_one_after_the_other() -> None:
-    work, order, gate = Background("work", PATIENCE_SECONDS), list[int](), threading.Event()
+def test_what_waits_is_worked_on_together() -> None:
+    order, gate = list[list[int]](), threading.Event()
 
-    def first() -> None:
-        gate.wait()
-        order.append(1)
+    def note(items: list[int]) -> None:
+        assert gate.wait(PATIENCE_SECONDS)
+        order.append(items)
 
-    work.start(first)
+    work = Background("work", note, PATIENCE_SECONDS)
+    work.give(1)
+    wait_for("the first", lambda: not work.waiting)
+    work.give(2, 2)
+    work.give(3, 2)
     work.check()
     work.wait(0.01)
-    assert order == []
+    assert order == [] and work.waiting == 2
     gate.set()
-    work.start(lambda: order.append(2))
     work.wait()
-    assert order == [1, 2]
+    assert order == [[1], [2, 3]] and not work.waiting
+    work.give(4)
+    work.wait()
+    assert order[2:] == [[4]]
 
 
-@pytest.mark.parametrize("how", ["wait", "check", "start"])
+def test_no_more_wait_than_may() -> None:
+    order, gate = list[list[int]](), threading.Event()
+
+    def note(items: list[int]) -> None:
+        assert gate.wait(PATIENCE_SECONDS)
+        order.append(items)
+
+    work = Background("work", note, PATIENCE_SECONDS)
+    giving = threading.Thread(target=lambda: [work.give(i) for i in range(4)], daemon=True)
+    giving.start()
+    wait_for("one to wait", lambda: work.waiting)
+    giving.join(0.05)
+    assert giving.is_alive() and work.waiting == 1
+    gate.set()
+    giving.join(PATIENCE_SECONDS)
+    work.wait()
+    assert order == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("how", ["wait", "check", "give"])
 def test_work_that_never_ends_is_given_up(how: str) -> None:
-    work, gate = Background("the end of a batch", 0.2), threading.Event()
-    work.start(lambda: gate.wait())
+    gate = threading.Event()
+    work = Background[int]("the end of a batch", lambda items: bool(gate.wait()) or None, 0.2)
+    work.give(1)
     again: dict[str, Callable[[], None]] = {
-        "wait": work.wait, "check": work.check, "start": lambda: work.start(lambda: None)
+        "wait": work.wait, "check": work.check, "give": lambda: work.give(2)
     }  # fmt: skip
 
     def given_up() -> bool:
@@ -63,11 +91,16 @@ def test_work_that_never_ends_is_given_up(how: str) -> None:
 
 
 def test_work_sees_that_more_is_waiting() -> None:
-    """It sees that at once, or when more work comes; not if time is up and nothing has come."""
-    work, seen = Background("work", PATIENCE_SECONDS), list[bool]()
-    work.start(lambda: seen.append(work.is_waited_for(0.01)))
+    """At once, or when it comes; not when the time is over and nothing has come."""
+    seen = list[bool]()
+
+    def ask(items: list[float]) -> None:
+        seen.append(work.is_waited_for(items[0]))
+
+    work = Background("work", ask, PATIENCE_SECONDS)
+    work.give(0.01)
     work.wait()
-    work.start(lambda: seen.append(work.is_waited_for(PATIENCE_SECONDS)))
-    work.start(lambda: None)
+    work.give(PATIENCE_SECONDS)
+    work.give(0.0)
     work.wait()
-    assert seen == [False, True] and not work.waited_for
+    assert seen == [False, True, False] and not work.waiting

@@ -19,7 +19,7 @@ from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.protocols import Claim, Cluster, FinishedBatch, Message, Reader, TopicInfo
+from consumers.protocols import Claim, Cluster, Message, Reader, TopicInfo
 from stream_dppca.learned.covariance import RunningMoments
 from stream_dppca.learned.method import MOST_FEATURES
 
@@ -28,12 +28,7 @@ from ..processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .helpers import settled
 
 COMPACT = {"cleanup.policy": "compact"}
-
-
-def batch(number: int, state: bytes, **positions: int) -> FinishedBatch:
-    """A finished batch; `p0=3` is the position 3 of partition 0."""
-    at = {int(name[1:]): offset for name, offset in positions.items()}
-    return FinishedBatch(number, state, Message(b"k", b"release %d" % number), at)
+RELEASES = [Message(b"k", b"release 1"), Message(b"k", b"release 2")]
 
 
 class Case:
@@ -166,32 +161,30 @@ class Contract:
         assert ledger.load() == []
         assert member.committed(case.names["input_topic"], [0, 1]) == {}
         for i in range(1, 4):
-            ledger.commit([batch(i, b"state %d" % i, p0=10 * i, p1=i)])
+            ledger.commit(b"state %d" % i, {0: 10 * i, 1: i})
         assert ledger.load()[-1] == b"state 3"
         assert member.committed(case.names["input_topic"], [0, 1]) == {0: 30, 1: 3}
         assert case.log.scan(case.names["output_topic"]) == []
         other = case.kept(case.log.ledger(0, claim))
         assert other.load() == []
 
-    def test_several_batches_and_a_message_are_one_transaction(self, case: Case) -> None:
-        """A release that is durable already may become visible with the next states."""
+    def test_a_state_and_messages_are_one_transaction(self, case: Case) -> None:
+        """Releases that are durable already may become visible with the next state."""
         member = case.kept(case.log.join())
         ledger = case.kept(case.log.ledger(0, settled(member, 2)))
-        one, two, three = (batch(i, b"%d" % i, p0=i) for i in (1, 2, 3))
-        ledger.commit([one])
-        ledger.commit([two, three], [one.message])
-        assert ledger.load() == [b"1", b"2", b"3"]
+        ledger.commit(b"2", {0: 2})
+        ledger.commit(b"3", {0: 3}, RELEASES)
+        assert ledger.load() == [b"2", b"3"]
         assert member.committed(case.names["input_topic"], [0]) == {0: 3}
-        assert case.log.scan(case.names["output_topic"]) == [one.message]
+        assert case.log.scan(case.names["output_topic"]) == RELEASES
 
     def test_a_stale_owner_takes_no_message_along(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
         old = case.kept(case.log.ledger(0, claim))
-        one, two = batch(1, b"1", p0=1), batch(2, b"2", p0=2)
-        old.commit([one])
+        old.commit(b"1", {0: 1})
         new = case.kept(case.log.ledger(0, claim))
         with pytest.raises(ClusterError):
-            old.commit([two], [one.message])
+            old.commit(b"2", {0: 2}, RELEASES)
         assert new.load() == [b"1"]
         assert case.log.scan(case.names["output_topic"]) == []
 
@@ -336,9 +329,9 @@ class Contract:
         assert case.log.tail(topic, 0) == []
         claim = settled(case.kept(case.log.join()), 2)
         ledger = case.kept(case.log.ledger(0, claim))
-        ledger.commit([batch(1, b"one", p0=3)])
+        ledger.commit(b"one", {0: 3})
         assert case.make().tail(topic, 0) == [b"one"] and case.log.tail(topic, 1) == []
-        ledger.commit([batch(2, b"two", p0=6)])
+        ledger.commit(b"two", {0: 6})
         assert case.make().tail(topic, 0)[-1] == b"two"
         assert case.names["group"] in (case.log.groups_of(case.names["input_topic"]) or [])
         assert case.log.groups_of(case.names["output_topic"]) == []
@@ -346,14 +339,14 @@ class Contract:
     def test_an_earlier_owner_is_fenced(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
         old = case.kept(case.log.ledger(0, claim))
-        old.commit([batch(1, b"1", p0=1)])
+        old.commit(b"1", {0: 1})
         new = case.kept(case.log.ledger(0, claim))
         assert new.load() == [b"1"]
         with pytest.raises(ClusterError):
-            old.commit([batch(2, b"2 of the old", p0=2)])
+            old.commit(b"2 of the old", {0: 2})
         with pytest.raises(ClusterError):
             old.publish([Message(b"k", b"of the old")], {0: 1})
-        new.commit([batch(2, b"2 of the new", p0=2)])
+        new.commit(b"2 of the new", {0: 2})
         assert new.load() == [b"1", b"2 of the new"]
         assert case.log.scan(case.names["output_topic"]) == []
 
@@ -361,7 +354,7 @@ class Contract:
         """The zombie that was stopped between its commit and its publish."""
         claim = settled(case.kept(case.log.join()), 2)
         old = case.kept(case.log.ledger(0, claim))
-        old.commit([batch(1, b"1", p0=1)])
+        old.commit(b"1", {0: 1})
         case.kept(case.log.ledger(0, claim))
         with pytest.raises(Fenced):
             old.publish([Message(b"k", b"of the old")], {0: 1})
@@ -380,7 +373,7 @@ class Contract:
 
         now = wait_for("a new generation", claimed_again)
         with pytest.raises(Fenced):
-            ledger.commit([batch(1, b"stale", p0=1)])
+            ledger.commit(b"stale", {0: 1})
         # Nor publish, not even with an epoch of its own: the zombie that starts over.
         again = case.kept(case.log.ledger(0, claim))
         with pytest.raises(Fenced):
@@ -498,7 +491,7 @@ class TestKafka(Contract):
 
         claim = settled(case.kept(case.log.join()), 2)
         ledger = case.kept(case.log.ledger(0, claim))
-        ledger.commit([batch(1, b"1", p0=1)], [Message(b"k", b"rode along")])
+        ledger.commit(b"1", {0: 1}, [Message(b"k", b"rode along")])
         ledger.publish([Message(b"k", b"of a task")], {0: 1})
         case.log.publish([Message(b"k", b"merged")])
         consumer = KafkaConsumer(
@@ -528,7 +521,7 @@ class TestKafka(Contract):
         member = case.kept(case.log.join())
         claim = settled(member, 2)
         ledger = case.kept(case.log.ledger(0, claim))
-        ledger.commit([batch(1, b"1", p0=5)])
+        ledger.commit(b"1", {0: 5})
         other = KafkaProducer(
             bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open"),
             **PATIENT_TRANSACTION,

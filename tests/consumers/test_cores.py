@@ -15,8 +15,9 @@ from consumers.errors import ClusterError, EngineLost
 from consumers.kafka.memory import MemoryBroker
 from consumers.service.cores import CoreWatch
 from consumers.service.loop import Service
+from consumers.service.metrics import Metrics
 from consumers.service.spread import GuardedEngine, Spread
-from stream_dppca.engine import EngineError
+from stream_dppca.engine import EngineError, SourceAway
 from tests.consumers.test_service import log_of, settings
 from tests.processes import PATIENCE_SECONDS, wait_for
 
@@ -65,7 +66,7 @@ def waiting(spread: Spread) -> tuple[threading.Thread, list[Any]]:
 
     def run() -> None:
         try:
-            found.extend(GuardedEngine(spread).map(lambda group: group + 1, [1, 2]))
+            found.extend(GuardedEngine(spread, Metrics()).map(lambda group: group + 1, [1, 2]))
         except Exception as error:
             found.append(error)
 
@@ -118,5 +119,23 @@ def test_an_engine_that_is_lost_ends_the_process(engine: StarvedEngine) -> None:
     for lost, kind in ((False, ClusterError), (True, EngineLost)):
         on = SimpleNamespace(engine=engine, cores=None, lost=lambda lost=lost: lost)
         with pytest.raises(kind):
-            GuardedEngine(on).map(len, [])  # type: ignore[arg-type]
+            GuardedEngine(on, Metrics()).map(len, [])  # type: ignore[arg-type]
     assert not issubclass(EngineLost, ClusterError)
+
+
+def test_a_signal_ends_the_wait_for_the_registry() -> None:
+    """It is asked for again and again, and no stall, until the service is to end."""
+
+    class Away:
+        asked = 0
+
+        def map(self, task: Any, groups: Any) -> list[Any]:
+            self.asked += 1
+            raise SourceAway("the registry is away")
+
+    engine, metrics = Away(), Metrics()
+    left = [True, False]
+    on = SimpleNamespace(engine=engine, cores=None, may_wait=lambda: left.pop(0))
+    with pytest.raises(ClusterError, match="the registry is away"):
+        GuardedEngine(on, metrics).map(len, [])  # type: ignore[arg-type]
+    assert engine.asked == 2 and not left and not metrics.registry_away

@@ -18,7 +18,7 @@ from consumers.cli import main
 from consumers.errors import ConfigurationError, Fenced
 from consumers.files.blocks import read_blocks
 from consumers.files.store import StateFile
-from consumers.protocols import FinishedBatch, Message
+from consumers.protocols import Message
 
 from .. import zygote
 from ..launch import CRASH_AT, NOISE
@@ -409,7 +409,7 @@ def test_a_state_file_of_version_1_resumes(
     assert output.splitlines()[0].decode() == json.loads(old)["release"]["value"]
     assert sorted(batches(output)) == [2, 3]
     kept = json.loads(state.read_bytes())
-    assert kept["version"] == 2 and kept["positions"] == {"0": 900}
+    assert kept["version"] == 3 and kept["positions"] == {"0": 900}
     assert learn(state, write(tmp_path, "npy", rows(1200)), "--new-records") == 65
 
 
@@ -476,11 +476,10 @@ def test_a_link_to_a_state_file_stays_a_link(tmp_path: Path) -> None:
     real, link = tmp_path / "real" / "state", tmp_path / "link"
     real.parent.mkdir()
     link.symlink_to(real)
-    batch = FinishedBatch(1, b"1", Message(b"k", b"release"), {0: 1})
     store = StateFile(link, print)
     with pytest.raises(Fenced):
         StateFile(real, print)
-    store.commit([batch])
+    store.commit(b"1", {0: 1})
     store.close()
     assert link.is_symlink() and real.read_bytes() == b"1"
     assert not list(tmp_path.glob("link.*"))
@@ -492,7 +491,7 @@ def test_links_that_others_have_left_are_not_followed(tmp_path: Path) -> None:
     precious.write_bytes(b"precious")
     (tmp_path / "state.part").symlink_to(precious)
     store = StateFile(tmp_path / "state", print)
-    store.commit([FinishedBatch(1, b"1", Message(b"k", b"release"), {0: 1})])
+    store.commit(b"1", {0: 1})
     store.close()
     (tmp_path / "other.lock").symlink_to(precious)
     with pytest.raises(ConfigurationError, match="can be written"):
@@ -522,11 +521,9 @@ def test_the_state_file_is_a_store(tmp_path: Path) -> None:
     """The contract of `consumers.protocols.Store`, which the ledgers keep in `test_contract.py`."""
     printed: list[bytes] = []
     store = StateFile(tmp_path / "s", printed.append)
-    one, two, three = (
-        FinishedBatch(i, b"%d" % i, Message(b"k", b"release %d" % i), {0: i}) for i in (1, 2, 3)
-    )
+    one, two, three = (Message(b"k", b"release %d" % i) for i in (1, 2, 3))
     assert store.load() == []
-    store.commit([one])
+    store.commit(b"1", {0: 1})
     assert store.load() == [b"1"] and printed == []
 
     def crash(point: str) -> None:
@@ -534,13 +531,13 @@ def test_the_state_file_is_a_store(tmp_path: Path) -> None:
 
     crashpoints.on_reach.append(crash)
     with pytest.raises(KeyboardInterrupt):
-        store.commit([two], [one.message])
+        store.commit(b"2", {0: 2}, [one])
     crashpoints.on_reach.clear()
     # The message was durable; the batch is not, and is as if it had never been.
     assert store.load() == [b"1"] and printed == [b"release 1"]
-    store.commit([two, three], [one.message])
+    store.commit(b"3", {0: 3}, [one])
     assert store.load()[-1] == b"3" and printed == [b"release 1"] * 2
-    store.publish([two.message, three.message], three.positions)
+    store.publish([two, three], {0: 3})
     assert printed[2:] == [b"release 2", b"release 3"]
     store.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import struct
 import threading
@@ -25,6 +26,7 @@ from consumers.errors import (
 from consumers.kafka.memory import MemoryBroker
 from consumers.model.releases import parse_release
 from consumers.model.states import SlotRule, StateRecord, decode_state
+from consumers.protocols import FinishedBatch
 from consumers.service import task as task_module
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
@@ -75,12 +77,12 @@ def states(on: MemoryBroker, task: int = 0) -> list[StateRecord]:
 
 
 def check_states(on: MemoryBroker, slots: int) -> None:
-    """Batches 1, 2, ... and positions that move forward by exactly one batch each."""
+    """Batches 1, 2, ... each with its release, and positions of exactly so many batches."""
     found = states(on)
-    assert [s.batch for s in found] == list(range(1, len(found) + 1))
-    totals = [sum(s.next_positions().values()) for s in found]
-    assert totals == [BATCH * (i + 1) for i in range(len(found))]
-    assert len(found) == slots // BATCH
+    held = [[parse_release(m.value).batch for m in s.messages()] for s in found]
+    assert list(itertools.chain(*held)) == list(range(1, slots // BATCH + 1))
+    assert [numbers[-1] for numbers in held] == [s.batch for s in found]
+    assert all(sum(s.next_positions().values()) == BATCH * s.batch for s in found)
 
 
 def riding(task: Task, on: MemoryBroker, until: int) -> Task:
@@ -106,6 +108,102 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int, ride: boo
     drain(riding(after, on, 4 if ride else 0))
     assert check_output(memory_log(on)) == {0: 4}
     check_states(on, 4 * BATCH + 50)
+
+
+class Together:
+    """Stands in for the background of a task: works as soon as so many batches wait."""
+
+    def __init__(self, task: Task, size: int, ride: bool) -> None:
+        self._task, self._size, self._ride = task, size, ride
+        self._waiting: list[FinishedBatch] = []
+        task._finisher._waits = lambda: self._ride
+
+    def give(self, batch: FinishedBatch, most: int) -> None:
+        self._waiting.append(batch)
+        if len(self._waiting) >= self._size:
+            waiting, self._waiting = self._waiting, []
+            self._task._finish(waiting)
+
+    def check(self) -> None:
+        pass
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        pass
+
+    def last(self) -> None:
+        """Finish what is left; nothing more comes."""
+        self._ride, self._size = False, 1
+        if self._waiting:
+            self.give(self._waiting.pop(), 1)
+
+
+def grouped(task: Task, size: int, ride: bool) -> Together:
+    together = Together(task, size, ride)
+    task._ending = together  # type: ignore[assignment]
+    return together
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("size, ride", [(2, False), (2, True), (3, True)])
+def test_a_crash_at_any_point_of_a_group(point: str, times: int, size: int, ride: bool) -> None:
+    """All batches of a group are durable or none is, and no release of it is lost."""
+    on = cluster(2)
+    fill(on, 7 * BATCH + 50, 2)
+    crash_at(point, times)
+    with pytest.raises(Crash):
+        task = start_task(memory_log(on))
+        together = grouped(task, size, ride)
+        drain(task)
+        together.last()
+        start_task(memory_log(on))  # some points are reached once in a life
+    crashpoints.on_reach.clear()
+    assert all(s.batch % size == 0 or s.batch == 7 for s in states(on))
+    durable = max((s.batch for s in states(on)), default=0)
+    visible = {r.batch for r in releases(memory_log(on))}
+    assert (
+        visible == set(range(1, max(visible, default=0) + 1)) and max(visible, default=0) <= durable
+    )
+    after = start_task(memory_log(on))
+    assert {r.batch for r in releases(memory_log(on))} == set(range(1, durable + 1))
+    if durable:
+        assert after.current is not None and parse_release(after.current.value).batch == durable
+    together = grouped(after, size, ride)
+    drain(after)
+    together.last()
+    assert check_output(memory_log(on)) == {0: 7}
+    numbers = [r.batch for r in releases(memory_log(on))]
+    assert all(b in (a, a + 1) for a, b in itertools.pairwise(numbers)), "an older one follows"
+    check_states(on, 7 * BATCH + 50)
+
+
+def test_batches_that_wait_share_a_transaction() -> None:
+    on = cluster()
+    fill(on, 5 * BATCH)
+    gate = Gate("inside_transaction")
+    task = gate.until("batch_full", start_task(memory_log(on)))
+    transactions: list[str] = []
+    on.on_commit = transactions.append
+    while task._ending.waiting < 4:
+        if not task.step(0.0):
+            task.planner.sample()
+    assert not states(on) and not releases(memory_log(on))
+    gate.open.set()
+    task.settle()
+    # The first state; that of the others, with the first release; the other releases.
+    assert transactions == ["before", "after"] * 3
+    assert [s.batch for s in states(on)] == [1, 5]
+    assert check_output(memory_log(on)) == {0: 5}
+    assert task._metrics.registry.get_sample_value("dppca_batches_total", {"task": "0"}) == 5
+    check_states(on, 5 * BATCH)
+
+
+def test_no_more_batches_wait_than_their_states_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = cluster()
+    assert start_task(memory_log(on))._group == task_module.GROUP_BATCHES
+    for numbers, group in ((3 * len(FEATURES) ** 2, 3), (1, 1)):
+        monkeypatch.setattr(task_module, "GROUP_NUMBERS", numbers)
+        assert start_task(memory_log(on))._group == group
 
 
 def test_a_release_that_rides_becomes_visible_with_the_next_state() -> None:
@@ -140,7 +238,7 @@ def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
 
     working = threading.Thread(target=work, daemon=True)
     working.start()
-    wait_for("the second batch to wait", lambda: task._ending.waited_for, 60)
+    wait_for("the second batch to wait", lambda: task._ending.waiting)
     gate.open.set()
     working.join(PATIENCE_SECONDS)
     task.settle()
@@ -160,6 +258,7 @@ def test_a_release_waits_a_moment_for_a_batch_that_is_being_read(
     task = gate.until("batch_full", start_task(memory_log(on)))
     while task._ranges._reached[0] < BATCH + BATCH // 2:
         assert task.step(0.0)
+    wait_for("the first state", lambda: gate.reached["after_commit"])
     transactions: list[str] = []
     on.on_commit = transactions.append
     gate.open.set()
@@ -699,10 +798,25 @@ def test_a_state_of_another_slot_rule_is_refused() -> None:
         start_task(memory_log(on), format="float64", rows_per_message=10)
 
 
+def test_a_state_of_version_2_resumes() -> None:
+    """It was the state of one batch."""
+    on = cluster()
+    fill(on, 2 * BATCH)
+    drain(start_task(memory_log(on)))
+    for entry in on.topics[STATE].partitions[0].entries:
+        state = json.loads(entry.value or b"")
+        assert state.pop("earlier") == [] and state["version"] == 3
+        entry.value = json.dumps(state | {"version": 2}).encode()
+    fill(on, BATCH, seed=1)
+    drain(start_task(memory_log(on)))
+    assert check_output(memory_log(on)) == {0: 3}
+    check_states(on, 3 * BATCH)
+
+
 def test_a_state_of_a_later_version_is_refused() -> None:
     on = cluster()
-    on.produce(STATE, b'{"version":3}')
-    with pytest.raises(StateRefused, match="version 3, this program reads versions 1 and 2"):
+    on.produce(STATE, b'{"version":4}')
+    with pytest.raises(StateRefused, match="version 4, this program reads versions 1 to 3"):
         start_task(memory_log(on))
 
 

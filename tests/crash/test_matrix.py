@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from ..harness import BATCH, EVICTED, READERS, Fresh, Model, model
+from ..launch import GROUP
 from ..processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
 
 #: Number of kills at random moments: a few in CI, 50 in `make crash`.
@@ -43,7 +44,7 @@ PAPER = {"method": "paper", "batch": 1000, "paper_c1": 40, "max_poll_records": 3
 
 def kill_at(m: Model, point: str, times: int, **environment: str) -> None:
     """Run until the point is reached; the process ends there, and its session with it."""
-    instance = m.start(**environment | crash_at(point, times))
+    instance = m.start(**crash_at(point, times) | environment)
     assert instance.wait() == -signal.SIGKILL, f"{point} was not reached:\n{instance.text}"
     m.evict()
 
@@ -104,6 +105,17 @@ def test_every_point_with_noise(servers: str, fresh_name: Fresh, reader: str) ->
         run_to_the_end(m)
         assert m.check() == m.full_batches()
         check_learned(m.releases())
+
+
+def test_every_writing_point_of_a_group(servers: str, fresh_name: Fresh) -> None:
+    """Batches that wait share a transaction: all of them are durable or none, and none is lost."""
+    with model(servers, fresh_name("groups"), **PACKED, **EVICTED) as m:
+        for point, times in WRITING:
+            m.produce_packed(40 * BATCH)  # more than two groups
+            kill_at(m, point, times, **{GROUP: "16"})
+        run_to_the_end(m)
+        assert m.check() == m.full_batches()
+        assert any(state["earlier"] for state in m.states())
 
 
 def kill_at_random(m: Model, times: int, rng: random.Random, **environment: str) -> None:

@@ -10,11 +10,11 @@ from ..processes import PATIENT_LEAVING, wait_for
 
 
 def progress(m: Model, least: int = 2) -> None:
-    """Wait until every shard has released this many more batches."""
-    started = {task: len(m.states(task)) for task in range(m.shards)}
+    """Wait until every shard has released so many batches more."""
+    started = {task: m.durable(task) for task in range(m.shards)}
     wait_for(
         f"{least} batches of every shard",
-        lambda: all(len(m.states(t)) >= n + least for t, n in started.items()),
+        lambda: all(m.durable(t) >= n + least for t, n in started.items()),
     )
 
 

@@ -33,7 +33,7 @@ def test_every_writing_point_of_the_warm_up(servers: str, fresh_name: Fresh, sil
         for k, (point, _) in enumerate(WRITING):
             # The first run dies in batch 1, the others in the first batch that they come to.
             kill_at(m, point, 1, **environment)
-            assert len(m.states()) <= WARM_UP, f"the warm-up was over before kill {k}"
+            assert m.durable() <= WARM_UP, f"the warm-up was over before kill {k}"
         run_to_the_end(m, **environment)
         assert m.check() == m.full_batches()
         found = m.releases()

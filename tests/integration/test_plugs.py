@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -23,7 +24,10 @@ from consumers.errors import ConfigurationError
 from consumers.kafka import lean
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
+from consumers.kafka.configure import task_connection
+from consumers.kafka.executor import close_consumers, read_ranges
 from consumers.protocols import Reader, TopicInfo
+from consumers.settings import ClusterSettings
 
 from ..harness import READERS, Model, model, read_topic
 from ..processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for
@@ -102,6 +106,41 @@ def test_bytes_after_a_compressed_batch(
     if reader == "any kafka-python":
         monkeypatch.setattr(lean, "TESTED", ())
     on = KafkaCluster(config(servers, reader))
+    sent = send_tails(on, servers, topic, monkeypatch)
+    opened = on.reader(topic)
+    try:
+        assert read_all(opened, len(sent)) == sent
+        assert opened.positions() == {0: len(sent)}
+    finally:
+        opened.close()
+    on.close()
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+def test_tasks_of_an_engine_get_past_them_too(
+    broker: RunningBroker, fresh_name: Any, stamped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, servers = fresh_name("tail"), broker.bootstrap_servers
+    on = KafkaCluster(config(servers, "kafka-python"))
+    sent = send_tails(on, servers, topic, monkeypatch)
+    on.close()
+    given = ClusterSettings(bootstrap_servers=servers, input_topic=topic, features=("a",))
+    reached = pickle.loads(pickle.dumps(task_connection(given)))
+    found: list[tuple[int, Any]] = []
+    try:
+        for chunk in read_ranges(reached, topic, [(0, 3, len(sent) - 2)], 240.0, stamped=stamped):
+            found += zip(chunk.offsets, chunk.values, strict=True)
+            lengths = {len(chunk.times), len(chunk.keys)}
+            assert lengths == {len(chunk.values) if stamped else 0}
+    finally:
+        close_consumers()
+    assert found == list(enumerate(sent))[3:-2]
+
+
+def send_tails(
+    on: KafkaCluster, servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> list[bytes]:
+    """Fill a topic with compressed batches, every other of which has bytes after its end."""
     on.create_topic(topic, TopicInfo(1, {}), 1)
     sent = []
     for name, tail in product(("gzip", "lz4"), (b"tail", b"")):
@@ -116,13 +155,7 @@ def test_bytes_after_a_compressed_batch(
                 future.get(PATIENCE_SECONDS)
             producer.close()
             sent += values
-    opened = on.reader(topic)
-    try:
-        assert read_all(opened, len(sent)) == sent
-        assert opened.positions() == {0: len(sent)}
-    finally:
-        opened.close()
-    on.close()
+    return sent
 
 
 def test_a_missing_package_is_named(

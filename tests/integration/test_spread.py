@@ -14,14 +14,14 @@ from google.protobuf import descriptor_pb2
 from kafka import KafkaAdminClient, KafkaProducer
 
 from consumers.kafka.cluster import KafkaCluster
-from consumers.kafka.configure import kafka_config, librdkafka_connection
+from consumers.kafka.configure import kafka_config, task_connection
 from consumers.kafka.executor import close_consumers
 from consumers.service.loop import Service
 from consumers.service.plan import Range
 from consumers.service.spread import CodecRecipe, Spread, TopicSource
 from consumers.settings import Settings
 from stream_dppca.batch import Reading
-from stream_dppca.engine import EngineError, Group
+from stream_dppca.engine import Group, SourceAway
 from stream_dppca.engine.questions import Present, Total, answer
 from tests.consumers.helpers import in_thread
 from tests.engine.helpers import PicklingEngine
@@ -123,7 +123,7 @@ def settings(servers: str, topic: str, format: str, **more: Any) -> Settings:
 
 
 def spread(given: Settings, engine: Any) -> Spread:
-    return Spread(engine, 2, librdkafka_connection(given), CodecRecipe.of(given))
+    return Spread(engine, 2, task_connection(given), CodecRecipe.of(given))
 
 
 def releases(given: Settings, on: Spread | None) -> list[dict[str, Any]]:
@@ -192,6 +192,27 @@ def test_a_slot_is_the_same_whatever_the_split(broker: RunningBroker, fresh_name
     assert "password" not in repr(source) and servers not in repr(source)
 
 
+def test_a_service_waits_for_the_registry_with_its_plan(
+    broker: RunningBroker, fresh_name: Any
+) -> None:
+    """If the task were dropped, a record that names a schema would decide when to plan anew."""
+    servers, topic = broker.bootstrap_servers, fresh_name("waits")
+    with registry() as served:
+        fill(servers, topic, "avro", served)
+        given = settings(servers, topic, "avro", schema_registry_url=served.url)
+        served.status = 503
+        cluster, on = KafkaCluster(kafka_config(given)), spread(given, PicklingEngine())
+        service = Service(given, cluster, watched=False, spread=on)
+        with in_thread(service) as failed:
+            says = lambda: service.facts()["note"]  # noqa: E731
+            wait_for("a word", lambda: failed or "registry has not answered" in says())
+            served.status = None
+            done = service.metrics.batches.labels(task="0")._value.get
+            wait_for("all batches", lambda: failed or done() >= BATCHES)
+        assert service.metrics.dropped._value.get() == 0 and not failed
+        assert not service.metrics.registry_away
+
+
 def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
     broker: RunningBroker, fresh_name: Any
 ) -> None:
@@ -204,9 +225,9 @@ def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
         source = TopicSource(on.connection, topic, ranges, on.codec, 3, False, 60.0)
         question = Total(Present())
         served.status = 503
-        with pytest.raises(EngineError) as failed:
+        with pytest.raises(SourceAway) as failed:
             answer(question, source, Reading(1e18), Group(0, 1000))
-        assert str(failed.value) == "slots 0 to 1000: RegistryAway in a task"
+        assert str(failed.value) == "the schema registry answers with status 503"  # of no group
         assert failed.value.__cause__ is None and failed.value.__suppress_context__
         served.status = None
         found = answer(question, source, Reading(1e18), Group(0, 1000))

@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from consumers.errors import ClusterError, ConfigurationError, StateRefused
 from consumers.kafka.cluster import KafkaCluster
-from consumers.kafka.configure import kafka_config, librdkafka_connection
+from consumers.kafka.configure import kafka_config, task_connection
 from consumers.kafka.executor import close_consumers
 from consumers.model.codecs import make_subject_codec
 from consumers.protocols import Bounds
@@ -104,7 +104,7 @@ def model() -> DPPCA:
 
 def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> EngineRounds:
     recipe = SubjectRecipe(CodecRecipe.of(given), rule.subject, RECORDS)
-    on = Spread(engine, 2, librdkafka_connection(given), recipe.codec, subjects=recipe)
+    on = Spread(engine, 2, task_connection(given), recipe.codec, subjects=recipe)
     return EngineRounds(
         on, given.input_topic, rule, Metrics(), width=3, stall_s=240.0, bounds=bounds_of(given),
         take=take,

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from pyspark.sql import functions as F
 
-from consumers.kafka.configure import librdkafka_connection
+from consumers.kafka.configure import task_connection
 from consumers.kafka.executor import close_consumers
 from consumers.service.plan import Range
 from consumers.service.spread import CodecRecipe, TopicSource
@@ -72,7 +72,7 @@ def test_a_topic_gives_the_statistics_of_a_local_run(
         given = settings(servers, topic, format, **how)
         each = given.rows_per_message
         ranges = (Range(0, 0, 4500 // each), Range(1, 0, 4500 // each))
-        source = TopicSource(librdkafka_connection(given), topic, ranges, CodecRecipe.of(given),
+        source = TopicSource(task_connection(given), topic, ranges, CodecRecipe.of(given),
                              len(FEATURES), packed, 240.0)  # fmt: skip
         center = {"center": "pairs", "scales": None} if packed else {}
         local, spread = (
@@ -106,7 +106,7 @@ def test_a_process_that_is_killed_changes_nothing(
     """It is killed while a task reads a topic; the state is that of a local run to the last bit."""
     given = settings(servers, telemetry, "json")
     records = TopicSource(
-        librdkafka_connection(given), telemetry, (Range(0, 0, 4000), Range(1, 10, 5010)),
+        task_connection(given), telemetry, (Range(0, 0, 4000), Range(1, 10, 5010)),
         CodecRecipe.of(given), len(FEATURES), False, 240.0,
     )  # fmt: skip
     local, spread = (DPPCA(features=FEATURES, **HOW | {"batch_size": BATCH}) for _ in range(2))

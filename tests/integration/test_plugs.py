@@ -124,7 +124,7 @@ def test_tasks_of_an_engine_get_past_them_too(
     on = KafkaCluster(config(servers, "kafka-python"))
     sent = send_tails(on, servers, topic, monkeypatch)
     on.close()
-    given = ClusterSettings(bootstrap_servers=servers, input_topic=topic, features=("a",))
+    given = ClusterSettings(bootstrap_servers=servers, input_topic=topic)
     reached = pickle.loads(pickle.dumps(task_connection(given)))
     found: list[tuple[int, Any]] = []
     try:

@@ -56,27 +56,25 @@ class Background(Generic[T]):
             while self._busy and len(self._waiting) >= most:
                 self._changed.wait(self._left())
             self._raise_failed()
-            self._waiting.append(item)
-            if not self._busy:
-                self._busy, self._due = True, time.monotonic() + self._limit_s
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                items, self._waiting = self._waiting, []
-                self._busy, self._due = bool(items), time.monotonic() + self._limit_s
+            if self._busy:
+                self._waiting.append(item)
                 self._changed.notify_all()
-            if not items:
                 return
+            self._busy, self._due = True, time.monotonic() + self._limit_s
+            threading.Thread(target=self._run, args=([item],), name=self._name, daemon=True).start()
+
+    def _run(self, items: list[T]) -> None:
+        error: BaseException | None = None
+        while items:
             try:
                 self._work(items)
-            except BaseException as error:
-                with self._changed:
-                    self._busy, self._error = False, error
-                    self._changed.notify_all()
-                return
+            except BaseException as raised:
+                error = raised
+            with self._changed:
+                items, self._waiting = ([], self._waiting) if error else (self._waiting, [])
+                self._busy, self._due = bool(items), time.monotonic() + self._limit_s
+                self._error = error
+                self._changed.notify_all()
 
     def check(self) -> None:
         """Raise what the work has raised."""

@@ -141,7 +141,7 @@ def later_if_away() -> Iterator[None]:
         problem = str(error)
     else:
         return
-    raise SourceAway(problem)
+    raise SourceAway(problem) from None
 
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords

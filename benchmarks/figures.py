@@ -402,7 +402,7 @@ def _curve(
 
 def _drift(drifts: list[Result], path: Path) -> None:
     """Error after each batch, one panel for each number of features."""
-    shown = ("jump 90 degrees", "jump 30 degrees", "turn 0.03 rad a batch")
+    shown = ("jump 90 degrees", "jump 30 degrees", "turn 0.03 rad per batch")
     colours = ("#c1272d", "#0b6e99", "#7a9a01")
     figure, axes = log_axes(7.4, 2)
     for ax, d in zip(axes, (50, 200), strict=True):

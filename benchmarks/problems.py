@@ -203,9 +203,9 @@ DRIFTS: tuple[Drift, ...] = tuple(
     for drift in (
         Drift("jump 90 degrees", d, B, lambda t: math.pi / 2 * (t >= 20), change=20),
         Drift("jump 30 degrees", d, B, lambda t: math.pi / 6 * (t >= 20), change=20),
-        Drift("turn 0.1 rad a batch", d, B, lambda t: 0.1 * t),
-        Drift("turn 0.03 rad a batch", d, B, lambda t: 0.03 * t),
-        Drift("turn 0.003 rad a batch", d, B, lambda t: 0.003 * t),
+        Drift("turn 0.1 rad per batch", d, B, lambda t: 0.1 * t),
+        Drift("turn 0.03 rad per batch", d, B, lambda t: 0.03 * t),
+        Drift("turn 0.003 rad per batch", d, B, lambda t: 0.003 * t),
         Drift("scale x 1000", d, B, lambda t: 0.0, lambda t: 1000.0 if t >= 20 else 1.0, change=20),
         Drift("scale / 1000", d, B, lambda t: 0.0, lambda t: 0.001 if t >= 20 else 1.0, change=20),
     )

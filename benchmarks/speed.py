@@ -159,9 +159,9 @@ def arrays_against_two_passes(repeats: int) -> Iterator[Row]:
             detail={"ms": whole * 1e3, "peer ms": two * 1e3, "norms ms": norms * 1e3,
                     "noise ms": noise * 1e3},
             limit=f"norms of the rows take {norms * 1e3:.2g} ms by themselves, noise "
-            f"{noise * 1e3:.2g} ms, the two passes {two * 1e3:.2g} ms: with nothing else it were "
-            f"{two / (two + norms + noise):.2f}. The rest is about forty calls of numpy per block, "
-            "and copying a sixteenth of the blocks, so that a null takes no time.",
+            f"{noise * 1e3:.2g} ms, the two passes {two * 1e3:.2g} ms: without anything else it "
+            f"would be {two / (two + norms + noise):.2f}. The rest is about forty calls of numpy "
+            "per block, and copying a sixteenth of the blocks, so that a null takes no time.",
         )  # fmt: skip
 
 

@@ -194,7 +194,8 @@ def render(results: dict[str, Any]) -> str:
         f"Measured {results['date']}: `python -m benchmarks.unknown`. G(.1) with means and scales "
         "of its own, epsilon 1, delta 1e-6, medians.\n\n"
         + table(header, rows)
-        + "\n\nMore than 1023 features, after so many batches, those of the warm-up included.\n\n"
+        + "\n\nMore than 1023 features, after the given number of batches, those of the warm-up "
+        "included.\n\n"
         + table(["d", "B", "seeds", "batches", "both known", "nothing known"], wide_rows)
         + f'\n\nFalse alarms of `memory="auto"` in streams of {STREAM} batches that never change.'
         + "\n\n"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from consumers.cli.exits import EXIT_CONFIGURATION
 from consumers.demo.telemetry import FEATURES
 from consumers.settings import load_settings
 from stream_dppca import __version__
@@ -37,6 +42,24 @@ def test_one_version() -> None:
     for name in (*MANIFESTS, "docker/Dockerfile"):
         found = re.findall(r"(?:stream-dppca:|VERSION=)(\d[\w.]*)", (ROOT / name).read_text())
         assert set(found) == {__version__}, name
+
+
+@pytest.mark.parametrize("shape", ["consumers/__init__.py", "consumers.py"])
+def test_another_package_of_the_same_name(tmp_path: Path, shape: str) -> None:
+    """Python finds it first: the command says so, and where it is."""
+    other = tmp_path / shape
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("")
+    command = [sys.executable, "-m", "stream_dppca_command", "--version"]
+    for path, code in ((tmp_path, EXIT_CONFIGURATION), (ROOT, 0)):
+        environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}"}
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path / "..", capture_output=True, text=True
+        )
+        assert done.returncode == code
+        assert (str(other) in done.stderr) == bool(code)
+    module, _, name = PROJECT["project"]["scripts"]["stream-dppca"].partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_the_image_is_pinned_and_has_all_that_it_needs() -> None:

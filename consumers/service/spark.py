@@ -73,7 +73,8 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spr
         cores = CoreWatch(lambda: engine.executors, engine.cancel)
         yield Spread(
             engine=engine,
-            tasks=settings.spark_tasks or engine.parallelism,
+            # Executors come and go; at this moment there may be none.
+            tasks=lambda: settings.spark_tasks or engine.parallelism,
             connection=connection,
             codec=CodecRecipe.of(settings),
             cores=cores,

@@ -205,7 +205,7 @@ class Spread:
     """Everything that is needed to read batches on an engine."""
 
     engine: Engine
-    tasks: int  #: approximate number of groups per batch
+    tasks: Callable[[], int]  #: approximate number of groups of the next batch
     connection: TaskConnection
     codec: Callable[[], Codec]
     cores: CoreWatch | None = None  #: watches whether the engine has executors
@@ -285,7 +285,7 @@ class EngineRanges:
             Slots per batch.
         """
         self._spread, self._topic, self._metrics = spread, topic, metrics
-        self._batches = batches(GuardedEngine(spread, metrics), spread.tasks)
+        self._batches = batches(GuardedEngine(spread, metrics), spread.tasks())
         self._width, self._mixed, self._slots, self._stall_s = width, mixed, slots, stall_s
         self._offsets = offsets
         self._ranges: tuple[Range, ...] | None = None
@@ -322,6 +322,7 @@ class EngineRanges:
         )  # fmt: skip
         self._ranges = None
         self._metrics.slots.inc(self._slots)
+        self._batches.split(self._spread.tasks())
         return self._batches.rows(source)
 
     def close(self) -> None:

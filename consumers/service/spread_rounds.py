@@ -177,8 +177,9 @@ class EngineRounds:
                 self._metrics.offsets_lost.inc(min(end, found[p].first) - start)
         number, rows = planned.number, self._recipe.rows_per_message
         self._window = self._rule.start_ms(number), self._rule.end_ms(number)
-        most = max(MOST_NUMBERS // (self._width * rows), self._spread.tasks)
-        self._left = pieces(planned.ranges, self._spread.tasks, most)
+        tasks = self._spread.tasks()
+        most = max(MOST_NUMBERS // (self._width * rows), tasks)
+        self._left = pieces(planned.ranges, tasks, most)
 
     def read(self, timeout_s: float) -> bool:
         """Run the next job of the round, if there is one."""

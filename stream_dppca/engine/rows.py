@@ -160,10 +160,13 @@ class EngineBatches:
             rule = 'must be "adaptive" on an engine: the paper\'s statistics are not sums'
             raise ParameterError("method", rule, model.method)
         self._engine, self._reading, self._slots = engine, model.reading, model.batch_size
-        self.groups: tuple[Group, ...] = split(
-            model.batch_size, len(model.features), model.reading, tasks
-        )
+        self._features = len(model.features)
         self._radii = LastRadii()
+        self.split(tasks)
+
+    def split(self, tasks: int) -> None:
+        """Split the next batches into about this number of groups, which must be public."""
+        self.groups: tuple[Group, ...] = split(self._slots, self._features, self._reading, tasks)
 
     def rows(self, source: Source) -> EngineRows:
         """The batch whose records are read from this source."""

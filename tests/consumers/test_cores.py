@@ -55,7 +55,7 @@ def engine() -> StarvedEngine:
 @pytest.fixture
 def spread(engine: StarvedEngine) -> Iterator[Spread]:
     cores = CoreWatch(engine.look, engine.cancel, look_s=0.01, quiet_s=0.0)
-    yield Spread(engine, 2, {}, lambda: None, cores)  # type: ignore[arg-type, return-value]
+    yield Spread(engine, lambda: 2, {}, lambda: None, cores)  # type: ignore[arg-type, return-value]
     cores.close()
     cores._thread.join()
 

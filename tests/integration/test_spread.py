@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import struct
 from collections.abc import Iterator, Sequence
@@ -123,7 +124,8 @@ def settings(servers: str, topic: str, format: str, **more: Any) -> Settings:
 
 
 def spread(given: Settings, engine: Any) -> Spread:
-    return Spread(engine, 2, task_connection(given), CodecRecipe.of(given))
+    tasks = itertools.cycle((2, 3)).__next__  # executors come and go
+    return Spread(engine, tasks, task_connection(given), CodecRecipe.of(given))
 
 
 def releases(given: Settings, on: Spread | None) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def model() -> DPPCA:
 
 def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> EngineRounds:
     recipe = SubjectRecipe(CodecRecipe.of(given), rule.subject, RECORDS)
-    on = Spread(engine, 2, task_connection(given), recipe.codec, subjects=recipe)
+    on = Spread(engine, lambda: 2, task_connection(given), recipe.codec, subjects=recipe)
     return EngineRounds(
         on, given.input_topic, rule, Metrics(), width=3, stall_s=240.0, bounds=bounds_of(given),
         take=take,

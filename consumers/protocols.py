@@ -9,7 +9,7 @@ The life of a task on a cluster:
     claim = membership.poll(...)            # the group assigns tasks to this process
     store = cluster.ledger(task, claim)     # fences every earlier owner, before anything is read
     store.load()                            # the last committed states
-    store.commit([batch])                   # state and offsets in one transaction, confirmed
+    store.commit(state, positions)          # state and offsets in one transaction, confirmed
     store.publish([batch.message], ...)     # fenced too: a stale owner publishes nothing
 """
 

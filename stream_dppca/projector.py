@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
+from .values import number
 
 __all__ = ["Projector"]
 
@@ -138,14 +139,7 @@ class Projector:
         return np.asarray((self.W * np.where(r > 0, 1 / np.where(r > 0, r, 1.0), 0.0)[:, None]).T)
 
     def _row(self, x: Mapping[Any, Any]) -> FloatArray:
-        return np.array([[_number(x.get(name)) for name in self.features]])
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value) if not isinstance(value, str | bytes) else np.nan
-    except (TypeError, ValueError, OverflowError):
-        return np.nan
+        return np.array([[number(x.get(name)) for name in self.features]])
 
 
 def _width(components: Any, named: bool) -> int:

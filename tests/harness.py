@@ -22,6 +22,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import MemberToRemove
 from kafka.structs import TopicPartition
 
+from consumers.service.task import GROUP_BATCHES
 from consumers.settings import Settings
 
 from .processes import Instance, wait_for
@@ -336,6 +337,7 @@ class Model:
         """Check that each number has one payload, the committed one; that there are no gaps; and
         that an older release never follows a newer one."""
         last: dict[Any, int] = {}
+        at: dict[Any, int] = {}  # the last message of each task
         merged: dict[int, Any] = {}
         newest: dict[int, int] = {}  # of the tasks in the last merged release
         for message in messages:
@@ -353,9 +355,16 @@ class Model:
             assert message.value.decode() == state["value"], f"another payload of {task}/{batch}"
             assert message.key.decode() == state["key"]
             assert [[k, v.decode()] for k, v in message.headers] == state["headers"]
-            assert batch in (last.get(task, 0), last.get(task, 0) + 1), f"{batch} of task {task}"
+            before = at.get(task, 0)
+            # A new owner may not see that a group is out, behind the open transaction of another
+            # shard. Then it repeats the group.
+            newest_out = self.shards > 1 and before == last.get(task, 0)
+            repeats = newest_out and 0 < before - batch < GROUP_BATCHES
+            assert batch in (before, before + 1) or repeats, f"{batch} of task {task}"
+            at[task] = batch
+            last[task] = max(last.get(task, 0), batch)
             assert release["n_seen"] == batch * self.batch
-            last[task] = batch
+        assert all(at[task] == last[task] for task in at), "a group was repeated in part"
         return last
 
 

@@ -128,7 +128,6 @@ def _bars(current: Current, width: int, most: int) -> Text:
 def _table(points: Sequence[Point], most: int, width: int) -> Group:
     """Draw the last releases, the newest first, and all movements in a line."""
     moved = [point.moved for point in points if point.moved]
-    spark = Text.assemble(("moved  ", LABEL), (_sparkline(moved, width - 8), POSITIVE))
     table = Table(box=None, pad_edge=False, header_style=LABEL, padding=(0, 3, 0, 0))
     for name in HEAD:
         table.add_column(name, justify="right", no_wrap=True)
@@ -137,7 +136,9 @@ def _table(points: Sequence[Point], most: int, width: int) -> Group:
             break
         style = WARN if point.drift else "" if k == 0 else LABEL
         table.add_row(*point_cells(point), style=style)
-    return Group(spark, table) if moved else Group(table)
+    if not moved:
+        return Group(table)
+    return Group(Text.assemble(("moved  ", LABEL), (_sparkline(moved, width - 8), POSITIVE)), table)
 
 
 def _sparkline(values: Sequence[float], width: int) -> str:

@@ -44,6 +44,8 @@ def parse_time(value: Any) -> int | None:
     --------
     >>> [parse_time(text) for text in ("1970-01-01T00:01Z", "1970-01-01 01:00:00+01:00", "2.5", 7)]
     [60000, 0, 2500, 7000]
+    >>> parse_time("19700102") == parse_time("1970-01-02")  # eight digits: a date
+    True
     >>> parse_time(datetime.date(1970, 1, 2))
     86400000
     >>> parse_time("yesterday"), parse_time(float("nan")), parse_time(True), parse_time(1e15)
@@ -54,10 +56,8 @@ def parse_time(value: Any) -> int | None:
     with suppress(ValueError, OverflowError, TypeError):
         if isinstance(value, str):
             text = value.strip()
-            try:
-                value = float(text)
-            except ValueError:
-                value = datetime.datetime.fromisoformat(text)
+            found = _date(text) or _seconds(text)
+            value = datetime.datetime.fromisoformat(text) if found is None else found
         if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
             value = datetime.datetime(value.year, value.month, value.day, tzinfo=datetime.UTC)
         if isinstance(value, datetime.datetime):
@@ -66,6 +66,20 @@ def parse_time(value: Any) -> int | None:
             value = value.timestamp()
         if isinstance(value, int | float) and EARLIEST <= value < LATEST:  # false for NaN
             return math.floor(value * 1000)
+    return None
+
+
+def _date(text: str) -> datetime.datetime | None:
+    """A date in the basic format of ISO 8601."""
+    with suppress(ValueError):
+        if len(text) == 8 and text.isdecimal():
+            return datetime.datetime.fromisoformat(text)
+    return None
+
+
+def _seconds(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text)
     return None
 
 

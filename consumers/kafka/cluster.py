@@ -89,11 +89,16 @@ class KafkaCluster:
             return KafkaLedger(self.config, task, claim)
 
     def scan(self, topic: str) -> list[Message]:
+        offsets = self.offsets(topic)
+        try:
+            partitions = offsets.partitions()  # a consumer would say that a missing topic has none
+        finally:
+            offsets.close()
         with translated_errors():
             consumer = KafkaConsumer(**self.config.consumer)
             try:
                 found: list[Message] = []
-                for p in sorted(consumer.partitions_for_topic(topic)):
+                for p in sorted(partitions):
                     partition = TopicPartition(topic, p)
                     consumer.assign([partition])
                     first = consumer.beginning_offsets([partition])[partition]

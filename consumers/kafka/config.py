@@ -85,7 +85,7 @@ class KafkaConfig:
 
 @dataclass(frozen=True, repr=False)  # it holds passwords
 class TaskConnection:
-    """Where the cluster is, for a task of an engine: it can be pickled."""
+    """Connection to the cluster for a task of an engine. It can be pickled."""
 
     librdkafka: Mapping[str, str]  #: as librdkafka names it
     careful: Callable[[], KafkaConfig]  #: for kafka-python, whose TLS context cannot be pickled

@@ -124,7 +124,10 @@ class ConfluentReader(KafkaOffsets):
         """Continue with kafka-python, past the damaged batch."""
         chunks, at = self._careful.pass_one(partition, self._at[partition])
         self._pass(partition, at)
-        self._fast.seek(TopicPartition(self._topic, partition, at))
+        try:
+            self._fast.seek(TopicPartition(self._topic, partition, at))
+        except KafkaException as error:
+            raise ClusterError(f"librdkafka: {error.args[0].name()}") from error
         return chunks
 
     def _note(self, message: Any) -> None:

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError
 
 from ..errors import Unavailable
 from ..protocols import Chunk
+from .client import translated_errors
 from .config import KafkaConfig
 from .reader import KafkaReader
 
@@ -34,7 +35,8 @@ class DamagedBatches:
     def pass_one(self, partition: int, start: int) -> tuple[list[Chunk], int]:
         """Return the messages from an offset on, past the batch there, and the next offset."""
         if self._reader is None:
-            self._reader = KafkaReader(self._config, self._topic, stamped=self._stamped)
+            with translated_errors():
+                self._reader = KafkaReader(self._config, self._topic, stamped=self._stamped)
         chunks: list[Chunk] = []
         self._reader.assign({partition: start})
         deadline = time.monotonic() + self._config.request_timeout_s

@@ -435,6 +435,7 @@ class MemoryLedger:
         with self._broker.changed:
             if self._broker.epochs[self._id] == self._epoch:
                 self._end("aborted")
+            self._epoch = -1  # whatever is still sent with it is refused
 
     def _add(self, topic: str, partition: int, entry: _Entry) -> None:
         with self._broker.changed:

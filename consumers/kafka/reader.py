@@ -43,6 +43,8 @@ class KafkaOffsets:
                 self._admin = KafkaAdminClient(**self._config.client)
             for found in self._admin.describe_topics([self._topic]):
                 error = kafka_errors.for_code(found["error_code"])
+                if error is kafka_errors.UnknownTopicOrPartitionError:
+                    raise ClusterError(f"topic {self._topic!r} does not exist")
                 if error is not kafka_errors.NoError:  # its list of partitions means nothing
                     raise ClusterError(f"topic {self._topic!r}: {error.__name__}")
                 return frozenset(p["partition_index"] for p in found["partitions"])

@@ -295,12 +295,16 @@ class Merger:
         self._latest: dict[int, ReleaseDocument] = {}
         self._merged: tuple[Source, ...] = ()
         self._reader = cluster.reader(topic)
-        bounds = self._reader.bounds(sorted(self._reader.partitions()))
-        for message in cluster.scan(topic):
-            self._take(message.value)
-        # These are bounds from before the scan: no release is missed, and reading one twice does no
-        # harm.
-        self._reader.assign({p: bound.end for p, bound in bounds.items()})
+        try:
+            bounds = self._reader.bounds(sorted(self._reader.partitions()))
+            for message in cluster.scan(topic):
+                self._take(message.value)
+            # These are bounds from before the scan: no release is missed, and reading one twice
+            # does no harm.
+            self._reader.assign({p: bound.end for p, bound in bounds.items()})
+        except BaseException:
+            self.close()
+            raise
 
     def poll(self) -> Message | None:
         """A merged release to publish, if any task has released since the last."""

@@ -37,6 +37,7 @@ class Background(Generic[T]):
         self._changed = threading.Condition()
         self._waiting: list[T] = []
         self._busy = False
+        self._awaited = False  # the loop waits until all is done, and gives nothing meanwhile
         self._due = 0.0
         self._error: BaseException | None = None
 
@@ -48,7 +49,8 @@ class Background(Generic[T]):
     def is_waited_for(self, within_s: float) -> bool:
         """True if an item waits, or comes within this time. For the work itself to ask."""
         with self._changed:
-            return self._changed.wait_for(lambda: bool(self._waiting), within_s)
+            self._changed.wait_for(lambda: bool(self._waiting) or self._awaited, within_s)
+            return bool(self._waiting)
 
     def give(self, item: T, most: int = 1) -> None:
         """Hand an item over; if `most` items wait already, wait until they are worked on."""
@@ -71,9 +73,9 @@ class Background(Generic[T]):
             except BaseException as raised:
                 error = raised
             with self._changed:
-                items, self._waiting = ([], self._waiting) if error else (self._waiting, [])
-                self._busy, self._due = bool(items), time.monotonic() + self._limit_s
                 self._error = error
+                items, self._waiting = [] if error else self._waiting, []
+                self._busy, self._due = bool(items), time.monotonic() + self._limit_s
                 self._changed.notify_all()
 
     def check(self) -> None:
@@ -84,12 +86,22 @@ class Background(Generic[T]):
         """Wait until all is done, or for so long; raises what the work has raised."""
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            while self._busy:
-                left = min(self._left(), until - time.monotonic())
-                if left <= 0:
-                    return
-                self._changed.wait(left)
-            self._raise_failed()
+            self._awaited = until > time.monotonic()
+            self._changed.notify_all()
+            try:
+                while self._busy:
+                    left = min(self._left(), until - time.monotonic())
+                    if left <= 0:
+                        return
+                    self._changed.wait(left)
+                self._raise_failed()
+            finally:
+                self._awaited = False
+
+    def close(self) -> None:
+        """Drop what waits. Work that is under way is not interrupted, but nothing follows it."""
+        with self._changed:
+            self._waiting = []
 
     def _left(self) -> float:
         """Time that the work has left; raises if that is over."""

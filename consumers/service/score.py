@@ -143,9 +143,7 @@ class _Worker:
         self._open: list[Any] = []
         self._releases: Reader = cluster.reader(output_topic)
         self._open.append(self._releases)
-        bounds = self._releases.bounds(sorted(self._releases.partitions()))
-        self._releases.assign({p: first for p, (first, _) in bounds.items()})
-        self._ends = {p: end for p, (_, end) in bounds.items()}
+        self._ends: dict[int, int] = {}
         self._scorer: Scorer | None = None
         self._codec: Codec | None = None
 
@@ -156,6 +154,9 @@ class _Worker:
         stop: threading.Event,
     ) -> None:
         """Wait for a model that has learned something; only then begin to read records."""
+        bounds = self._releases.bounds(sorted(self._releases.partitions()))
+        self._releases.assign({p: first for p, (first, _) in bounds.items()})
+        self._ends = {p: end for p, (_, end) in bounds.items()}
         waiting = False
         while not stop.is_set():
             self._follow(POLL_SECONDS)

@@ -44,10 +44,12 @@ CLOSE_SECONDS: Final = 1.0
 #: Longest wait of a release for a batch that is being read, to be published with its commit. A
 #: transaction of its own costs as much processor time as a few thousand packed records.
 RIDE_SECONDS: Final = 0.1
-#: Most batches that wait to be committed together, and most numbers in their states: a state has
-#: about as many as the square of the number of features.
+#: Most batches that wait to be committed together, most numbers in their states (a state has about
+#: as many as the square of the number of features), and most bytes of their releases, which are in
+#: one state.
 GROUP_BATCHES: Final = 16
 GROUP_NUMBERS: Final = 1 << 20
+GROUP_BYTES: Final = 1 << 18
 
 
 class _Closable(Protocol):
@@ -293,7 +295,8 @@ class Task:
         batch = self._learn()
         if batch is not None:
             self._reading = False
-            self._ending.give(batch, self._group)
+            most = GROUP_BYTES // len(batch.message.value)
+            self._ending.give(batch, min(self._group, max(most, 1)))
         return progress
 
     def _more_to_finish(self) -> bool:
@@ -334,9 +337,11 @@ class Task:
         messages = self._learner.unpublished
         if messages:
             hidden = max(self._learner.n_batches - self._visible, 1)
-            self._store.publish(messages[-hidden:], self._committed)
+            messages = messages[-hidden:]
+            self._store.publish(messages, self._committed)
             self._note_published(messages[-1])
-            log_event("published_again", task=self.number, batch=self._learner.n_batches)
+            log_event("published_again", task=self.number, batch=self._learner.n_batches,
+                      releases=len(messages))  # fmt: skip
 
     def publish_merged(self, message: Message) -> None:
         """Publish a merged release, with the offsets of the last batch, not the current ones."""
@@ -347,5 +352,6 @@ class Task:
         """Close everything. All that is in memory is lost, as it must be."""
         with suppress(Exception):  # a batch that is being committed gets a moment; then it is lost
             self.settle(CLOSE_SECONDS)
+        self._ending.close()
         while self._open:
             self._open.pop().close()

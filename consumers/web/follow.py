@@ -13,8 +13,8 @@ from .tracker import Tracker
 
 __all__ = ["Follower"]
 
-#: Offsets before the end of the output topic at which to begin. Each release takes two, so this is
-#: about as many as a tracker keeps.
+#: Offsets before the end of the output topic at which to begin. A release takes one or two, so
+#: these are about as many releases as a tracker keeps, or twice as many.
 LOOK_BACK: Final = 500
 READ_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 1.0

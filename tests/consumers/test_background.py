@@ -90,6 +90,35 @@ def test_work_that_never_ends_is_given_up(how: str) -> None:
     gate.set()
 
 
+def test_nothing_follows_a_close() -> None:
+    """Work that is under way goes on; what waits is dropped."""
+    done, gate = list[list[int]](), threading.Event()
+
+    def note(items: list[int]) -> None:
+        assert gate.wait(PATIENCE_SECONDS)
+        done.append(items)
+
+    work = Background("work", note, PATIENCE_SECONDS)
+    work.give(1)
+    work.give(2)
+    work.close()
+    gate.set()
+    work.wait()
+    assert done == [[1]] and not work.waiting
+
+
+def test_work_does_not_wait_for_a_loop_that_waits_for_it() -> None:
+    seen = list[bool]()
+
+    def ask(items: list[int]) -> None:
+        seen.append(work.is_waited_for(PATIENCE_SECONDS))
+
+    work = Background("work", ask, PATIENCE_SECONDS / 2)  # less than it would ask for
+    work.give(1)
+    work.wait()
+    assert seen == [False]
+
+
 def test_work_sees_that_more_is_waiting() -> None:
     """At once, or when it comes; not when the time is over and nothing has come."""
     seen = list[bool]()

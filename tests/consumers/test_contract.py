@@ -178,6 +178,11 @@ class Contract:
         assert member.committed(case.names["input_topic"], [0]) == {0: 3}
         assert case.log.scan(case.names["output_topic"]) == RELEASES
 
+    def test_a_topic_that_is_not_there_cannot_be_scanned(self, case: Case) -> None:
+        """An empty answer would hide releases whose states are lost."""
+        with pytest.raises(ClusterError, match="does not exist"):
+            case.log.scan(f"{case.names['output_topic']}-missing")
+
     def test_a_stale_owner_takes_no_message_along(self, case: Case) -> None:
         claim = settled(case.kept(case.log.join()), 2)
         old = case.kept(case.log.ledger(0, claim))

@@ -206,6 +206,45 @@ def test_no_more_batches_wait_than_their_states_may_take(monkeypatch: pytest.Mon
         assert start_task(memory_log(on))._group == group
 
 
+def test_no_more_releases_than_fit_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in one state, and messages have a largest size."""
+    monkeypatch.setattr(task_module, "GROUP_BYTES", 1)
+    on = cluster()
+    fill(on, 3 * BATCH)
+    gate = Gate("inside_transaction")
+    task = gate.until("batch_full", start_task(memory_log(on)))
+
+    def work() -> None:
+        while gate.reached["batch_full"] < 3:
+            if not task.step(0.0):
+                task.planner.sample()
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    wait_for("the third batch", lambda: gate.reached["batch_full"] == 3)
+    assert task._ending.waiting == 1 and working.is_alive()
+    gate.open.set()
+    working.join(PATIENCE_SECONDS)
+    task.settle()
+    assert [s.batch for s in states(on)] == [1, 2, 3]
+
+
+def test_a_closed_task_finishes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "CLOSE_SECONDS", 0.0)
+    on = cluster()
+    fill(on, 4 * BATCH)
+    gate = Gate("before_transaction")
+    task = gate.until("batch_full", start_task(memory_log(on)))
+    while task._ending.waiting < 3:
+        if not task.step(0.0):
+            task.planner.sample()
+    task.close()
+    gate.open.set()
+    with pytest.raises(Fenced):
+        task.settle()
+    assert not states(on) and not releases(memory_log(on)) and not task._ending.waiting
+
+
 def test_a_release_that_rides_becomes_visible_with_the_next_state() -> None:
     """A batch costs one transaction, and the last release does not wait for another batch."""
     on = cluster()

@@ -157,7 +157,7 @@ def test_the_view_fits_a_terminal(width: int, height: int) -> None:
     assert "waiting for the first release: nothing there" in drawn(tracker, 80)
     for i, release in enumerate(fleet(30)):
         tracker.add(message(release, i))
-        if i in (0, 29):
+        if i < 5 or i == 29:  # nothing has moved at the first component
             text = drawn(tracker, width, height)
             assert len(text.splitlines()) == height
             assert all(len(line) <= width for line in text.splitlines())

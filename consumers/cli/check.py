@@ -45,8 +45,8 @@ def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> N
         )
 
 
-def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
-    """Read some messages, and describe them to the operator; True if all can be learned from.
+def show_sample(cluster: Cluster, settings: Settings, count: int) -> str:
+    """Read some messages, and describe them to the operator; return what does not fit, in words.
 
     The description is about single records, and no noise covers it. So the description is written
     to a terminal, for somebody who may read the input anyway, and never to a pipe, a file or a log.
@@ -65,7 +65,10 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> bool:
     )  # fmt: skip
     end = "(this describes single records: do not pass it on)"
     sys.stdout.write("\n".join(["", *found.lines, end, "", ""]))
-    return found.fits
+    if found.fits:
+        return ""
+    which = "not every message fits them" if found.any_fits else "NO MESSAGE FITS THEM"
+    return f", but {which}: see the sample above"
 
 
 def _read(

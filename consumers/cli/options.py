@@ -128,7 +128,10 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "--port", type=int, default=8322, help="port of the page; 0 takes any free port [8322]"
         )
         parser.add_argument(
-            "--releases", type=int, metavar="N", help="end after N releases; default: never"
+            "--releases",
+            type=int,
+            metavar="N",
+            help="end after N releases, older ones included; default: never",
         )
     if command == "inspect":
         parser.add_argument(

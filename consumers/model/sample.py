@@ -43,6 +43,7 @@ class Described:
 
     lines: Sequence[str]
     fits: bool  #: every message can be learned from
+    any_fits: bool = True  #: at least one message can be learned from
 
 
 def describe_sample(
@@ -99,7 +100,7 @@ def describe_sample(
         missing = sum(who is None for who in ids)
         fits = fits and not missing
         lines.append(_subjects(values, ids, subject, nested))
-    return Described(lines, fits)
+    return Described(lines, fits, any_fits=whole > 0)
 
 
 def _subjects(values: Values, ids: Sequence[bytes | None], subject: str, nested: bool) -> str:

@@ -234,6 +234,7 @@ class Service:
                 self._membership = self._cluster.join()
                 return
             except ClusterError as error:
+                self._state = "waiting for the brokers"
                 log_event("waiting_for_brokers", level="warning", **describe_error(error))
                 self._watchdog.beat()
                 self.stop.wait(1.0)

@@ -41,4 +41,6 @@ def reads_old_records(settings: Settings) -> bool:
 def other_models(cluster: Cluster, settings: Settings) -> list[str]:
     """Return the groups of other models that have read the input: their records were used."""
     groups = cluster.groups_of(settings.input_topic) or []
-    return [g for g in groups if g.startswith("stream-dppca.") and g != settings.group]
+    scoring = {f"{group}.scores" for group in (*groups, settings.group)}  # they learn nothing
+    known = {settings.group, *scoring}
+    return [g for g in groups if g.startswith("stream-dppca.") and g not in known]

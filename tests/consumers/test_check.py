@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from consumers.kafka.memory import MemoryBroker
 from consumers.model.sample import describe_sample
 from consumers.protocols import RegisteredSchema
 from consumers.service import loop
+from consumers.service.stored import other_models
 from stream_dppca import DPPCA, NothingLearnedWarning
 
 from ..processes import wait_for
@@ -193,6 +195,10 @@ def test_a_sample_is_for_a_terminal_only(
         assert cli.main(["check-config", *mistyped, "--sample", "20"]) == 0
         said = capsys.readouterr().out
         assert "did you mean memory?" in said
+        assert said.splitlines()[-1].startswith("the settings are fine, but NO MESSAGE FITS THEM")
+        broker.produce("in", b"{}", 0)
+        assert cli.main(["check-config", *MODEL, "--sample", "20"]) == 0
+        said = capsys.readouterr().out
         assert said.splitlines()[-1].startswith("the settings are fine, but not every message fits")
 
 
@@ -259,6 +265,15 @@ def test_a_new_model_on_records_that_were_used_is_warned_of(
         said = [e for e in events if e["event"] == "records_used_before"]
         assert len(said) == 1 and said[0]["groups"] == ["stream-dppca.m"]
         assert "start=latest" in said[0]["advice"]
+
+
+def test_groups_that_score_are_not_models() -> None:
+    """They learn nothing. A model may be called so, too: then it has no model of the other name."""
+    read = ["other", "stream-dppca.m", "stream-dppca.m.scores", "stream-dppca.new.scores",
+            "stream-dppca.x.scores"]  # fmt: skip
+    cluster: Any = SimpleNamespace(groups_of=lambda topic: read)
+    found = other_models(cluster, settings(model="new"))
+    assert found == ["stream-dppca.m", "stream-dppca.x.scores"]
 
 
 def test_settings_that_are_seldom_meant(

@@ -20,6 +20,8 @@ from rich.console import Console
 from consumers.demo import entry as demo
 from consumers.demo import generator, history, view
 from consumers.demo.broker import ADDRESS_VARIABLE, BrokerUnavailable
+from consumers.demo.broker import __main__ as broker_command
+from consumers.demo.broker.managed import ManagedBroker
 from consumers.demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from consumers.errors import ClusterError
 from consumers.model.codecs import make_codec
@@ -386,3 +388,28 @@ def test_on_a_real_broker(broker: Any) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+class EndedBroker(ManagedBroker):
+    """A broker that ends as soon as it has begun."""
+
+    kind = "local"
+    _check = _prepare = _command = lambda self: None  # type: ignore[assignment]
+
+    def start(self) -> None:
+        self._make_folder()
+        self.port = 9
+
+    def log_tail(self, offset: int = 0, lines: int = 30) -> str:
+        return "; the end of its log:\nout of memory"
+
+
+def test_the_broker_of_a_command_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says so and ends, rather than waiting for ever beside a broker that is gone."""
+    monkeypatch.setattr(broker_command, "LocalBroker", EndedBroker)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    assert broker_command.main(["run", "--kind", "local"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "127.0.0.1:9\n" and "the broker has ended; the end of its log" in said.err

@@ -6,15 +6,20 @@ import argparse
 import contextlib
 import signal
 import sys
-import threading
+import time
 from collections.abc import Sequence
+from typing import Final
 
 from .base import Broker, ExternalBroker
 from .common import LOCAL_IMAGE, BrokerError, Progress
 from .docker import DockerBroker
 from .jars import ensure_jars
 from .local import LocalBroker
+from .managed import ManagedBroker
 from .provide import KINDS, provide_broker
+
+#: Time between two looks at whether the broker still runs.
+LOOK_SECONDS: Final = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +71,9 @@ def _serve(kind: str | None, port: int | None, tell: Progress, answer: Progress)
             broker = provide_broker(tell)
         with broker:
             answer(broker.bootstrap_servers)
-            threading.Event().wait()
+            while not isinstance(broker, ManagedBroker) or broker.running:
+                time.sleep(LOOK_SECONDS)
+            raise BrokerError(f"the broker has ended{broker.log_tail()}")
 
 
 if __name__ == "__main__":

@@ -192,17 +192,16 @@ class ManagedBroker(Broker):
             while not is_ready(self.port):
                 code = self._process.poll()
                 if code is not None:
-                    raise BrokerFailed(f"the broker ended with {code}{self._tail(offset)}")
+                    raise BrokerFailed(f"the broker ended with {code}{self.log_tail(offset)}")
                 if time.monotonic() > deadline:
-                    raise BrokerFailed(
-                        f"the broker does not serve after {START_SECONDS:.0f} s{self._tail(offset)}"
-                    )
+                    late = f"the broker does not serve after {START_SECONDS:.0f} s"
+                    raise BrokerFailed(late + self.log_tail(offset))
                 time.sleep(0.05)
         except BaseException:
             self.kill()
             raise
 
-    def _tail(self, offset: int = 0, lines: int = 30) -> str:
+    def log_tail(self, offset: int = 0, lines: int = 30) -> str:
         """Return the end of what was written to the log after `offset`."""
         with self.log_file.open("rb") as log:
             log.seek(offset)

@@ -92,7 +92,7 @@ class ConfluentReader(KafkaOffsets):
             if messages:
                 messages += self._fast.consume(self._most - 1, 0)
         except KafkaException as error:
-            raise ClusterError(f"librdkafka: {error.args[0].name()}") from error
+            raise _cluster_error(error) from error
         found: dict[int, tuple[list[int], list[bytes | None]]] = {}
         message: Any  # its types do not know that a message that was read has an offset
         stamps: dict[int, tuple[list[int | None], list[bytes | None]]] = {}
@@ -127,7 +127,7 @@ class ConfluentReader(KafkaOffsets):
         try:
             self._fast.seek(TopicPartition(self._topic, partition, at))
         except KafkaException as error:
-            raise ClusterError(f"librdkafka: {error.args[0].name()}") from error
+            raise _cluster_error(error) from error
         return chunks
 
     def _note(self, message: Any) -> None:
@@ -157,3 +157,7 @@ class ConfluentReader(KafkaOffsets):
         with contextlib.suppress(KafkaException, RuntimeError):
             self._fast.close()
         super().close()
+
+
+def _cluster_error(error: KafkaException) -> ClusterError:
+    return ClusterError(f"librdkafka: {error.args[0].name()}")

@@ -138,10 +138,7 @@ def later_if_away() -> Iterator[None]:
     try:
         yield
     except RegistryAway as error:
-        problem = str(error)
-    else:
-        return
-    raise SourceAway(problem) from None
+        raise SourceAway(str(error)) from None
 
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords
@@ -227,29 +224,23 @@ class GuardedEngine:
         self._spread, self._registry_wait = spread, RegistryWait(metrics)
 
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
+        cores = self._spread.cores
         try:
             while True:
                 try:
-                    return self._map(task, groups)
+                    with contextlib.nullcontext() if cores is None else cores.job():
+                        return self._spread.engine.map(task, groups)
                 except SourceAway as error:
                     self._registry_wait.note(error)
                     if not self._spread.may_wait():
                         raise ClusterError(str(error)) from None
                     time.sleep(ASK_AGAIN_SECONDS)
-        finally:
-            self._registry_wait.end()
-
-    def _map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
-        cores = self._spread.cores
-        try:
-            with contextlib.nullcontext() if cores is None else cores.job():
-                return self._spread.engine.map(task, groups)
-        except SourceAway:
-            raise
         except EngineError as error:
             if self._spread.lost():
                 raise EngineLost("the driver of the engine has ended: start again") from None
             raise ClusterError(str(error)) from None
+        finally:
+            self._registry_wait.end()
 
 
 class EngineRanges:

@@ -52,6 +52,12 @@ GROUP_NUMBERS: Final = 1 << 20
 GROUP_BYTES: Final = 1 << 18
 
 
+def group_size(features: int, release_bytes: int) -> int:
+    """Most batches that may wait to be committed together."""
+    fit = min(GROUP_NUMBERS // features**2, GROUP_BYTES // release_bytes)
+    return min(max(fit, 1), GROUP_BATCHES)
+
+
 class _Closable(Protocol):
     def close(self) -> None: ...
 
@@ -125,8 +131,6 @@ class Task:
         self._visible = 0  # the last batch whose release is on the output topic
         # This is well before the watchdog ends the process: loading the state again is enough.
         self._ending = Background("the end of a batch", self._finish, config.stall_s / 2)
-        most = GROUP_NUMBERS // len(config.features) ** 2
-        self._group = min(max(most, 1), GROUP_BATCHES)
         self._batch: PlannedBatch | None = None  # the batch that is being read
         self._reading = False
         crashpoints.reach("claimed")
@@ -264,8 +268,8 @@ class Task:
     def _is_ahead(self, message: Message) -> bool:
         """Tell whether a published release used records that the state does not know.
 
-        With another number of shards the tasks had other partitions, so without a state the release
-        of any task counts.
+        Also notes the newest release of this task. With another number of shards the tasks had
+        other partitions, so without a state the release of any task counts.
         """
         known, model = self._learner.n_batches, self._config.model
         ours = message.key == key_of(model, self.number)
@@ -295,8 +299,8 @@ class Task:
         batch = self._learn()
         if batch is not None:
             self._reading = False
-            most = GROUP_BYTES // len(batch.message.value)
-            self._ending.give(batch, min(self._group, max(most, 1)))
+            most = group_size(len(self._config.features), len(batch.message.value))
+            self._ending.give(batch, most)
         return progress
 
     def _more_to_finish(self) -> bool:
@@ -331,8 +335,8 @@ class Task:
     def _publish_again(self) -> None:
         """Publish the last releases again: their owner may have died before publishing them.
 
-        The last one is published in any case, the ones before it only if they are missing: an older
-        release never follows a newer one.
+        The last one is published in any case, the ones before it only if they are not seen on the
+        output topic, so that an older release does not follow a newer one.
         """
         messages = self._learner.unpublished
         if messages:

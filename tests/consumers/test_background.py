@@ -17,6 +17,17 @@ def failing(items: list[int]) -> None:
     raise KeyError("x")
 
 
+def gated() -> tuple[Background[int], list[list[int]], threading.Event]:
+    """Work that waits at a gate, the items that it was given, and the gate."""
+    order, gate = list[list[int]](), threading.Event()
+
+    def note(items: list[int]) -> None:
+        assert gate.wait(PATIENCE_SECONDS)
+        order.append(items)
+
+    return Background("work", note, PATIENCE_SECONDS), order, gate
+
+
 def test_an_error_comes_out_for_good() -> None:
     work = Background("work", failing, PATIENCE_SECONDS)
     work.give(1)
@@ -28,13 +39,7 @@ def test_an_error_comes_out_for_good() -> None:
 
 
 def test_what_waits_is_worked_on_together() -> None:
-    order, gate = list[list[int]](), threading.Event()
-
-    def note(items: list[int]) -> None:
-        assert gate.wait(PATIENCE_SECONDS)
-        order.append(items)
-
-    work = Background("work", note, PATIENCE_SECONDS)
+    work, order, gate = gated()
     work.give(1)
     wait_for("the first", lambda: not work.waiting)
     work.give(2, 2)
@@ -51,13 +56,7 @@ def test_what_waits_is_worked_on_together() -> None:
 
 
 def test_no_more_wait_than_may() -> None:
-    order, gate = list[list[int]](), threading.Event()
-
-    def note(items: list[int]) -> None:
-        assert gate.wait(PATIENCE_SECONDS)
-        order.append(items)
-
-    work = Background("work", note, PATIENCE_SECONDS)
+    work, order, gate = gated()
     giving = threading.Thread(target=lambda: [work.give(i) for i in range(4)], daemon=True)
     giving.start()
     wait_for("one to wait", lambda: work.waiting)
@@ -92,13 +91,7 @@ def test_work_that_never_ends_is_given_up(how: str) -> None:
 
 def test_nothing_follows_a_close() -> None:
     """Work that is under way goes on; what waits is dropped."""
-    done, gate = list[list[int]](), threading.Event()
-
-    def note(items: list[int]) -> None:
-        assert gate.wait(PATIENCE_SECONDS)
-        done.append(items)
-
-    work = Background("work", note, PATIENCE_SECONDS)
+    work, done, gate = gated()
     work.give(1)
     work.give(2)
     work.close()

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from consumers.model.states import SlotRule, StateRecord, decode_state
 from consumers.protocols import FinishedBatch
 from consumers.service import task as task_module
 from consumers.service.metrics import Metrics
-from consumers.service.task import Task
+from consumers.service.task import Task, group_size
 
 from ..launch import silence
 from ..processes import PATIENCE_SECONDS, wait_for
@@ -110,6 +111,13 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int, ride: boo
     check_states(on, 4 * BATCH + 50)
 
 
+def step_until(task: Task, reached: Callable[[], bool]) -> None:
+    """Step, with a sample whenever nothing is planned; batches on their way are not waited for."""
+    while not reached():
+        if not task.step(0.0):
+            task.planner.sample()
+
+
 class Together:
     """Stands in for the background of a task: works as soon as so many batches wait."""
 
@@ -184,9 +192,7 @@ def test_batches_that_wait_share_a_transaction() -> None:
     task = gate.until("batch_full", start_task(memory_log(on)))
     transactions: list[str] = []
     on.on_commit = transactions.append
-    while task._ending.waiting < 4:
-        if not task.step(0.0):
-            task.planner.sample()
+    step_until(task, lambda: task._ending.waiting == 4)
     assert not states(on) and not releases(memory_log(on))
     gate.open.set()
     task.settle()
@@ -199,11 +205,10 @@ def test_batches_that_wait_share_a_transaction() -> None:
 
 
 def test_no_more_batches_wait_than_their_states_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = cluster()
-    assert start_task(memory_log(on))._group == task_module.GROUP_BATCHES
+    assert group_size(len(FEATURES), 1000) == task_module.GROUP_BATCHES
     for numbers, group in ((3 * len(FEATURES) ** 2, 3), (1, 1)):
         monkeypatch.setattr(task_module, "GROUP_NUMBERS", numbers)
-        assert start_task(memory_log(on))._group == group
+        assert group_size(len(FEATURES), 1000) == group
 
 
 def test_no_more_releases_than_fit_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,14 +219,10 @@ def test_no_more_releases_than_fit_wait(monkeypatch: pytest.MonkeyPatch) -> None
     gate = Gate("inside_transaction")
     task = gate.until("batch_full", start_task(memory_log(on)))
 
-    def work() -> None:
-        while gate.reached["batch_full"] < 3:
-            if not task.step(0.0):
-                task.planner.sample()
-
-    working = threading.Thread(target=work, daemon=True)
+    third = lambda: gate.reached["batch_full"] == 3  # noqa: E731
+    working = threading.Thread(target=step_until, args=(task, third), daemon=True)
     working.start()
-    wait_for("the third batch", lambda: gate.reached["batch_full"] == 3)
+    wait_for("the third batch", third)
     assert task._ending.waiting == 1 and working.is_alive()
     gate.open.set()
     working.join(PATIENCE_SECONDS)
@@ -235,10 +236,9 @@ def test_a_closed_task_finishes_nothing_more(monkeypatch: pytest.MonkeyPatch) ->
     fill(on, 4 * BATCH)
     gate = Gate("before_transaction")
     task = gate.until("batch_full", start_task(memory_log(on)))
-    while task._ending.waiting < 3:
-        if not task.step(0.0):
-            task.planner.sample()
+    step_until(task, lambda: task._ending.waiting == 3)
     task.close()
+    assert not task._ending.waiting
     gate.open.set()
     with pytest.raises(Fenced):
         task.settle()
@@ -271,11 +271,8 @@ def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
     transactions: list[str] = []
     on.on_commit = transactions.append
 
-    def work() -> None:
-        while gate.reached["batch_full"] < 2:
-            task.step(0.0)
-
-    working = threading.Thread(target=work, daemon=True)
+    second = lambda: gate.reached["batch_full"] == 2  # noqa: E731
+    working = threading.Thread(target=step_until, args=(task, second), daemon=True)
     working.start()
     wait_for("the second batch to wait", lambda: task._ending.waiting)
     gate.open.set()

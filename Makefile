@@ -16,6 +16,8 @@ cluster: $(VENV)/.cluster  ## the same on a Spark cluster: a master, two workers
 # twice the processor time. Tests that are about its digits turn them on again (`several_threads`).
 test test-fast: export OPENBLAS_NUM_THREADS := 1
 test test-fast: export OMP_NUM_THREADS := 1
+# Hundreds of processes start: none of them should compile the package and the tests anew.
+test test-fast test-spark: export PYTHONDONTWRITEBYTECODE :=
 
 # The same examples of hypothesis in every run; plain pytest tries others.
 test: $(VENV)/.ready  ## every test, doctest and README example

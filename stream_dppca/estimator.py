@@ -6,7 +6,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -588,11 +588,10 @@ class DPPCA(base.MiniBatchTransformer):
         return restored
 
     def _config(self) -> dict[str, Any]:
-        params = {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in self._get_params().items()
-            if name != "sampler"  # all samplers have the same law
-        }
+        params: dict[str, Any] = {}
+        for name in _kept_parameters(type(self)):
+            value = getattr(self, name)
+            params[name] = value.item() if isinstance(value, np.generic) else value
         params["features"] = list(self._slots.features)
         params["scales"] = "learn" if self._learns_scales else self._scale_list()
         if self.step is not None:
@@ -817,6 +816,14 @@ def _one_each(subjects: Iterable[Any] | None, rows: int) -> Sequence[Any] | NDAr
 
 def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
     return None if values is None else tuple(values.tolist())
+
+
+@cache
+def _kept_parameters(of: type[DPPCA]) -> tuple[str, ...]:
+    """Names of the parameters that a state keeps. All samplers have the same law."""
+    names = inspect.signature(of).parameters.values()
+    fixed = (p.name for p in names if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    return tuple(name for name in fixed if name != "sampler")
 
 
 def _has_learned(state: dict[str, Any], release: Release | None) -> bool:

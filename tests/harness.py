@@ -273,8 +273,11 @@ class Model:
         return read_topic(self.servers, self.output_topic)
 
     def states(self, task: int = 0) -> list[dict[str, Any]]:
-        found = read_topic(self.servers, self.state_topic)
-        return [json.loads(m.value) for m in found if m.partition == task and m.value is not None]
+        return [json.loads(m.value) for m in self.stored() if m.partition == task]
+
+    def stored(self) -> list[Any]:
+        """The states on their topic, without the tombstones with which owners begin."""
+        return [m for m in read_topic(self.servers, self.state_topic) if m.value is not None]
 
     def durable(self, task: int = 0) -> int:
         """The number of batches that the states of a task are of."""
@@ -293,7 +296,7 @@ class Model:
 
     def check(self, *, complete: bool = True) -> dict[Any, int]:
         """Check the guarantees of docs/service.md; returns the last batch of each task."""
-        stored = read_topic(self.servers, self.state_topic)
+        stored = self.stored()
         committed: dict[tuple[int, int], dict[str, Any]] = {}
         for task in range(self.shards):
             states = [json.loads(m.value) for m in stored if m.partition == task]

@@ -134,6 +134,8 @@ class Instance:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
+        except urllib.error.URLError as error:
+            raise error.reason if isinstance(error.reason, OSError) else error from None
 
     def first_history(self) -> Any:
         """The first event of the live page that is not empty."""

@@ -6,6 +6,9 @@ Assumptions about brokers and client:
   it returns, and the broker refuses whatever such an owner sends later.
 - The generation that is sent with the offsets is the one in which the task was claimed, never a
   newer one: a member that was removed and has rejoined cannot commit what it computed before.
+- Brokers may fail at this: one that is being stopped may log a transaction as complete although a
+  partition has not got the marker that ends it (seen with Apache Kafka 4.3.1). Nobody aborts such a
+  transaction later. So the ledger ends it, before anything is loaded.
 - A return of `commit_transaction` proves nothing: kafka-python can report a commit that the broker
   did not make (an epoch bump while committing). A commit counts when the state has been read back,
   by a consumer that sees committed records only.
@@ -16,14 +19,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[import-untyped]
 
 from .. import crashpoints
-from ..errors import Fenced, OutcomeUnknown
+from ..errors import Fenced, OutcomeUnknown, Unavailable
 from ..protocols import Claim, Message, Positions
 from .client import (
     FENCED,
@@ -36,6 +39,9 @@ from .client import (
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
 __all__ = ["KafkaLedger"]
+
+#: Time between looks at whether a marker has been written, which takes milliseconds.
+POLL_SECONDS: Final = 0.005
 
 
 class KafkaLedger:
@@ -56,10 +62,37 @@ class KafkaLedger:
                 max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
             )
             self._reader.assign([self._partition])
-            self._reader.seek(self._partition, 0)  # `load` goes to the end
+            self._end_earlier_transactions()
         except BaseException:
             self.close()
             raise
+
+    def _end_earlier_transactions(self) -> None:
+        """Make visible what an earlier owner has written, if brokers left its transaction open.
+
+        The marker of a commit ends everything that the producer has open in that partition. So the
+        state that hangs becomes the last one, as the end of its chain: it was computed from the
+        last visible state, by an owner whose generation was checked. If it stayed hidden, the batch
+        would be computed again, and the next commit would make both states visible.
+
+        The record of this commit is a tombstone with a key of its own, which readers pass over.
+        """
+        config, partition = self._config, self._partition
+        self._producer.begin_transaction()
+        sent = self._producer.send(
+            config.state_topic, None, key=self._key + b".opened", partition=partition.partition
+        )
+        offset = sent.get(timeout=config.request_timeout_s).offset
+        self._producer.commit_transaction()
+        deadline = time.monotonic() + config.request_timeout_s
+        while self._reader.end_offsets([partition])[partition] <= offset:
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"a transaction on {partition.topic}:{partition.partition} does not end: see "
+                    "`kafka-transactions.sh find-hanging`"
+                )
+            time.sleep(POLL_SECONDS)
+        self._reader.seek(partition, offset + 1)
 
     def load(self) -> list[bytes]:
         with translated_errors():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from ..errors import ConfigurationError
@@ -20,6 +21,9 @@ COMPACTED: Final = {
     "segment.bytes": str(64 << 20),
     "max.message.bytes": str(32 << 20),
 }
+
+#: Longest time until all brokers know of a topic that one of them has created.
+CREATED_SECONDS: Final = 30.0
 
 
 def wanted_topics(settings: TopicSettings) -> dict[str, TopicInfo]:
@@ -66,10 +70,18 @@ def ensure_topics(
             cluster.create_topic(name, wanted[name], settings.replication_factor)
             log_event("topic_created", topic=name, partitions=wanted[name].partitions)
             # Another process may have created it first, with other properties.
-            problems += _problems(name, cluster.topic(name), settings)
+            problems += _problems(name, _created(cluster, name), settings)
     if problems:
         raise ConfigurationError("\n".join(problems))
     return missing
+
+
+def _created(cluster: Cluster, name: str) -> TopicInfo | None:
+    """A topic that has just been created; other brokers may hear of it a moment later."""
+    deadline = time.monotonic() + CREATED_SECONDS
+    while (found := cluster.topic(name)) is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def _unfit_for_rounds(

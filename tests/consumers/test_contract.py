@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -80,6 +81,26 @@ def kafka_case(
     yield case
     case.close()
     producer.close()
+
+
+@pytest.fixture
+def unverified(broker: Any) -> Iterator[None]:
+    """The broker does not ask the coordinator whether a partition is part of a transaction."""
+    from kafka import KafkaAdminClient
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+
+    nodes = [str(node["broker_id"]) for node in admin.describe_cluster()["brokers"]]
+
+    def verify(value: str) -> None:
+        change = {"transaction.partition.verification.enable": value}
+        admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, n, change) for n in nodes])
+
+    verify("false")
+    yield
+    verify("true")
+    admin.close()
 
 
 @pytest.fixture
@@ -515,6 +536,52 @@ class TestKafka(Contract):
         assert [m.value for m in found] == [b"rode along", b"of a task", b"merged"]
         assert all(m.timestamp % 1000 == 0 for m in found)
         assert all(abs(m.timestamp / 1000 - time.time()) < 600 for m in found)
+
+    def test_a_transaction_that_the_brokers_left_open_is_ended(
+        self, case: Case, broker: Any, unverified: None
+    ) -> None:
+        """A broker that was stopped can lose the marker of a state that it has committed.
+
+        If the next owner did not see that state, it would compute the batch again, and its own
+        commit would make both visible.
+        """
+        from kafka.structs import TopicPartition
+
+        claim = settled(case.kept(case.log.join()), 2)
+        old = case.kept(case.log.ledger(0, claim))
+        old.commit(b"1", {0: 1})
+        place = TopicPartition(case.names["state_topic"], 0)
+        old._producer.begin_transaction()
+        # The coordinator does not know of this partition, so nobody will end what is sent there.
+        old._producer._transaction_manager._partitions_in_transaction.add(place)
+        left = old._producer.send(place.topic, b"2", key=old._key, partition=0)
+        left.get(PATIENCE_SECONDS)
+        assert case.log.tail(place.topic, 0) == [b"1"]
+        new = case.kept(case.log.ledger(0, claim))
+        assert new.load() == [b"1", b"2"]
+        new.commit(b"3", {0: 3})
+        assert new.load() == case.log.tail(place.topic, 0) == [b"1", b"2", b"3"]
+
+    def test_an_open_transaction_of_somebody_else_is_named(
+        self, case: Case, broker: Any, fresh_name: Callable[[str], str]
+    ) -> None:
+        from kafka import KafkaProducer
+
+        claim = settled(case.kept(case.log.join()), 2)
+        other = KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("other"),
+            **PATIENT_TRANSACTION,
+        )  # fmt: skip
+        other.init_transactions()
+        other.begin_transaction()
+        topic = case.names["state_topic"]
+        other.send(topic, b"not ours", key=b"x", partition=0).get(PATIENCE_SECONDS)
+        hurried = KafkaCluster(replace(case.log.config, request_timeout_s=3.0))
+        with pytest.raises(ClusterError, match=f"a transaction on {topic}:0 does not end"):
+            hurried.ledger(0, claim)
+        other.abort_transaction()
+        other.close()
+        assert case.kept(case.log.ledger(0, claim)).load() == []
 
     def test_offsets_in_an_open_transaction_are_not_waited_for(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]

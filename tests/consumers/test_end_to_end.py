@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..harness import Model, model, read_topic
+from ..harness import Model, model
 from ..integration.conftest import by
 from ..processes import PATIENT_LEAVING, crash_at, wait_for
 from .helpers import as_json
@@ -101,7 +101,7 @@ def test_broken_messages_leave_no_trace(broker: Any, fresh_name: Callable[[str],
         metrics = instance.get("/metrics")[1]
         assert f"dppca_slots_total {3 * BATCH}.0".encode() in metrics
         assert instance.leave() == 0
-        kept = read_topic(m.servers, m.state_topic) + m.outputs()
+        kept = m.stored() + m.outputs()
         seen = instance.text.encode() + metrics + b"".join(message.value for message in kept)
         assert planted.encode() not in seen
 

@@ -199,6 +199,22 @@ def test_topics_are_made_or_asked_for() -> None:
         ensure_topics(log_of(other, s), settings(shards=3))
 
 
+def test_a_new_topic_may_reach_other_brokers_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, s = MemoryBroker(), settings()
+    cluster.create("in", 1)
+    log = log_of(cluster, s)
+    answers: list[str] = []
+
+    def late(name: str, found: Any = log.topic) -> Any:
+        """A broker that has not heard of what was created, twice for each topic."""
+        answers.append(name)
+        return found(name) if answers.count(name) in (1, 4) or name == s.input_topic else None
+
+    monkeypatch.setattr(log, "topic", late)
+    assert ensure_topics(log, s) == [s.state_topic, s.output_topic]
+    assert answers.count(s.state_topic) == 4
+
+
 # Pages
 
 

@@ -15,7 +15,7 @@ from consumers.service.loop import Service
 from consumers.settings import Settings
 
 from ..consumers.helpers import in_thread
-from ..harness import BATCH, Fresh, Model, check_numbers, model, read_topic
+from ..harness import BATCH, Fresh, Model, check_numbers, model
 from ..processes import PATIENT_LEAVING, Instance, stop_at, wait_for
 
 REFUSED = 65
@@ -132,7 +132,7 @@ def test_the_state_topic_is_compacted(servers: str, fresh_name: Fresh) -> None:
         m.produce(8 * BATCH)
         instance = m.start()
         m.finish(instance)
-        kept = lambda: len(read_topic(servers, m.state_topic))  # noqa: E731
+        kept = lambda: len(m.stored())  # noqa: E731
         wait_for("the cleaner", lambda: (m.produce(BATCH), kept())[1] < 5)
         instance.process.kill()
         run_to_the_end(m)

@@ -141,7 +141,7 @@ def zombies(broker: LocalBroker, rng: random.Random, deeds: Deeds, times: int) -
                 f.takeover(owner, since)
                 owner.signal(signal.SIGCONT)
                 deeds.count("zombies")
-                wait_for("the zombie", lambda o=owner: o.get("/readyz")[0] == 200)
+                owner.wait_until("the zombie stands by", lambda o=owner: is_ready(o))
         f.end()
 
 
@@ -234,9 +234,16 @@ def cuts(rng: random.Random, deeds: Deeds, times: int) -> None:
         f.end()
 
 
+def is_ready(instance: Instance) -> bool:
+    try:
+        return instance.get("/readyz")[0] == 200
+    except ConnectionError:  # it ends while it is asked
+        return False
+
+
 def _back(instance: Instance) -> bool:
     """Tell whether an instance stands by again, or has ended for its supervisor to restart it."""
-    return instance.process.poll() is not None or instance.get("/readyz")[0] == 200
+    return instance.process.poll() is not None or is_ready(instance)
 
 
 def full_disk(rng: random.Random, deeds: Deeds, times: int) -> None:

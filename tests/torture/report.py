@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections import Counter
 from pathlib import Path
@@ -68,9 +69,9 @@ def page(episodes: list[dict[str, Any]], wanted: dict[str, int]) -> str:
             f"{len(takeovers)} takeovers: {quantiles}; {late} took longer than the session timeout "
             f"({SESSION_SECONDS:g} s) and 5 s.",
             "",
-            f"Measured on {platform.system()}, Python {platform.python_version()}, in "
-            f"{sum(e['seconds'] for e in episodes) / 3600:.1f} hours of episodes, several at a "
-            "time.",
+            f"Measured on {platform.system()}, {os.cpu_count()} cores, Python "
+            f"{platform.python_version()}, in {sum(e['seconds'] for e in episodes) / 3600:.1f} "
+            "hours of episodes, several at a time.",
             "",
         )
     )

@@ -26,6 +26,7 @@ __all__ = [
     "Cluster",
     "Feed",
     "FinishedBatch",
+    "Ledger",
     "Membership",
     "Message",
     "Positions",
@@ -194,6 +195,14 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class Ledger(Store, Protocol):
+    """A store that other processes may take over."""
+
+    def confirm_owned(self) -> None:
+        """Raise `Fenced` if the task has been taken over since this ledger was opened."""
+        ...
+
+
 class Feed(Protocol):
     """Committed messages of a whole topic with keys and headers, as they come, without a group."""
 
@@ -245,7 +254,7 @@ class Cluster(Protocol):
         """A reader; a stamped one also gives the times and the keys of messages."""
         ...
 
-    def ledger(self, task: int, claim: Claim) -> Store: ...
+    def ledger(self, task: int, claim: Claim) -> Ledger: ...
 
     def scan(self, topic: str) -> list[Message]:
         """Every committed message of a topic, in the order of its partitions."""

@@ -199,15 +199,18 @@ def read_to_end(
 
 
 def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[bytes]:
-    """The newest committed values of a partition, oldest first; at least one if there is any."""
+    """The newest committed values of a partition, oldest first; at least two if there are as many.
+
+    Two, so that a fork shows, however many starts have failed since.
+    """
     first = consumer.beginning_offsets([partition])[partition]
     end = consumer.end_offsets([partition])[partition]
     back = TAIL
     while True:
-        # Aborted transactions take offsets too: go further back until there is a value.
+        # Aborted transactions and markers take offsets, too.
         start = max(first, end - back)
         entries = read_to_end(consumer, partition, start, config)
         found = [entry.value for entry in entries if entry.value is not None]
-        if found or start == first:
+        if len(found) > 1 or start == first:
             return found
         back *= 8

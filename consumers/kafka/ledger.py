@@ -70,29 +70,53 @@ class KafkaLedger:
     def _end_earlier_transactions(self) -> None:
         """Make visible what an earlier owner has written, if brokers left its transaction open.
 
-        The marker of a commit ends everything that the producer has open in that partition. So the
-        state that hangs becomes the last one, as the end of its chain: it was computed from the
+        The marker of a commit ends everything that the same producer id has open in a partition. So
+        the state that hangs becomes the last one, as the end of its chain: it was computed from the
         last visible state, by an owner whose generation was checked. If it stayed hidden, the batch
         would be computed again, and the next commit would make both states visible.
-
-        The record of this commit is a tombstone with a key of its own, which readers pass over.
         """
-        config, partition = self._config, self._partition
+        partition = self._partition
+        end = self._last_stable()
+        if end < self._log_end():
+            end = self._mark() + 1
+            deadline = time.monotonic() + self._config.request_timeout_s
+            while self._last_stable() < end:
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"a transaction on {partition.topic}:{partition.partition} does not end, "
+                        "and may hide the last state (`kafka-transactions.sh find-hanging` shows "
+                        "it)"
+                    )
+                time.sleep(POLL_SECONDS)
+        self._reader.seek(partition, end)
+
+    def _last_stable(self) -> int:
+        """The offset up to which every transaction on the state partition has ended."""
+        return int(self._reader.end_offsets([self._partition])[self._partition])
+
+    def _log_end(self) -> int:
+        """The end of the state partition, with what is in open transactions."""
+        options = {**self._config.consumer, "isolation_level": "read_uncommitted"}
+        consumer = KafkaConsumer(**options)
+        try:
+            return int(consumer.end_offsets([self._partition])[self._partition])
+        finally:
+            close_client(consumer)
+
+    def _mark(self) -> int:
+        """Commit a record that readers pass over: a tombstone with a key of its own."""
         self._producer.begin_transaction()
         sent = self._producer.send(
-            config.state_topic, None, key=self._key + b".opened", partition=partition.partition
-        )
-        offset = sent.get(timeout=config.request_timeout_s).offset
+            self._partition.topic, None, key=self._key + b".opened",
+            partition=self._partition.partition,
+        )  # fmt: skip
+        offset = int(sent.get(timeout=self._config.request_timeout_s).offset)
         self._producer.commit_transaction()
-        deadline = time.monotonic() + config.request_timeout_s
-        while self._reader.end_offsets([partition])[partition] <= offset:
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"a transaction on {partition.topic}:{partition.partition} does not end: see "
-                    "`kafka-transactions.sh find-hanging`"
-                )
-            time.sleep(POLL_SECONDS)
-        self._reader.seek(partition, offset + 1)
+        return offset
+
+    def confirm_owned(self) -> None:
+        with translated_errors():
+            self._mark()
 
     def load(self) -> list[bytes]:
         with translated_errors():

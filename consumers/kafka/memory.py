@@ -411,6 +411,10 @@ class MemoryLedger:
         self._send(messages)
         self._commit(positions)
 
+    def confirm_owned(self) -> None:
+        with self._broker.changed:
+            self._check()
+
     def _send(self, messages: Sequence[Message]) -> None:
         for message in messages:
             at = self._cluster._output_partition(message.key)

@@ -200,7 +200,8 @@ class Finisher:
     the same bytes. So no two different releases of the same records can ever be seen.
 
     Batches that wait become durable together, in the state of the last of them, which also holds
-    the releases of the others. So whatever is durable and not visible is in the last state.
+    the releases of the others, and those that ride with its commit. So whatever is durable and may
+    not be visible is in the last state.
 
     Releases are published in a transaction of their own. If the next batch is waiting by then, they
     ride in the transaction that commits that batch. Their own state is durable by then, as it must
@@ -229,9 +230,10 @@ class Finisher:
         """
         crashpoints.reach("before_transaction")
         *others, last = batches
-        state = last.state([other.message for other in others])
+        riding = [earlier.message for earlier in self._riding]
+        state = last.state([*riding, *(other.message for other in others)])
         started = time.monotonic()
-        self._store.commit(state, last.positions, [earlier.message for earlier in self._riding])
+        self._store.commit(state, last.positions, riding)
         self.commit_seconds = time.monotonic() - started
         crashpoints.reach("after_commit")
         visible, self._riding = self._riding, list(batches)

@@ -4,7 +4,7 @@ A state is inside the trust boundary: besides what is published it holds the nex
 partition, and for files a keyed digest of the rows used. It never holds a record, a partial batch
 or noise.
 
-Version 3 added the releases of earlier batches that were committed together with the last one.
+Version 3 added the releases of earlier batches that were committed or published together with it.
 Version 2 added the slot rule, the unit and the inputs, and its positions are whole offsets. In
 version 1 a batch could end inside a message. Such a state can still be resumed, at the next
 message: the remaining rows of the message are dropped rather than used under another rule.
@@ -113,7 +113,7 @@ class StateRecord(msgspec.Struct, frozen=True):
     inputs: tuple[UsedInput, ...] = ()  #: of files, in the order of their use
     rounds: RoundRule | None = None  #: with privacy per subject
     last_round: int | None = None  #: the last one that was released
-    #: Releases of the batches before that became durable with this state, in their order.
+    #: Releases of the batches before that became visible or durable with this state, in order.
     earlier: tuple[StoredMessage, ...] = ()
 
     def next_positions(self) -> dict[int, int]:
@@ -155,7 +155,7 @@ _decode_3 = msgspec.json.Decoder(StateRecord).decode
 
 
 def encode_state(record: StateRecord, earlier: Sequence[Message] = ()) -> bytes:
-    """Encode a state, with the releases of earlier batches that become durable with it."""
+    """Encode a state, with the releases of earlier batches that may not be visible."""
     stored = tuple(StoredMessage.of(message) for message in earlier)
     return _encoder.encode(msgspec.structs.replace(record, earlier=stored))
 

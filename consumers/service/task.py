@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol
 
 from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
@@ -28,7 +28,7 @@ from ..model.describe import learned_nothing
 from ..model.learner import Finisher, Learner
 from ..model.releases import key_of, parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
-from ..protocols import Claim, Cluster, FinishedBatch, Membership, Message, Store
+from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Message
 from ..settings import RoundRule
 from .background import Background
 from .metrics import Metrics
@@ -135,7 +135,7 @@ class Task:
         self._reading = False
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
-        self._store: Store = cluster.ledger(number, claim)
+        self._store: Ledger = cluster.ledger(number, claim)
         self._finisher = Finisher(self._store, waits=self._more_to_finish)
         crashpoints.reach("fenced")
         self._open: list[_Closable] = [self._store]
@@ -248,16 +248,21 @@ class Task:
         for p, used in membership.committed(topic, self._share()).items():
             at = self._committed.get(p, 0)
             if used > at:
-                raise StateRefused(f"{self._lost(p, used, at)}: states are lost. {way_out}")
+                self._refuse(f"{self._lost(p, used, at)}: states are lost. {way_out}")
         for message in cluster.scan(self._config.output_topic):
             if self._is_ahead(message):
-                raise StateRefused(
+                self._refuse(
                     f"the state of task {self.number} ends with batch {self._learner.n_batches}, "
                     f"but {self._config.output_topic!r} holds a release of model "
                     f"{self._config.model!r} that is later, or was made with another number of "
                     f"shards: states are lost, and the records behind that release must not be "
                     f"used again. {way_out}"
                 )
+
+    def _refuse(self, why: str) -> NoReturn:
+        """Refuse the state, unless what contradicts it was written by a successor since then."""
+        self._store.confirm_owned()
+        raise StateRefused(why)
 
     def _lost(self, partition: int, used: int, known: int) -> str:
         return (

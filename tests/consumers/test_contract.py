@@ -366,8 +366,11 @@ class Contract:
         claim = settled(case.kept(case.log.join()), 2)
         old = case.kept(case.log.ledger(0, claim))
         old.commit(b"1", {0: 1})
+        old.confirm_owned()
         new = case.kept(case.log.ledger(0, claim))
         assert new.load() == [b"1"]
+        with pytest.raises(Fenced):
+            old.confirm_owned()
         with pytest.raises(ClusterError):
             old.commit(b"2 of the old", {0: 2})
         with pytest.raises(ClusterError):

@@ -4,11 +4,11 @@ Assumptions about brokers and client:
 
 - `init_transactions` ends the transactions of every earlier owner of the transactional id before
   it returns, and the broker refuses whatever such an owner sends later.
-- The generation that is sent with the offsets is the one in which the task was claimed, never a
-  newer one: a member that was removed and has rejoined cannot commit what it computed before.
-- Brokers may fail at this: one that is being stopped may log a transaction as complete although a
+- Brokers may fail at that: one that is being stopped may log a transaction as complete although a
   partition has not got the marker that ends it (seen with Apache Kafka 4.3.1). Nobody aborts such a
   transaction later. So the ledger ends it, before anything is loaded.
+- The generation that is sent with the offsets is the one in which the task was claimed, never a
+  newer one: a member that was removed and has rejoined cannot commit what it computed before.
 - A return of `commit_transaction` proves nothing: kafka-python can report a commit that the broker
   did not make (an epoch bump while committing). A commit counts when the state has been read back,
   by a consumer that sees committed records only.

@@ -85,6 +85,8 @@ class Torture:
         told: dict[str, Any] = {"kind": kind, "seed": seed}
         try:
             told |= vars(episodes.run(kind, broker, seed))
+            if late := told.pop("late"):
+                (self.folder / f"{kind}-{seed}-late.log").write_text("\n".join(late))
         except Exception:
             told |= {"failed": kind, "counts": {}, "takeover_s": [], "batches": 0, "slots": 0}
             (self.folder / f"{kind}-{seed}.log").write_text(traceback.format_exc())

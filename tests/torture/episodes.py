@@ -22,6 +22,8 @@ from ..processes import Instance, wait_for
 from .nodes import Nodes, SmallDisk, behind_a_proxy
 
 SESSION_SECONDS = 2.0
+#: Longest time until another instance has taken over.
+TAKEOVER_SECONDS = SESSION_SECONDS + 5
 #: `libfaketime` of Debian's package `faketime`.
 FAKETIME: Final = next(
     iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), Path("/nonexistent")
@@ -36,6 +38,7 @@ class Deeds:
     takeover_s: list[float] = field(default_factory=list)
     batches: int = 0
     slots: int = 0
+    late: list[str] = field(default_factory=list)  #: logs of takeovers that took too long
 
     def count(self, what: str, times: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + times
@@ -70,7 +73,10 @@ class Fleet:
         """Wait until another instance works, and note the time."""
         others = [i for i in self.running if i is not victim]
         wait_for("a takeover", lambda: any(works(i) for i in others) or self._dead())
-        self.deeds.takeover_s.append(round(time.monotonic() - since, 2))
+        took = time.monotonic() - since
+        self.deeds.takeover_s.append(round(took, 2))
+        if took > TAKEOVER_SECONDS:
+            self.deeds.late += [f"{took:.1f} s\n{i.text[-50_000:]}" for i in others]
 
     def end(self) -> None:
         """Wait until everything is released, and check the guarantees."""

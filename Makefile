@@ -27,8 +27,8 @@ test-spark: $(VENV)/.ready  ## one model on a real Spark cluster; needs Java 17
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[spark,test]"
 	@$(BIN)/python -m pytest tests/spark $(ARGS)
 
-test-fast: $(VENV)/.ready  ## what needs no broker, without audits: `audit` in pyproject.toml
-	@$(BIN)/python -m pytest -n auto --dist loadgroup --hypothesis-profile=ci -m "not broker and not spark and not audit" $(ARGS)
+test-fast: $(VENV)/.ready  ## what needs no broker, without `audit` and `slow` (pyproject.toml)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup --hypothesis-profile=ci -m "not (broker or spark or audit or slow)" $(ARGS)
 
 check: $(VENV)/.ready  ## lint, types, import contracts
 	@$(BIN)/ruff check .

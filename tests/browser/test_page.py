@@ -27,7 +27,7 @@ from ..consumers.helpers import in_thread
 from ..processes import wait_for
 from .conftest import Browser
 
-pytestmark = pytest.mark.xdist_group("browser")  # one browser is enough
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one browser is enough
 
 TOPIC = "fleet.components"
 TOKEN = "a token that nobody guesses"  # noqa: S105

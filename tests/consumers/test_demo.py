@@ -308,6 +308,7 @@ def test_shards_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
     assert "releases from" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_privacy_per_device_without_a_broker(
     capsys: pytest.CaptureFixture[str], patient: None, steady: None
 ) -> None:

@@ -14,6 +14,8 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from ..harness import BATCH, SESSION_SECONDS, Fresh, Model, model
 from ..processes import PATIENT_LEAVING, ROOT, TIMED, Instance, stop_at, wait_for
 
@@ -131,6 +133,7 @@ for turn in itertools.count():
 """
 
 
+@pytest.mark.slow
 def test_a_pause_is_no_stall() -> None:
     """The clock runs while a process is stopped; its watchdog must not take that for a hang."""
     command = [sys.executable, "-c", WATCHED]

@@ -280,7 +280,7 @@ class Model:
         return [json.loads(m.value) for m in self.stored() if m.partition == task]
 
     def stored(self) -> list[Any]:
-        """The states on their topic, without the tombstones with which owners begin."""
+        """The states on their topic, without the tombstones that end what hangs."""
         return [m for m in read_topic(self.servers, self.state_topic) if m.value is not None]
 
     def durable(self, task: int = 0) -> int:

@@ -565,6 +565,16 @@ class TestKafka(Contract):
         new.commit(b"3", {0: 3})
         assert new.load() == case.log.tail(place.topic, 0) == [b"1", b"2", b"3"]
 
+    def test_starts_that_fail_hide_no_fork(self, case: Case) -> None:
+        """Each may leave a mark, and the states before the last one must be seen all the same."""
+        claim = settled(case.kept(case.log.join()), 2)
+        ledger = case.kept(case.log.ledger(0, claim))
+        ledger.commit(b"1", {0: 1})
+        ledger.commit(b"2", {0: 2})
+        for _ in range(31):  # with its marker, each takes two of the offsets that are read first
+            ledger.confirm_owned()
+        assert case.log.tail(case.names["state_topic"], 0) == [b"1", b"2"]
+
     def test_an_open_transaction_of_somebody_else_is_named(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:

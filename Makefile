@@ -7,10 +7,10 @@ ARGS ?=
 .PHONY: run cluster test test-fast test-spark check bench crash soak torture fuzz supply docs site lock clean
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
-	@$(BIN)/python -m consumers.demo $(ARGS)
+	@$(BIN)/python -m demo $(ARGS)
 
 cluster: $(VENV)/.cluster  ## the same on a Spark cluster: a master, two workers, one model; needs Java 17
-	@$(BIN)/python -m consumers.demo --engine spark $(ARGS)
+	@$(BIN)/python -m demo --engine spark $(ARGS)
 
 # Several processes share the cores: threads of BLAS in each of them would wait for one another, at
 # twice the processor time. Tests that are about its digits turn them on again (`several_threads`).
@@ -78,12 +78,12 @@ $(VENV)/.demo: pyproject.toml
 	@echo "setting up $(VENV) (once, about a minute): 1 of 2, an empty environment"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "2 of 2, the packages of the demonstration"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[demo]"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,service]"
 	@touch $@
 
 $(VENV)/.cluster: $(VENV)/.demo
 	@echo "pyspark, which holds Spark (once, 450 MB)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[demo,spark,confluent]"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,service,spark,confluent]"
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml

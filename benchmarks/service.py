@@ -27,12 +27,12 @@ from kafka import KafkaProducer
 
 from benchmarks.speed import Row
 from consumers import crashpoints
-from consumers.demo.broker import LocalBroker
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.protocols import TopicInfo
 from consumers.service.loop import Service
 from consumers.settings import Settings
+from demo.broker import LocalBroker
 
 D = 128
 FEATURES = tuple(f"f{i}" for i in range(D))

@@ -38,12 +38,12 @@ from confluent_kafka import Producer
 
 from benchmarks.figures import table
 from benchmarks.service import named
-from consumers.demo.broker import LocalBroker
-from consumers.demo.standalone import StandaloneCluster
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.protocols import TopicInfo
 from consumers.settings import Settings
+from demo.broker import LocalBroker
+from demo.standalone import StandaloneCluster
 from stream_dppca import DPPCA
 from stream_dppca.arrays import FloatArray
 from stream_dppca.engine import EngineBatches, Group

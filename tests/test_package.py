@@ -19,8 +19,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from consumers.cli.exits import EXIT_CONFIGURATION
-from consumers.demo.telemetry import FEATURES
 from consumers.settings import load_settings
+from demo.telemetry import FEATURES
 from stream_dppca import __version__
 
 from .processes import ROOT

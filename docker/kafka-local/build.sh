@@ -11,14 +11,14 @@ PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo pyth
 say() { echo "kafka-local: $*" >&2; }
 die() { say "no image: $*"; exit 1; }
 
-IMAGE=$("$PYTHON" -m consumers.demo.broker image)
+IMAGE=$("$PYTHON" -m demo.broker image)
 RECIPE=$(cat "$HERE"/{build.sh,entrypoint.sh,log4j2.properties} | sha256sum | cut -c1-16)
 if [ "$(docker image inspect --format '{{index .Config.Labels "recipe"}}' "$IMAGE" 2>/dev/null)" = "$RECIPE" ]; then
     echo "$IMAGE"
     exit
 fi
 docker version >/dev/null 2>&1 || die "no Docker engine answers (docker/ensure-engine.sh starts one)"
-JARS=$("$PYTHON" -m consumers.demo.broker jars) || die "no jars of Kafka"
+JARS=$("$PYTHON" -m demo.broker jars) || die "no jars of Kafka"
 if ! command -v mmdebstrap >/dev/null; then
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || die "mmdebstrap is not installed (package mmdebstrap)"
     say "installing mmdebstrap"

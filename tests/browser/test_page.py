@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.demo.broker import free_port
-from consumers.demo.telemetry import FEATURES, telemetry
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.releases import ReleaseDocument, make_release, release_message
 from consumers.service.loop import Service
@@ -21,6 +19,8 @@ from consumers.web.follow import Follower
 from consumers.web.page import Page
 from consumers.web.server import WebServer
 from consumers.web.tracker import Tracker
+from demo.broker import free_port
+from demo.telemetry import FEATURES, telemetry
 from stream_dppca import DPPCA
 
 from ..consumers.helpers import in_thread

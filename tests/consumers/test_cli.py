@@ -310,13 +310,13 @@ def test_the_service_needs_neither_rich_nor_the_demo() -> None:
     checks = (
         f"from consumers.cli import main; code = main(['check-config', '--offline', *{LEAST}]); "
         "import consumers.service.loop, consumers.files.run, consumers.kafka.cluster; "
-        "assert 'consumers.demo' not in sys.modules; sys.exit(code)",
-        "import consumers.demo.generator",
+        "assert 'demo' not in sys.modules; sys.exit(code)",
+        "import demo.generator",
     )
     for code in checks:
         done = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    code = "runpy.run_module('consumers.demo', run_name='__main__', alter_sys=True)"
+    code = "runpy.run_module('demo', run_name='__main__', alter_sys=True)"
     done = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("the demonstration needs rich")

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from consumers.demo import entry as demo
-from consumers.demo import generator, history, view
-from consumers.demo.broker import ADDRESS_VARIABLE, BrokerUnavailable
-from consumers.demo.broker import __main__ as broker_command
-from consumers.demo.broker.managed import ManagedBroker
-from consumers.demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from consumers.errors import ClusterError
 from consumers.model.codecs import make_codec
 from consumers.model.releases import Promise, ReleaseDocument, release_message
 from consumers.protocols import Message
+from demo import entry as demo
+from demo import generator, history, view
+from demo.broker import ADDRESS_VARIABLE, BrokerUnavailable
+from demo.broker import __main__ as broker_command
+from demo.broker.managed import ManagedBroker
+from demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from stream_dppca.noise import SecureNoise
 
 from ..processes import PATIENCE_SECONDS
@@ -258,7 +258,7 @@ def test_what_is_not_private_is_said() -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough time to close, also on a busy machine."""
-    monkeypatch.setattr("consumers.demo.deployments.LEAVE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("demo.deployments.LEAVE_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -371,7 +371,7 @@ def test_on_a_real_broker(broker: Any) -> None:
     """The processes of `make run`, ended as Ctrl-C does."""
     environment = {**os.environ, ADDRESS_VARIABLE: broker.bootstrap_servers}
     process = subprocess.Popen(
-        [sys.executable, "-m", "consumers.demo", "--batch-size", "2000"],
+        [sys.executable, "-m", "demo", "--batch-size", "2000"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
     )  # fmt: skip
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.demo.broker import BrokerUnavailable, LocalBroker
+from demo.broker import BrokerUnavailable, LocalBroker
 
 from ..consumers.conftest import _no_settings_from_outside  # noqa: F401
 from ..integration.conftest import QUICK, fresh_name, refuse  # noqa: F401

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from consumers.demo.broker import LocalBroker
+from demo.broker import LocalBroker
 
 from ..harness import Model, model
 from ..processes import Instance

@@ -6,7 +6,7 @@ import random
 import signal
 import time
 
-from consumers.demo.broker import LocalBroker
+from demo.broker import LocalBroker
 
 from ..harness import BATCH, Fresh, model
 from ..processes import Instance, wait_for

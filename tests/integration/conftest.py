@@ -27,7 +27,7 @@ from typing import ClassVar, NoReturn, Protocol
 
 import pytest
 
-from consumers.demo.broker import (
+from demo.broker import (
     ADDRESS_VARIABLE,
     BrokerError,
     BrokerUnavailable,

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 
-from consumers.demo.broker import (
+from demo.broker import (
     LOOPBACK,
     START_SECONDS,
     BrokerFailed,

@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import ProducerFencedError
 
-from consumers.demo.broker import (
+from demo.broker import (
     ADDRESS_VARIABLE,
     KAFKA_VERSION,
     BrokerFailed,
@@ -198,7 +198,7 @@ def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
         brokers.get(way)
     except BrokerUnavailable as error:
         refuse(str(error))
-    command = [sys.executable, "-m", "consumers.demo.broker", "run", "--kind", way]
+    command = [sys.executable, "-m", "demo.broker", "run", "--kind", way]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline().rpartition(":")[2])

@@ -19,7 +19,6 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer, codec
 from kafka.record import default_records
 
-from consumers.demo.history import angle
 from consumers.errors import ConfigurationError
 from consumers.kafka import lean
 from consumers.kafka.cluster import KafkaCluster
@@ -28,6 +27,7 @@ from consumers.kafka.configure import task_connection
 from consumers.kafka.executor import close_consumers, read_ranges
 from consumers.protocols import Reader, TopicInfo
 from consumers.settings import ClusterSettings
+from demo.history import angle
 
 from ..harness import READERS, Model, model, read_topic
 from ..processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for

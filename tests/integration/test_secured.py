@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
-from consumers.demo.broker import BrokerUnavailable, LocalBroker, broker_settings, free_port
+from demo.broker import BrokerUnavailable, LocalBroker, broker_settings, free_port
 
 from ..harness import BATCH, READERS, model
 from .conftest import refuse

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.demo.generator import messages
-from consumers.demo.history import angle
-from consumers.demo.telemetry import FEATURES, telemetry, true_direction
+from demo.generator import messages
+from demo.history import angle
+from demo.telemetry import FEATURES, telemetry, true_direction
 from stream_dppca import DPPCA, Projector
 
 from ..harness import READERS, model, round_model

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from consumers.demo.standalone import StandaloneCluster
+from demo.standalone import StandaloneCluster
 
 DEADLINE_SECONDS = 240.0
 

@@ -61,7 +61,7 @@ def session(cluster: Any) -> Any:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[str]:
     """A Kafka for all tests of this folder."""
-    from consumers.demo.broker import BrokerUnavailable, LocalBroker
+    from demo.broker import BrokerUnavailable, LocalBroker
 
     broker = LocalBroker()
     try:

@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from consumers.demo.broker import LocalBroker
+from demo.broker import LocalBroker
 
 from . import episodes, report
 from .nodes import single

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.demo.broker import LocalBroker
+from demo.broker import LocalBroker
 
 from ..harness import READERS, Model, model
 from ..processes import Instance, wait_for

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from consumers.demo.broker import LocalBroker, free_port
+from demo.broker import LocalBroker, free_port
 
 from .proxy import LOOPBACK, Proxy
 

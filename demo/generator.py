@@ -1,8 +1,8 @@
-"""`python -m consumers.demo.generator` sends telemetry of a simulated fleet to a topic.
+"""`python -m demo.generator` sends telemetry of a simulated fleet to a topic.
 
-    python -m consumers.demo.generator --topic telemetry --rate 5000
+    python -m demo.generator --topic telemetry --rate 5000
 
-The machines are those of `consumers.demo.telemetry`, so the direction that the service should find
+The machines are those of `demo.telemetry`, so the direction that the service should find
 is known. Values are sent as a monitoring system sends them, in their own units. TLS and SASL are
 set as for the service (`DPPCA_SECURITY_PROTOCOL`, `DPPCA_SASL_*`, `DPPCA_SSL_*`).
 
@@ -25,13 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Final, Literal, get_args
 
-from ..errors import ClusterError, ServiceError
-from ..events import set_up_logs
-from ..kafka.cluster import KafkaCluster
-from ..kafka.configure import kafka_config
-from ..kafka.producer import MessageProducer
-from ..protocols import Cluster, Message, TopicInfo
-from ..settings import ClusterSettings, load_part
+from consumers.errors import ClusterError, ServiceError
+from consumers.events import set_up_logs
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.configure import kafka_config
+from consumers.kafka.producer import MessageProducer
+from consumers.protocols import Cluster, Message, TopicInfo
+from consumers.settings import ClusterSettings, load_part
+
 from .telemetry import FEATURES, telemetry
 
 __all__ = [
@@ -150,7 +151,7 @@ def produce(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        "python -m consumers.demo.generator",
+        "python -m demo.generator",
         description="Send telemetry of a simulated fleet to a Kafka topic.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

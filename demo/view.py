@@ -14,10 +14,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from consumers.model.describe import meaning, status_in_words
+from consumers.model.releases import Promise, ReleaseDocument
 from stream_dppca.arrays import FloatArray
 
-from ..model.describe import meaning, status_in_words
-from ..model.releases import Promise, ReleaseDocument
 from .deployments import Deployment
 from .history import History, direction
 from .telemetry import FEATURES

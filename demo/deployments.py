@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from ..events import set_up_logs
-from ..kafka.cluster import KafkaCluster
-from ..kafka.configure import kafka_config
-from ..kafka.memory import MemoryBroker, MemoryCluster
-from ..protocols import Cluster
-from ..service.loop import Service
-from ..settings import Settings, load_settings
+from consumers.events import set_up_logs
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.configure import kafka_config
+from consumers.kafka.memory import MemoryBroker, MemoryCluster
+from consumers.protocols import Cluster
+from consumers.service.loop import Service
+from consumers.settings import Settings, load_settings
+
 from . import broker as brokers
 from .generator import MACHINES, ensure_topic, messages, produce
 from .standalone import StandaloneCluster
@@ -115,7 +116,7 @@ class ProcessDeployment:
                 command = [*service_command(), *as_flags(config.flags)]
                 self._start(f"service-{shard}", command, spark.environment() if spark else {})
             self._start("generator", [
-                sys.executable, "-m", "consumers.demo.generator", "--format", "packed",
+                sys.executable, "-m", "demo.generator", "--format", "packed",
                 "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
                 "--bootstrap-servers", broker.bootstrap_servers,
                 "--topic", settings.input_topic, "--machines", str(config.machines),

@@ -1,12 +1,12 @@
 """`make run`: telemetry, a real Kafka, the service, and the private component as it is learned.
 
-    python -m consumers.demo                   # until Ctrl-C
-    python -m consumers.demo --seconds 30      # for a while; or --releases 10
-    python -m consumers.demo --no-broker       # on an in-memory broker
-    python -m consumers.demo --unit subject    # privacy of a device, not of a record
-    python -m consumers.demo --engine spark    # one model on a Spark cluster: `make cluster`
+    python -m demo                   # until Ctrl-C
+    python -m demo --seconds 30      # for a while; or --releases 10
+    python -m demo --no-broker       # on an in-memory broker
+    python -m demo --unit subject    # privacy of a device, not of a record
+    python -m demo --engine spark    # one model on a Spark cluster: `make cluster`
 
-A broker is found or started (`consumers.demo.broker`), `consumers.demo.generator` sends records of
+A broker is found or started (`demo.broker`), `demo.generator` sends records of
 a simulated fleet to it, and `stream-dppca serve` learns from them; each is a process of its own, as
 in production. The view reads only what everybody may read: the output topic and /metrics. The true
 direction, which is unknown in a real stream, is known from the simulation.
@@ -38,9 +38,10 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from ..errors import ClusterError, ConfigurationError
-from ..model.describe import meaning, status_in_words
-from ..settings import MESSAGE_KEY, PREFIX, ConnectionSettings
+from consumers.errors import ClusterError, ConfigurationError
+from consumers.model.describe import meaning, status_in_words
+from consumers.settings import MESSAGE_KEY, PREFIX, ConnectionSettings
+
 from . import broker as brokers
 from .deployments import (
     DemoConfig,
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "python -m consumers.demo",
+        "python -m demo",
         description="Send simulated telemetry to a Kafka broker, learn its main direction "
         "privately, and show it as it is learned.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

@@ -22,8 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from ..errors import ConfigurationError
-from ..settings.engine import SPARK_CONF_PREFIX
+from consumers.errors import ConfigurationError
+from consumers.settings.engine import SPARK_CONF_PREFIX
+
 from .broker import LOOPBACK, SUPERVISOR, free_port
 
 __all__ = ["StandaloneCluster", "spark_home"]

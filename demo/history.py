@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from consumers.model.releases import ReleaseDocument, parse_release
+from consumers.model.uncertainty import angle, noise_movement
 from stream_dppca.arrays import FloatArray
 
-from ..model.releases import ReleaseDocument, parse_release
-from ..model.uncertainty import angle, noise_movement
 from .telemetry import backup_is_stronger, true_direction
 
 __all__ = ["History", "Seen", "angle", "direction", "noise_movement"]

@@ -10,8 +10,8 @@ A broker that is started here is one KRaft node. It listens on loopback only, wi
 authentication, and ends with the process that started it, however that process ends. Data that must
 last or stay secret does not belong there.
 
-    python -m consumers.demo.broker         # start one, print its address, stop it on Ctrl-C
-    python -m consumers.demo.broker jars    # fill the cache of jars, print where it is
+    python -m demo.broker         # start one, print its address, stop it on Ctrl-C
+    python -m demo.broker jars    # fill the cache of jars, print where it is
 
 No Kafka client is imported: a plain socket asks in Kafka's own protocol whether a broker is ready.
 The service itself uses nothing of this.

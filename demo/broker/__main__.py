@@ -1,4 +1,4 @@
-"""`python -m consumers.demo.broker`: starts a broker, or prepares what it needs."""
+"""`python -m demo.broker`: starts a broker, or prepares what it needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_SECONDS: Final = 0.5
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        "python -m consumers.demo.broker", description="Start a Kafka broker for experiments."
+        "python -m demo.broker", description="Start a Kafka broker for experiments."
     )
     commands = parser.add_subparsers(dest="command")
     run = commands.add_parser("run", help="start a broker, print its address, stop it on Ctrl-C")

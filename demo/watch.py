@@ -12,8 +12,9 @@ from typing import Final
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from ..errors import ClusterError
-from ..protocols import Reader
+from consumers.errors import ClusterError
+from consumers.protocols import Reader
+
 from .deployments import Deployment
 from .history import History
 from .view import plain_line, screen

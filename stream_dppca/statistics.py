@@ -116,7 +116,7 @@ class Block:
 
     def sq_lengths(self, values: FloatArray) -> FloatArray:
         """The squared length of numbers per unit."""
-        return np.asarray(np.einsum("ij,ij->i", values, values))
+        return np.asarray(np.vecdot(values, values))
 
     def moment_norms(self, rows: FloatArray) -> FloatArray:
         """As `norms`, for rows made of those of the block."""

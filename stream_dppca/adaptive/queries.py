@@ -83,10 +83,10 @@ class Gradients:
     def _sq_length(self, sq_norm: FloatArray, P: FloatArray, Q: FloatArray) -> FloatArray:
         """|x q^T - W L|^2 from above, row by row, with p = W^T x."""
         norm_l = float(np.linalg.norm(self.L))
-        sq = sq_norm * np.einsum("ij,ij->i", Q, Q)
+        sq = sq_norm * np.vecdot(Q, Q)
         slack = length_slack(*self.W.shape) * (np.sqrt(sq) + norm_l) ** 2
         if norm_l > 0:
-            sq = sq - 2 * np.einsum("ij,ij->i", times(Q, self.L), P) + norm_l**2
+            sq = sq - 2 * np.vecdot(times(Q, self.L), P) + norm_l**2
         return np.asarray(np.maximum(sq, 0.0) + slack)
 
     def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:

@@ -94,7 +94,7 @@ def clean(X: ArrayLike) -> FloatArray:
 def norm_bound(rows: FloatArray) -> FloatArray:
     """The norm of each row, rounded up: (d + 16) u covers its d roundings and those after it."""
     slack = 1.0 + (rows.shape[-1] + 16) * ROUNDOFF
-    return np.asarray(np.sqrt(np.einsum("...j,...j->...", rows, rows)) * slack + _TINY)
+    return np.asarray(np.sqrt(np.vecdot(rows, rows)) * slack + _TINY)
 
 
 def clip_rows(rows: FloatArray, bound: float) -> FloatArray:

@@ -24,8 +24,11 @@ from stream_dppca.engine import (
     split,
 )
 from stream_dppca.engine import rows as engine_rows
+from stream_dppca.engine.kernels import fingerprint
 from stream_dppca.engine.questions import GRID
 from stream_dppca.engine.rows import LastRadii
+from stream_dppca.learned.statistics import LengthCounts
+from stream_dppca.statistics import Block
 from tests.engine.helpers import ArraySource, DrawnSource, PicklingEngine
 
 SIZE = 12_288
@@ -120,6 +123,35 @@ def test_rows_whose_place_is_not_public_are_measured_alike_everywhere() -> None:
         found = Batch(np.ascontiguousarray(moved), reading, placed=False).ranged(form)._sq_length
         places = order if len(moved) == len(X) else order[1:] if len(moved) > 7 else order[:7]
         assert found.tobytes() == lengths[places].tobytes()
+
+
+@pytest.mark.parametrize("d", [5, 8193, 20_000])
+def test_a_lone_row_is_measured_as_it_is_among_others(d: int) -> None:
+    """Where a frame is cut is not public, so a row may be alone in its block."""
+    X = np.random.default_rng(d).standard_normal((24, d))
+    ones, edges = (1.0,) * d, (0.5 * d, d, 2.0 * d)
+    statistic = LengthCounts((0.0,) * d, ones, (9.0,) * d, edges)
+
+    def block(rows: np.ndarray) -> Block:
+        free = np.zeros(len(rows), dtype=bool)
+        return Block(rows, np.vecdot(rows, rows), free, rows.copy(), placed=False)
+
+    together = block(X)
+    alone = [block(X[i : i + 1].copy()) for i in range(len(X))]
+    for measure in (Block.sq_lengths, Block.moment_norms):
+        lengths = [measure(one, one.X) for one in alone]
+        assert np.concatenate(lengths).tobytes() == measure(together, X).tobytes()
+    assert sum(statistic(one) for one in alone).tolist() == statistic(together).tolist()
+
+
+def test_the_fingerprint_sees_how_a_lone_row_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, before = np.vecdot, fingerprint.__wrapped__(300, 2)
+
+    def other(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return exact(a, b) * (1 + 2.0**-50 if len(a) == 1 else 1)
+
+    monkeypatch.setattr(np, "vecdot", other)
+    assert fingerprint.__wrapped__(300, 2) != before
 
 
 # The mechanism

@@ -11,8 +11,12 @@ comes from (a dict, a frame, an array, a message key):
 - **A number** is its shortest decimal: `1`, `1.0`, `Decimal("1.00")` are `b"1"`, 2.5 is `b"2.5"`.
 - A UUID is its usual text.
 - More than 64 bytes are replaced by their BLAKE2b hash of 32 bytes.
-- **Not usable**: anything empty, None, NaN, infinite, a bool, a date, or of another type. The
-  record is ignored.
+- **Not usable**: anything empty, longer than 512 bytes as it was sent (`MOST_BYTES`), None, NaN,
+  infinite, a bool, a date, or of another type. The record is ignored.
+
+The length is checked before anything else is done with an id. A normal form takes time that grows
+with the square of the length (128 kB of accents take 11 seconds), and nothing else runs meanwhile:
+one long id would stop a service. Of 512 bytes it takes a tenth of a millisecond at most.
 
 Upper and lower case are different. Where the rule takes two ids for one, the two subjects share a
 place: that costs a little accuracy, never privacy.
@@ -36,13 +40,15 @@ from uuid import UUID
 
 import numpy as np
 
-__all__ = ["LONGEST", "canonical", "canonical_all"]
+__all__ = ["LONGEST", "MOST_BYTES", "canonical", "canonical_all"]
 
+#: Longer ids are not usable.
+MOST_BYTES = 512
 #: Longer ids are hashed.
 LONGEST = 64
 _AROUND = b" \t\n\r\v\f\0"
-#: Most digits of a decimal number: more than any float has.
-_MOST_DIGITS = 400
+#: Bits of the largest whole numbers with `MOST_BYTES` digits.
+_MOST_BITS = (10**MOST_BYTES).bit_length()
 
 
 def canonical(value: Any) -> bytes | None:
@@ -62,7 +68,7 @@ def canonical(value: Any) -> bytes | None:
         if kind is bytes:
             return _of_bytes(value)
         if kind is int:
-            return _short(b"%d" % value)
+            return _of_whole(value)
         if kind is float:
             return _of_float(value)
         return _of_other(value)
@@ -88,12 +94,18 @@ def canonical_all(values: Iterable[Any]) -> list[bytes | None]:
 
 
 def _of_text(text: str) -> bytes | None:
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text)
-    return _tidy(text.encode("utf-8", "surrogatepass"))
+    if len(text) > MOST_BYTES:
+        return None
+    if text.isascii():
+        return _tidy(text.encode())
+    if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+        return None
+    return _tidy(unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass"))
 
 
 def _of_bytes(raw: bytes) -> bytes | None:
+    if len(raw) > MOST_BYTES:
+        return None
     if raw.isascii():
         return _tidy(raw)
     try:
@@ -115,8 +127,10 @@ def _tidy(raw: bytes) -> bytes | None:
     return raw or None
 
 
-def _short(raw: bytes) -> bytes:
-    return raw if len(raw) <= LONGEST else hashlib.blake2b(raw, digest_size=32).digest()
+def _short(raw: bytes) -> bytes | None:
+    if len(raw) <= LONGEST:
+        return raw
+    return hashlib.blake2b(raw, digest_size=32).digest() if len(raw) <= MOST_BYTES else None
 
 
 def _of_other(value: Any) -> bytes | None:
@@ -125,22 +139,28 @@ def _of_other(value: Any) -> bytes | None:
     if isinstance(value, str):
         return _of_text(str(value))
     if isinstance(value, bytes | bytearray | memoryview):
-        return _of_bytes(bytes(value))
+        return _of_bytes(bytes(value[: MOST_BYTES + 1]))
     if isinstance(value, int | np.integer):
-        return _short(b"%d" % int(value))
+        return _of_whole(int(value))
     if isinstance(value, UUID):
         return str(value).encode()
     if isinstance(value, Decimal):
-        if value.adjusted() > _MOST_DIGITS:  # its integer would fill the memory
+        if value.adjusted() > MOST_BYTES:  # its integer would fill the memory
             return None
         whole = value.is_finite() and value == value.to_integral_value()
-        return _short(b"%d" % int(value)) if whole else _of_float(float(value))
+        return _of_whole(int(value)) if whole else _of_float(float(value))
     if isinstance(value, float | np.floating):
         return _of_float(float(value))
     return None
 
 
+def _of_whole(number: int) -> bytes | None:
+    if number.bit_length() > _MOST_BITS:  # digits take time that grows with their square
+        return None
+    return _short(b"%d" % number)
+
+
 def _of_float(number: float) -> bytes | None:
     if number.is_integer():
-        return _short(b"%d" % int(number))
+        return _of_whole(int(number))
     return repr(number).encode() if math.isfinite(number) else None

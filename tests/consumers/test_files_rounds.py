@@ -63,6 +63,21 @@ def write(path: Path, rows: Sequence[Row]) -> Path:
     return path
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_rows_with_a_long_id_are_in_no_round(tmp_path: Path, suffix: str) -> None:
+    rows = fleet([0])
+    rows[3]["device"] = "\u0301\u0316" * 32_000  # a CSV cell of this length is still read
+    file = write(tmp_path / f"in{suffix}", rows)
+
+    def read(wanted: Any) -> Iterator[StampedRows]:
+        return read_stamped_blocks(str(file), suffix[1:], FEATURES, "device", "at", wanted)  # type: ignore[arg-type]
+
+    rule, first = RoundRule("device", HOUR * 1000, 1), START // HOUR
+    span = Span(first, first + 1)
+    ((_, kept),) = sorted_rounds(read, rule, span, at_once=1, places=PLACES, records=4)
+    assert len(kept.subjects) == len(rows) - 1
+
+
 @pytest.fixture(autouse=True)
 def _silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     silence(monkeypatch.setattr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_dppca.subjects.ids import LONGEST, canonical, canonical_all
+from stream_dppca.subjects.ids import LONGEST, MOST_BYTES, canonical, canonical_all
 
 ACCENT = ("\u00e9", "e\u0301")  # composed and decomposed
 
@@ -44,14 +45,49 @@ def test_normal_form_case_and_length() -> None:
     assert canonical(ACCENT[0]) == canonical(ACCENT[1]) == canonical(ACCENT[1].encode())
     assert canonical("A1") != canonical("a1")
     assert canonical("x" * LONGEST) == b"x" * LONGEST
-    long = canonical("x" * 10_000)
-    assert long is not None and len(long) == 32 and long != canonical("x" * 10_001)
+    long = canonical("x" * 300)
+    assert long is not None and len(long) == 32 and long != canonical("x" * 301)
     assert canonical(10**200) == canonical(str(10**200))
     assert canonical(2.5) == canonical("2.5") == canonical(Decimal("2.50")) == b"2.5"
     assert canonical("10.0.0.0") == b"10.0.0.0"  # an address is not a number
     assert canonical(UUID(int=5)) == canonical(str(UUID(int=5)))
     assert canonical(10**5000) is None  # Python writes no such number
     assert canonical(b"\xff\x00\xfe") == b"\xff\x00\xfe"
+    different = {
+        canonical(one) for one in (1, "+1", "01", "1e0", "1_0", 2.5, "2.50", "2.5e0", 1000, "1e3")
+    }
+    assert len(different) == 10  # as docs/subjects.md says
+
+
+# Two kinds of accents in turn: all of them are sorted, in time that grows with their square.
+ACCENTS = "\u0301\u0316"
+
+
+@pytest.mark.parametrize("times", [1, 1000])  # with 1000, a second would not be enough for one
+@pytest.mark.parametrize(
+    "id",
+    [
+        lambda n: "x" * n, lambda n: b"x" * n, lambda n: ACCENTS * (n // 4) + "x",
+        lambda n: (ACCENTS * (n // 4) + "x").encode(), lambda n: np.str_(ACCENTS * n),
+        lambda n: bytearray(n), lambda n: memoryview(b"\xff" * n), lambda n: " " * n + "1",
+        lambda n: "\udc80" * n, lambda n: 10**n, lambda n: -(10**n), lambda n: Decimal(10**n),
+        lambda n: Decimal(f"1E+{n}"),
+    ],
+)  # fmt: skip
+def test_a_long_id_is_not_usable_and_nothing_is_done_with_it(id: Any, times: int) -> None:
+    found = id((MOST_BYTES + 1) * times)
+    started = time.process_time()
+    assert canonical(found) is None
+    assert canonical_all([found, "a"]) == [None, b"a"]
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    "id", ["x" * MOST_BYTES, 10 ** (MOST_BYTES - 1), ACCENTS * (MOST_BYTES // 4)]
+)
+def test_the_longest_id(id: Any) -> None:
+    assert canonical(id) == canonical(str(id)) == canonical(str(id).encode())
+    assert len(canonical(id) or b"") == 32
 
 
 @pytest.mark.parametrize(

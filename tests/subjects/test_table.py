@@ -20,6 +20,8 @@ from stream_dppca.subjects.first import first_rows
 from tests.conftest import FloatArray
 from tests.subjects.fleets import model, table
 
+ACCENTS = "\u0301\u0316" * 100_000  # whose normal form takes minutes
+
 
 def content(filled: SubjectTable) -> list[tuple[int, ...]]:
     """Place and values of every row that was kept, in order."""
@@ -102,6 +104,24 @@ def test_records_without_a_subject_are_ignored_whatever_they_are() -> None:
     filled.put_frame(pd.DataFrame({0: [1.0], 1: [2.0]}))
     filled.put_frame(pd.DataFrame([[1.0, 2.0, "a", "b"]], columns=[0, 1, "id", "id"]))
     assert content(filled) == [] and filled.close().present() == 0
+
+
+@pytest.mark.parametrize("long", [ACCENTS, ACCENTS.encode(), "x" * 513])
+def test_a_long_id_takes_no_place_by_any_way_in(long: Any) -> None:
+    polars, pa = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    filled = table(2, 3)
+    columns = {"0": [1.0, 2.0], "1": [1.0, 2.0], "id": [long, long[:1]]}
+    filled.put_dict({0: 1.0, 1: 1.0, "id": long})
+    filled.put_rows(np.ones((1, 2)), [long])
+    filled.put_rows(np.ones((1, 2)), np.array([long]))
+    filled.put_rows(np.ones((1, 2)), np.array([long], dtype=object))
+    for frame in (pd.DataFrame(columns), polars.DataFrame(columns), pa.table(columns)):
+        named = SubjectTable(("0", "1"), "id", 3, 3, filled.reading)
+        named.put_frame(frame)
+        assert len(named._places) == 1
+    filled._enter_waiting()
+    assert not filled._places
+    assert first_rows([long, "a", long], 2) == [1]
 
 
 def test_spellings_of_one_id_share_a_place() -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from typing import Any, Generic, TypeVar
 
-from ..adaptive.correlated import Released
+from ..adaptive.correlated import DECAYS, Released
 from ..arrays import FloatArray
 from ..method import checked_basis
 from ..noise import Noise
 from ..participation import Subjects, mu_of
 from ..statistics import Rows
-from .covariance import RunningMean, noise_of_sums
+from .covariance import NoiseOfSums, RunningMean
 from .drift import RECENT
 from .looks import LOOK, Look, Looks
 from .standard import Standard
@@ -163,7 +163,7 @@ class LearnedBase(Generic[Running]):
         # Batches after the warm-up while scales are refined. With subjects, which are few, they
         # are not refined.
         self.refined = 0 if subjects is None else self.REFINED_AFTER[-1]
-        self._released = 0  # batches before this one in the present C
+        self._noise = NoiseOfSums((kept_share(memory), RECENT), DECAYS)  # of `moments`, `recent`
 
     @property
     def warming_up(self) -> bool:
@@ -183,26 +183,23 @@ class LearnedBase(Generic[Running]):
 
     # Post-processing.
 
-    def _alone(
-        self, released: Released, decays: tuple[float, ...], unit: float
-    ) -> tuple[FloatArray, float, float]:
-        """A batch's own moments, their noise sd, and the noise variance that they add to the sum.
+    def _remember(self, released: Released, unit: float, weight: float = 1.0) -> None:
+        """Add a batch's own moments to those of all batches and to those of the last few.
 
         Parameters
         ----------
         unit
             Unit of the release: 1 over the sd of its noise.
         """
-        column = released.weights
-        adds = noise_of_sums(column.own, column.later, decays)
-        self._released = 0 if released.first else self._released + 1
-        noise = adds[min(self._released, len(adds) - 1)] / unit**2
-        return released.alone / unit, 1 / (column.own * unit), noise
+        self._noise.add(released, weight / unit)
+        of_all, of_recent = self._noise.variances
+        self.moments.add(released.alone / unit, of_all, kept_share(self.memory), weight)
+        self.recent.add(released.alone / unit, of_recent, RECENT, weight)
 
-    def _remember(self, alone: FloatArray, own: float, noise: float, weight: float = 1.0) -> None:
-        """Add a batch's own moments to those of all batches and to those of the last few."""
-        self.moments.add(alone, noise, kept_share(self.memory), weight)
-        self.recent.add(alone, own**2, RECENT, weight)
+    def _drop_past(self) -> None:
+        """Drop all but the last few batches."""
+        self.moments = self.recent.copy()
+        self._noise.copy_sum(1, 0)
 
     def _refine_now(self) -> bool:
         """Count a batch after the warm-up. Returns True if scales are to be refined after it."""
@@ -233,4 +230,4 @@ class LearnedBase(Generic[Running]):
         # Models of older states have their scales from the warm-up, and keep them.
         self.refined = int(state.get("refined", self.REFINED_AFTER[-1]))
         self.looks.load(state["looks"])
-        self._released = 0
+        self._noise.begin((self.moments.noise, self.recent.noise))

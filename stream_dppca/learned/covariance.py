@@ -21,10 +21,19 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..adaptive.correlated import Released
 from ..adaptive.queries import unpack
 from ..arrays import BoolArray, FloatArray
 
-__all__ = ["HELD", "Components", "RunningMean", "RunningMoments", "components", "noise_of_sums"]
+__all__ = [
+    "HELD",
+    "Components",
+    "NoiseOfSums",
+    "RunningMean",
+    "RunningMoments",
+    "components",
+    "noise_of_sums",
+]
 
 #: Share of the newest batches that is held back: this share of the newest, half of it of the batch
 #: before, and so on.
@@ -60,10 +69,10 @@ class RunningMean:
         return math.sqrt(self.noise) / max(self.weight, 1e-300)
 
     def add(self, released: FloatArray, noise: float, keep: float, weight: float = 1.0) -> None:
-        """Add the release of a batch; `noise` is what it adds to the variance of the sum."""
+        """Add the release of a batch; `noise` is the variance of the sum with it."""
         self.total = keep * self.total + weight * released
         self.weight = keep * self.weight + weight
-        self.noise = keep**2 * self.noise + weight**2 * noise
+        self.noise = noise
 
     def less(self, newest: Self, share: float) -> Self:
         """The same with a share of the newest batches held back.
@@ -183,6 +192,67 @@ def components(
     total = float(np.sum(variance[seen] / r[seen] ** 2))
     typical = float(np.median(1 / r[seen] ** 2)) if seen.any() else 1.0
     return Components(m, variance, r, W, along, max(total, 1e-300), sd * typical, w)
+
+
+class NoiseOfSums:
+    """Variance of the noise in running sums of `alone` of `CorrelatedRelease`, one coordinate.
+
+    The noise in the release of batch t is fresh, xi_t. With s_b the noise in the running sums of
+    `alone` there, that in `alone` is
+
+        a = (xi_t - sum_b s_b)/own,
+
+    after which s_b becomes decay_b s_b + later_b a, and a running sum n becomes keep n + gain a. So
+    all these are linear in the vector (n, s) and xi_t, and the covariance of (n, s) follows from
+    batch to batch, whatever weights, gains and keeps are. For a constant column and gain 1 it is
+    what one expects: the noise xi of k batches ago is in n with the weight
+    h_k = keep h_{k-1} + (1/C)_k, and the variance of n is the sum of all h_k^2. (With keep = 1, h_k
+    is a sum in which the series 1/C cancels; with any other keep less of it does.)
+
+    Parameters
+    ----------
+    keeps
+        Share that each running sum keeps of itself with every batch.
+    decays
+        Decays of the sums in `CorrelatedRelease`.
+    """
+
+    def __init__(self, keeps: tuple[float, ...], decays: tuple[float, ...]) -> None:
+        self._sums = len(keeps)
+        self._stay = np.array((*keeps, *decays))
+        self.begin((0.0,) * len(keeps))
+
+    def begin(self, noise: tuple[float, ...]) -> None:
+        """Begin a new C with sums of these variances."""
+        self._covariance = np.diag((*noise, *(0.0,) * (len(self._stay) - len(noise))))
+
+    @property
+    def variances(self) -> tuple[float, ...]:
+        """Variance of the noise in each running sum."""
+        return tuple(np.diag(self._covariance)[: self._sums].tolist())
+
+    def of_next(self, released: Released) -> float:
+        """Noise sd of `alone` in a release that has not been added yet."""
+        earlier = (
+            0.0 if released.first else float(self._covariance[self._sums :, self._sums :].sum())
+        )
+        return math.sqrt(1 + earlier) / released.weights.own
+
+    def add(self, released: Released, gain: float) -> None:
+        """Add `alone` of a release, times `gain`, to all running sums."""
+        n, own, later = self._sums, released.weights.own, released.weights.later
+        if released.first:
+            self._covariance[n:], self._covariance[:, n:] = 0.0, 0.0
+        enters = np.r_[np.full(n, gain), later] / own
+        step = np.diag(self._stay)
+        step[:, n:] -= enters[:, np.newaxis]
+        self._covariance = step @ self._covariance @ step.T + np.outer(enters, enters)
+
+    def copy_sum(self, source: int, to: int) -> None:
+        """Replace a running sum by a copy of another one."""
+        which = np.arange(len(self._stay))
+        which[to] = source
+        self._covariance = self._covariance[np.ix_(which, which)]
 
 
 @lru_cache(maxsize=16)

@@ -211,7 +211,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         presence
             Noisy share of the places that are taken: 1 for records.
         """
-        alone, own, noise = self._alone(released, self.correlated.decays, unit)
+        alone, own = released.alone / unit, self._noise.of_next(released) / unit
         more = presence / self._presence if self._presence > 0 else 1.0  # than on average
         dropped = (
             self.memory == "auto"
@@ -219,9 +219,9 @@ class LearnedMethod(LearnedBase[RunningMoments]):
             and self._changed(alone / more, own / more)
         )
         if dropped:
-            self.moments = self.recent.copy()
+            self._drop_past()
         # Least squares for the contribution of a subject, if `presence` of them are there.
-        self._remember(alone, own, noise, presence)
+        self._remember(released, unit, presence)
         if self.subjects is not None:
             self._presence += (presence - self._presence) * presence / self.moments.weight
         self._widen(alone / more, own / more)

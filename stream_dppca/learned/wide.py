@@ -264,7 +264,7 @@ class WideMethod(LearnedBase[RunningMean]):
         outcome = self.gradients.step(rows, t, noise)
         # From here on, post-processing.
         if outcome.drift:
-            self.moments = self.recent.copy()
+            self._drop_past()
             self.gradients.place = FIRST
             self.excess.forget()
         self._learn_along(along)
@@ -393,10 +393,10 @@ class WideMethod(LearnedBase[RunningMean]):
 
     def _add(self, released: Released, unit: float) -> tuple[FloatArray, float]:
         """Add a batch's own moments, and update the gradients. Returns them and their noise sd."""
-        alone, own, noise = self._alone(released, self.beside.decays, unit)
-        self._remember(alone, own, noise)
+        sd = self._noise.of_next(released) / unit
+        self._remember(released, unit)
         self._tell_gradients()
-        return alone, own
+        return released.alone / unit, sd
 
     def _tell_gradients(self) -> None:
         """Set the rule by which records are standardised for the next gradients."""

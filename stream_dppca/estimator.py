@@ -26,7 +26,7 @@ from .errors import (
     ParameterError,
     StateError,
 )
-from .frames import frame_like, require_frame
+from .frames import cells_of, frame_like, require_frame
 from .learned import MOST_FEATURES, WARMING_UP, WARMING_UP_ANEW, LearnedMethod, WideMethod
 from .method import Method, Outcome
 from .noise import Noise, OpenDPNoise, Sampler, make_noise
@@ -38,7 +38,7 @@ from .release import PrivacyStatement, Release, Status, SubjectStatement
 from .slots import SlotBuffer
 from .statistics import Rows
 from .subjects import MOST_RECORDS, SubjectTable
-from .values import number
+from .values import number, numbers
 
 __all__ = ["DPPCA"]
 
@@ -259,16 +259,16 @@ class DPPCA(base.MiniBatchTransformer):
     def learn_array(self, X: NDArray[Any], subjects: Iterable[Any] | None = None) -> None:
         """Take the rows of an n x d numpy array, columns in the order of `features`.
 
+        A row with a cell that is not a number is a null, whatever the type of the array.
+
         Parameters
         ----------
         subjects
             With `unit="subject"`: an id per row.
         """
-        if not isinstance(X, np.ndarray) or X.dtype.kind not in "biuf":
-            found = f"dtype {X.dtype}" if isinstance(X, np.ndarray) else type(X).__name__
-            raise ParameterError("X", "must be a numpy array of real numbers", found)
-        with np.errstate(all="ignore"):
-            rows = X if X.dtype == np.float32 else X.astype(np.float64, copy=False)
+        if not isinstance(X, np.ndarray):
+            raise ParameterError("X", "must be a numpy array", type(X).__name__)
+        rows = X if X.dtype == np.float32 else numbers(X)
         if rows.ndim != 2 or rows.shape[1] != len(self._slots.features):
             rule = f"must have shape (n, {len(self._slots.features)})"
             raise ParameterError("X", rule, rows.shape)
@@ -492,7 +492,7 @@ class DPPCA(base.MiniBatchTransformer):
     def _capped(self, X: NDArray[Any]) -> FloatArray:
         """Rows in which values beyond the public cap are missing, as in learning."""
         with np.errstate(all="ignore"):
-            rows = np.asarray(X, dtype=np.float64)
+            rows = numbers(X)
             return np.where(np.abs(rows) <= self.max_norm * self._known_scales(), rows, np.nan)
 
     def _warn(self) -> None:
@@ -808,7 +808,7 @@ def _one_each(subjects: Iterable[Any] | None, rows: int) -> Sequence[Any] | NDAr
     """The ids of the subjects, one per row."""
     if subjects is None or isinstance(subjects, str | bytes):
         raise ParameterError("subjects", "must be given, one id per row", subjects)
-    ids = subjects if isinstance(subjects, Sequence | np.ndarray) else list(subjects)
+    ids = cells_of(subjects)
     if len(ids) != rows:
         raise ParameterError("subjects", f"must have one id for each of the {rows} rows", len(ids))
     return ids

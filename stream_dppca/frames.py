@@ -8,20 +8,29 @@ for a frame are returned in a frame of the same kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
-from narwhals.dependencies import is_pandas_dataframe
+from narwhals.dependencies import is_pandas_dataframe, is_pandas_index, is_pandas_series
+from numpy.typing import NDArray
 
 from .arrays import FloatArray
 from .errors import ParameterError
-from .values import column as pandas_column
 from .values import number
 
-__all__ = ["all_columns", "column", "column_names", "frame_like", "is_frame", "raw_column",
-           "require_frame", "with_columns"]  # fmt: skip
+__all__ = [
+    "all_columns",
+    "cells_of",
+    "column",
+    "column_names",
+    "frame_like",
+    "is_frame",
+    "raw_column",
+    "require_frame",
+    "with_columns",
+]
 
 
 #: Types that numpy has, too, so that whole columns are converted as `number` does.
@@ -47,13 +56,13 @@ def require_frame(X: Any) -> None:
 
 def column(frame: Any, name: Any) -> FloatArray | float:
     """The column of a frame as floats, value by value; NaN unless it exists exactly once."""
-    if is_pandas_dataframe(frame):
-        return pandas_column(frame, name)
-    wrapped = nw.from_native(frame, eager_only=True)
-    if not isinstance(name, str) or list(wrapped.columns).count(name) != 1:
+    values = _series(frame, name)
+    if values is None:
         return math.nan
-    values = wrapped.get_column(name)
-    if values.dtype in _PLAIN:
+    if not isinstance(values, nw.Series):
+        if getattr(values.dtype, "kind", "O") in "biuf":
+            return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
+    elif values.dtype in _PLAIN:
         found = values.to_numpy()
         if found.dtype.kind in "biuf":  # missing values are NaN
             return np.asarray(found, dtype=np.float64)
@@ -61,30 +70,63 @@ def column(frame: Any, name: Any) -> FloatArray | float:
     return np.fromiter(map(number, cells), np.float64, len(cells))
 
 
-def raw_column(frame: Any, name: Any) -> Any:
+def raw_column(frame: Any, name: Any) -> Sequence[Any] | NDArray[Any] | None:
     """The values of a column as they are; None unless it exists exactly once."""
+    values = _series(frame, name)
+    return None if values is None else _cells(values)
+
+
+def cells_of(values: Any) -> Sequence[Any] | NDArray[Any]:
+    """The values of a series of any kind, an array, or anything else that has values.
+
+    Examples
+    --------
+    >>> cells_of(iter("ab"))
+    ['a', 'b']
+    """
+    if is_pandas_series(values) or is_pandas_index(values):
+        return _cells(values)
+    wrapped = nw.from_native(values, series_only=True, pass_through=True)
+    if isinstance(wrapped, nw.Series):
+        return _cells(wrapped)
+    return values if isinstance(values, Sequence | np.ndarray) else list(values)
+
+
+def _series(frame: Any, name: Any) -> Any:
+    """A column: a series of pandas or narwhals; None unless it exists exactly once."""
     if column_names(frame).count(name) != 1:
         return None
     if is_pandas_dataframe(frame):
-        values = frame[name]
-        # Types other than numpy's would turn integers into floats if one is missing, and large ids
-        # would become equal: one record would change how all others are read.
-        plain = isinstance(values.dtype, np.dtype)
-        return (values if plain else values.astype(object)).to_numpy()
-    return _cells(nw.from_native(frame, eager_only=True).get_column(name))
+        return frame[name]
+    return nw.from_native(frame, eager_only=True).get_column(name)
 
 
-def _cells(values: nw.Series[Any]) -> list[Any]:
+def _cells(values: Any) -> Sequence[Any] | NDArray[Any]:
+    """The values of a series of pandas or narwhals, each by itself; None for one that is neither
+    a number nor an id, or for which Python has no value."""
+    if isinstance(values, nw.Series):
+        if values.dtype.is_temporal() or values.dtype.is_nested():
+            return [None] * len(values)
+        cells, one = values.to_list, values.item
+    else:
+        kind = getattr(values.dtype, "kind", "O")
+        if kind in "Mm":
+            return [None] * len(values)
+        if isinstance(values.dtype, np.dtype) and kind in "biuf":
+            return np.asarray(values.to_numpy())
+        # Other types would turn integers into floats if one is missing, and large ids would become
+        # equal.
+        cells, one = lambda: values.astype(object).tolist(), values.array.__getitem__
     try:
-        return values.to_list()
-    except Exception:  # Python has no type for some value, such as a time in nanoseconds
-        return [_cell(values, i) for i in range(len(values))]
+        return list(cells())
+    except Exception:  # such as text that is not UTF-8: the error may quote it
+        return [_cell(one, i) for i in range(len(values))]
 
 
-def _cell(values: nw.Series[Any], i: int) -> Any:
+def _cell(one: Callable[[int], Any], i: int) -> Any:
     try:
-        return values.item(i)
-    except Exception:  # whatever is wrong with a cell, it alone is not a number
+        return one(i)
+    except Exception:  # whatever is wrong with a cell, it alone is nothing
         return None
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
-from .values import number
+from .values import number, numbers
 
 __all__ = ["Projector"]
 
@@ -99,7 +99,7 @@ class Projector:
     def standardise(self, X: NDArray[Any]) -> FloatArray:
         """(clamp((x - c)/s) - m)/r; a value that is missing or has no spread is 0, its mean."""
         with np.errstate(all="ignore"):
-            rows = np.asarray(X, dtype=np.float64)
+            rows = numbers(X)
             Z = np.clip((rows - self.center) / self.scale, -self.clamp, self.clamp)
             U = (Z - self.mean) / self.deviation
         usable = np.isfinite(rows) & np.isfinite(U) & (self.deviation > 0)

@@ -1,4 +1,4 @@
-"""One rule for reading a value, wherever it comes from: a dict, a frame, an object column.
+"""One rule for reading a value, wherever it comes from: a dict, a frame, an array, a list.
 
 **A number** is a Python int, float or bool, a `Decimal`, any other `numbers.Real`, or a real scalar
 of numpy. A complex value whose imaginary part is zero is its real part; any other complex value is
@@ -8,8 +8,9 @@ not a number. Everything else is not a number either: text, dates, durations, li
 Complex values need their rule because a single one turns a whole column complex. The others must
 still count as the numbers they were.
 
-Each value is read by itself. The type of a column, which one record can change for all others,
-decides only how fast the values are read, never what is read.
+Each value is read by itself. The type of a column or an array, which one record can change for all
+others, decides only how fast the values are read, never what is read. What a library has already
+changed when it chose the type cannot be undone here (docs/privacy.md says how to declare types).
 """
 
 from __future__ import annotations
@@ -17,16 +18,13 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .arrays import FloatArray
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["PLAIN", "column", "number", "plain"]
+__all__ = ["PLAIN", "number", "numbers", "plain"]
 
 #: Types of which `float` and `struct` read every value as `number` does.
 PLAIN = frozenset(
@@ -61,14 +59,21 @@ def plain(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
-def column(frame: pd.DataFrame, name: Any) -> FloatArray | float:
-    """The column of a frame as floats, value by value; NaN unless it exists exactly once."""
-    if name not in frame.columns:
-        return math.nan
-    values = frame[name]
-    if values.ndim != 1:  # there are two columns with this name: it is not known which is meant
-        return math.nan
-    kind = getattr(values.dtype, "kind", "O")
-    if kind in "biuf":
-        return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    return np.fromiter(map(number, values.astype(object)), np.float64, len(values))
+def numbers(X: Any) -> FloatArray:
+    """An array, or a list of rows, as floats; NaN for each cell that is not a number.
+
+    Examples
+    --------
+    >>> numbers([[1, None], ["2", 2 + 0j]]).tolist()
+    [[1.0, nan], [nan, 2.0]]
+    """
+    if not hasattr(X, "__array__"):
+        return np.array([[number(cell) for cell in row] for row in X], dtype=np.float64)
+    array = np.asarray(X)
+    if plain(array.dtype):
+        with np.errstate(all="ignore"):  # a warning would say something about the records
+            return array.astype(np.float64, copy=False)
+    if array.dtype.kind not in "Oc":  # text, dates
+        return np.full(array.shape, np.nan)
+    cells = array.ravel().tolist()
+    return np.fromiter(map(number, cells), np.float64, len(cells)).reshape(array.shape)

@@ -142,7 +142,6 @@ def test_float32_is_taken() -> None:
         np.zeros((2, 5, 1)),
         [["a"] * 5],
         None,
-        np.zeros((2, 5), "M8[s]"),
     ],
 )
 def test_an_array_of_another_shape_is_refused_whole(X: Any) -> None:

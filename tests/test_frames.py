@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from river import compose
 
 from stream_dppca import DPPCA, ParameterError, PublicScaler, SubspaceDistance
 from stream_dppca.baselines import analyze_gauss, oja
-from stream_dppca.frames import column, raw_column
-from stream_dppca.subjects.ids import canonical_all
+from stream_dppca.frames import cells_of, column, raw_column
+from stream_dppca.subjects.ids import canonical, canonical_all
 
 FEATURES = ("a", "b", "c")
 KINDS = (pd.DataFrame, pl.DataFrame, pa.table)
@@ -156,3 +157,116 @@ def test_a_missing_id_changes_no_other(dtype: Any) -> None:
         ids = values.astype("Int64").astype(dtype)
         others = canonical_all(raw_column(pd.DataFrame({"device": ids}), "device"))[:50]
         assert others == [b"%d" % (2**60 + i) for i in range(50)]
+
+
+# Cells that a library cannot turn into a value of Python
+
+
+def not_utf8(type: Any = pa.string()) -> pa.Array:  # noqa: B008
+    """Three texts, of which the second is not UTF-8."""
+    return pa.array([b"x", b"\xffSECRET", b"z"]).view(type)
+
+
+def out_of_range(type: Any, far: int) -> pa.Array:
+    return pa.array([1, far, 3], pa.int32() if type == pa.date32() else pa.int64()).view(type)
+
+
+def arrow_series(cells: pa.Array) -> pd.Series:
+    return pd.Series(pd.arrays.ArrowExtensionArray(cells))
+
+
+BROKEN = {
+    "Arrow text": lambda: arrow_series(not_utf8()),
+    "text": lambda: pd.Series(
+        pd.arrays.ArrowStringArray(pa.chunked_array([not_utf8(pa.string()).cast("large_string")]))
+    ),
+    "category": lambda: arrow_series(not_utf8().dictionary_encode()),
+    "dates": lambda: arrow_series(out_of_range(pa.date32(), 2**30)),
+    "times": lambda: arrow_series(out_of_range(pa.timestamp("ms"), 2**62)),
+    "durations": lambda: arrow_series(out_of_range(pa.duration("s"), 2**62)),
+    "polars dates": lambda: pl.Series([1, 2**30, 3]).cast(pl.Date),
+    "polars times": lambda: pl.Series([1, 2**62, 3]).cast(pl.Datetime("ms")),
+    "polars durations": lambda: pl.Series([1, 2**62, 3]).cast(pl.Duration("ms")),
+    "arrow": lambda: pa.chunked_array([not_utf8()]),
+    "arrow dates": lambda: pa.chunked_array([out_of_range(pa.date32(), 2**30)]),
+}
+
+
+def frame_with(name: str, cells: Any) -> Any:
+    """A frame of three rows, of the library of the cells."""
+    others = {"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "c": [7.0, 8.0, 9.0]}
+    kind = {pd.Series: pd.DataFrame, pl.Series: pl.DataFrame}.get(type(cells), pa.table)
+    return kind({**others, name: cells})
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_cell_that_cannot_be_read_is_a_null_of_its_own(
+    broken: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its library raises an error for the whole column, which may quote the cell."""
+    cells = BROKEN[broken]()
+    frame = frame_with("b", cells)
+    pca = model()
+    pca.learn_many(frame)
+    assert pca.n_seen == 3
+    scaled = PublicScaler(scales={"a": 2.0, "b": 2.0}).transform_many(frame)
+    assert np.asarray(scaled["a"]).tolist() == [0.5, 1.0, 1.5]
+    assert np.isnan(np.asarray(scaled["b"], dtype=float)).all()
+    text = "text" in broken.lower() or broken in ("category", "arrow")
+    expected = [b"x", None, b"z"] if text else [None] * 3
+    assert canonical_all(raw_column(frame, "b")) == expected
+    assert canonical_all(cells_of(cells)) == expected
+    for way in (
+        lambda pca: pca.learn_many(frame_with("device", cells)),
+        lambda pca: pca.learn_array(np.ones((3, 3)), subjects=cells),
+    ):
+        by_subject = model(unit="subject", subject="device", period=1, batch_size=200)
+        way(by_subject)
+        assert by_subject._slots._fill + by_subject._slots._waiting.fill == (2 if text else 0)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
+@pytest.mark.parametrize("cell", [2 + 0j, 2 + 1j, np.complex128(3 + 1j), {"x": 1}, [1], None, 1.5])
+def test_one_id_changes_no_other(kind: Any, cell: Any) -> None:
+    expected = [b"0", b"1", canonical(cell), b"3"]
+    ids = [0, 1, cell, 3]
+    as_objects = pl.Series(ids, dtype=pl.Object) if kind is pl.DataFrame else np.array(
+        [*ids, None], dtype=object)[:4]  # fmt: skip
+    assert canonical_all(raw_column(kind({"id": as_objects}), "id")) == expected
+    if kind is pd.DataFrame:
+        assert canonical_all(raw_column(kind({"id": ids}), "id")) == expected
+        assert canonical_all(cells_of(pd.Series(ids))) == expected
+    if isinstance(cell, complex):
+        assert canonical_all(np.array(ids)) == expected
+
+
+def test_a_complex_id_is_its_real_part_if_it_has_no_other() -> None:
+    assert canonical_all([1 + 0j, np.complex64(2), 1j, complex("nan")]) == [b"1", b"2", None, None]
+
+
+@pytest.mark.parametrize("cell", ["1.25", "oops", "", "NA", "1e999", "1j", "9" * 30, "true", "-"])
+def test_declared_types_keep_a_cell_from_changing_others(cell: str) -> None:
+    """The declarations that docs/privacy.md recommends, each with one cell replaced."""
+    text = f"id,a,b,c\n9007199254740993,1,2,3\n{cell},{cell},5,6\n9007199254740995,7,8,9\n"
+    types = dict.fromkeys(FEATURES, pl.Float64) | {"id": pl.String}
+    declared = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    features = list(FEATURES)
+    declared[features] = declared[features].apply(pd.to_numeric, errors="coerce")
+    polars = pl.read_csv(io.StringIO(text), schema_overrides=types, ignore_errors=True)
+    for frame in (declared, polars):
+        X = np.column_stack([column(frame, name) for name in FEATURES])
+        assert X[[0, 2]].tolist() == [[1, 2, 3], [7, 8, 9]]
+        ids = canonical_all(raw_column(frame, "id"))
+        assert ids[::2] == [b"9007199254740993", b"9007199254740995"]
+
+
+@pytest.mark.parametrize("cell", ["oops", None, 1j, np.complex64(1), {"x": 1}, [1], 2**70])
+def test_objects_keep_a_cell_from_changing_others(cell: Any) -> None:
+    dicts = [{"id": 2**53 + 1, "a": np.float64(0.1)}, {"id": cell, "a": cell}, {"id": 3, "a": 7}]
+    polars = pl.DataFrame(
+        {name: pl.Series([row.get(name) for row in dicts], dtype=pl.Object) for name in ("id", "a")}
+    )
+    for frame in (pd.DataFrame(dicts, dtype=object), polars):
+        assert column(frame, "a")[::2].tolist() == [0.1, 7.0]
+        assert canonical_all(raw_column(frame, "id"))[::2] == [b"9007199254740993", b"3"]

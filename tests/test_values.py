@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from stream_dppca import DPPCA, PublicScaler
+from stream_dppca.baselines._common import COORDINATE_CAP, clean
 from stream_dppca.batch import Reading
 from stream_dppca.slots import SlotBuffer
 from stream_dppca.values import PLAIN, number
@@ -297,3 +298,62 @@ def test_the_scaler_computes_in_float64() -> None:
         assert np.array_equal(SCALER.transform_many(frame)["a"].to_numpy(), expected)
         ones = [SCALER.transform_one({"a": value})["a"] for value in frame["a"]]
         assert np.array_equal(ones, expected)
+
+
+# Arrays of objects and lists
+
+
+def by_array(X: np.ndarray) -> np.ndarray:
+    """The rows that `learn_array` puts into the slots."""
+    pca = DPPCA(features=FEATURES, epsilon=1.0, delta=1e-5, batch_size=100)
+    pca.learn_array(X)
+    assert pca._slots._rows is not None
+    return pca._slots._rows[: len(X)].copy()
+
+
+def as_objects(rows: list[tuple[Any, ...]]) -> np.ndarray:
+    X = np.empty((len(rows), len(FEATURES)), dtype=object)
+    for i, row in enumerate(rows):
+        for j, cell in enumerate(row):
+            X[i, j] = cell
+    return X
+
+
+@given(pair=neighbours())
+@example(pair=([(1.0, 0.0), (0.1, 0.0)], 0, [(None, 0.0), (0.1, 0.0)]))
+@example(pair=([(np.float64(1), 0.0), (np.float64(0.1), 0.0)], 0,
+               [(np.complex64(2), 0.0), (np.float64(0.1), 0.0)]))  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_one_cell_of_an_array_or_a_list_changes_no_other_row(pair: Any) -> None:
+    _, _, replaced = pair
+    expected = rows_bits(by_dict(replaced))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert rows_bits(by_array(as_objects(replaced))) == expected
+        for X in (as_objects(replaced), [list(row) for row in replaced], tuple(replaced)):
+            found = clean(X)
+            for row, read in zip(by_dict(replaced).tolist(), found.tolist(), strict=True):
+                usable = all(abs(value) <= COORDINATE_CAP for value in row)
+                assert [*map(bits, read)] == [*map(bits, row if usable else [0.0, 0.0])]
+    assert warned == []
+
+
+@pytest.mark.parametrize("cell", ["SECRET", None, 1j, {}, np.datetime64(5, "ns"), b"1"])
+def test_scores_of_an_array_with_a_bad_cell(cell: Any) -> None:
+    """A bad cell counts as the mean of its feature, in an array as in a dict."""
+    pca = DPPCA(features=FEATURES, epsilon=9.0, delta=1e-3, batch_size=500, seed=1, scales=None,
+                center="none")  # fmt: skip
+    pca.learn_array(np.random.default_rng(0).standard_normal((500, 2)))
+    X = as_objects([(1.0, 2.0), (cell, 3.0)])
+    expected = np.array([[1.0, 2.0], [NAN, 3.0]])
+    for method in (pca.transform_array, pca.reconstruction_error):
+        assert np.array_equal(method(X), method(expected))
+        assert np.array_equal(method(X.tolist()), method(expected))
+
+
+@pytest.mark.parametrize(
+    "X", [np.array([["1", "2"]]), np.zeros((1, 2), "M8[ns]"), np.zeros((1, 2), "m8[s]"),
+          np.full((1, 2), 1j), np.array([[b"1", b"2"]])], ids=lambda X: str(X.dtype),
+)  # fmt: skip
+def test_arrays_of_anything_but_numbers_hold_nulls(X: np.ndarray) -> None:
+    assert np.isnan(by_array(X)).all() and not clean(X).any()

@@ -24,6 +24,7 @@ from ..errors import ParameterError
 from ..frames import all_columns, is_frame
 from ..noise import Noise, make_noise
 from ..oja import Schedule, column_signs
+from ..values import numbers
 
 #: A coordinate beyond this makes its record a null; squares of squares stay finite below it.
 COORDINATE_CAP = 1e18
@@ -63,8 +64,8 @@ class Fit:
 def clean(X: ArrayLike) -> FloatArray:
     """A float64 copy of X, an array or a frame, in which every unusable record is a row of zeros.
 
-    A record with a NaN, an infinity or a coordinate beyond 1e18 becomes a null: it keeps its slot
-    and adds nothing. It is never dropped, which would shift the slots after it.
+    A record with a cell that is not a number, not finite or beyond 1e18 becomes a null: it keeps
+    its slot and adds nothing. It is never dropped, which would shift the slots after it.
 
     Examples
     --------
@@ -73,19 +74,14 @@ def clean(X: ArrayLike) -> FloatArray:
            [0., 0.],
            [0., 0.]])
     """
-    if is_frame(X):  # value by value: one cell must not decide how a column is read
-        X = all_columns(X)
-    try:
-        given = np.asarray(X)
-    except ValueError:
-        # The cause would quote records.
+    try:  # value by value: one cell must not decide how others are read
+        given = all_columns(X) if is_frame(X) else numbers(X)
+    except (TypeError, ValueError):  # the cause might quote records
         raise ParameterError("X", "must be a rectangular array", type(X).__name__) from None
-    if given.dtype.kind not in "biuf":
-        raise ParameterError("X", "must hold real numbers", str(given.dtype))
     if given.ndim != 2 or 0 in given.shape:
         raise ParameterError("X", "must have two dimensions, neither of them 0", given.shape)
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows = np.array(given, dtype=np.float64, order="C")
+    rows = np.array(given, order="C")
+    with np.errstate(invalid="ignore"):
         usable = (np.abs(rows) <= COORDINATE_CAP).all(axis=1)  # false for NaN
     rows[~usable] = 0.0
     return rows

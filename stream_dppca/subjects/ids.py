@@ -9,6 +9,8 @@ comes from (a dict, a frame, an array, a message key):
 - White space and NULs around the id are dropped, and so is a fraction of zeros: `"1.0"` is `"1"`,
   and `"-0"` is `"0"`.
 - **A number** is its shortest decimal: `1`, `1.0`, `Decimal("1.00")` are `b"1"`, 2.5 is `b"2.5"`.
+  A complex number without an imaginary part is its real part: one complex id makes a whole array
+  complex.
 - A UUID is its usual text.
 - More than 64 bytes are replaced by their BLAKE2b hash of 32 bytes.
 - **Not usable**: anything empty, longer than 512 bytes as it was sent (`MOST_BYTES`), None, NaN,
@@ -89,7 +91,7 @@ def canonical_all(values: Iterable[Any]) -> list[bytes | None]:
             return [None] * len(values)
         if values.dtype.kind in "iu":
             return list(values.astype("S21").tolist())
-        values = values.tolist() if values.dtype.kind in "SUOfb" else list(values)
+        values = values.tolist() if values.dtype.kind in "SUOfbc" else list(values)
     return [*map(canonical, values)]
 
 
@@ -151,6 +153,8 @@ def _of_other(value: Any) -> bytes | None:
         return _of_whole(int(value)) if whole else _of_float(float(value))
     if isinstance(value, float | np.floating):
         return _of_float(float(value))
+    if isinstance(value, complex | np.complexfloating) and value.imag == 0:
+        return _of_float(float(value.real))
     return None
 
 

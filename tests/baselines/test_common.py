@@ -209,9 +209,9 @@ def test_errors_name_the_parameter_the_rule_and_the_value(function, arguments, m
     [
         (np.zeros(5), "two dimensions"),
         (np.zeros((0, 5)), "two dimensions"),
-        ([["secret"]], "real numbers"),
         ([[1.0, 42.5], [1.0]], "rectangular"),
-        (np.zeros((2, 2), dtype=complex), "real numbers"),
+        (["secret", "se"], "rectangular"),
+        ([42.5], "rectangular"),
     ],
 )
 def test_bad_input_is_refused_without_quoting_it(X, message):

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient  # type: ignore[import-untyped]
 from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[import-untyped]
 
 from .. import crashpoints
@@ -44,6 +45,22 @@ __all__ = ["KafkaLedger"]
 POLL_SECONDS: Final = 0.005
 
 
+class _Client(KafkaNetClient):  # type: ignore[misc]
+    """A client that answers False if a node is not ready.
+
+    kafka-python 3.0.12 raises instead, and its sender does not expect that: it forgets the request
+    of the transaction that it was about to send to a coordinator which refuses connections, and
+    whoever waits for the end of the request waits for ever. After the answer False the sender looks
+    for the coordinator again, and repeats the request.
+    """
+
+    def await_ready(self, node_id: Any, timeout_ms: float = 30_000) -> bool:
+        try:
+            return bool(super().await_ready(node_id, timeout_ms))
+        except (kafka_errors.KafkaConnectionError, kafka_errors.UnknownBrokerIdError):
+            return False
+
+
 class KafkaLedger:
     def __init__(self, config: KafkaConfig, task: int, claim: Claim) -> None:
         self._config, self._claim = config, claim
@@ -52,6 +69,7 @@ class KafkaLedger:
         self._reader: Any = None
         self._producer = KafkaProducer(
             **config.producer,
+            kafka_client=_Client,
             transactional_id=f"stream-dppca.{config.group}.{task}",
             transaction_timeout_ms=int(config.transaction_timeout_s * 1000),
         )

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
+from contextlib import closing
+from typing import Any
 
+import pytest
+from kafka.errors import KafkaConnectionError
+from kafka.net.compat import KafkaNetClient
+
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.config import KafkaConfig
 from demo.broker import LocalBroker
 
-from ..harness import BATCH, Fresh, model
+from ..consumers.helpers import settled
+from ..harness import BATCH, Fresh, model, read_topic
 from ..processes import Instance, wait_for
 
 
@@ -36,6 +46,50 @@ def test_the_broker_is_killed_under_load(
         assert m.check() == m.full_batches()
         for instance in (owner, standby):
             instance.wait_until_ready()
+
+
+def test_no_request_of_a_transaction_is_forgotten(
+    killable: LocalBroker, servers: str, fresh_name: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that begins while the broker refuses connections is made when it is back.
+
+    kafka-python forgets such a request; the task then stood still until it was given up.
+    """
+    name = fresh_name("forgotten")
+    config = KafkaConfig(
+        connection={"bootstrap_servers": servers}, group=name, session_timeout_s=30.0,
+        input_topic=name, state_topic=f"{name}.state", output_topic=f"{name}.out",
+    )  # fmt: skip
+    with model(servers, name) as m, closing(KafkaCluster(config)) as cluster:
+        for topic in (config.state_topic, config.output_topic):
+            m.create(topic, 1)
+        refused = threading.Event()
+        await_ready = KafkaNetClient.await_ready
+
+        def noted(self: Any, node_id: Any, timeout_ms: float = 30_000) -> Any:
+            try:
+                return await_ready(self, node_id, timeout_ms)
+            except KafkaConnectionError:
+                refused.set()
+                raise
+
+        with (
+            closing(cluster.join()) as member,
+            closing(cluster.ledger(0, settled(member))) as ledger,
+        ):
+            ledger.commit(b"1", {0: 0})
+            connected = ledger._producer._sender._client.connected
+            second = threading.Thread(target=ledger.commit, args=(b"2", {0: 0}), daemon=True)
+            killable.kill()
+            try:
+                wait_for("lost connections", lambda: not connected("coordinator-1"))
+                monkeypatch.setattr(KafkaNetClient, "await_ready", noted)
+                second.start()
+                wait_for("a refusal", refused.is_set)
+            finally:
+                killable.start()
+            wait_for("the commit", lambda: not second.is_alive())
+            assert [m.value for m in read_topic(servers, config.state_topic)] == [b"1", b"2"]
 
 
 def wait_for_releases(more: int, *instances: Instance) -> None:

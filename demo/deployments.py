@@ -1,4 +1,4 @@
-"""The parts of the demonstration, running: a broker, services that learn, and a generator.
+"""The parts of the demonstration, running: a broker, a service that learns, and a generator.
 
 `ProcessDeployment` runs them as in production; `ThreadDeployment` needs no broker.
 """
@@ -41,7 +41,7 @@ __all__ = [
     "service_command",
 ]
 
-#: Time that services and generator have to end after Ctrl-C, before they are killed.
+#: Time that service and generator have to end after Ctrl-C, before they are killed.
 LEAVE_SECONDS: Final = 4.0
 
 
@@ -65,15 +65,15 @@ class DemoConfig:
 
 
 class Deployment(Protocol):
-    """A running broker, running services and a generator, with access for a viewer."""
+    """A running broker, service and generator, with access for a viewer."""
 
     broker: str  #: in words
-    engine: str | None  #: in words; None if services add up records themselves
+    engine: str | None  #: in words; None if the service adds up records itself
 
     def cluster(self) -> Cluster: ...
 
-    def ports(self) -> list[int]:
-        """Return the ports at which the services show their pages."""
+    def port(self) -> int | None:
+        """Return the port at which the service shows its pages, once it does."""
         ...
 
     def failed(self) -> str | None:
@@ -112,9 +112,8 @@ class ProcessDeployment:
                 self.cluster(), settings.input_topic, config.partitions,
                 broker_time=config.by_device,
             )  # fmt: skip
-            for shard in range(settings.shards):
-                command = [*service_command(), *as_flags(config.flags)]
-                self._start(f"service-{shard}", command, spark.environment() if spark else {})
+            command = [*service_command(), *as_flags(config.flags)]
+            self._start("service", command, spark.environment() if spark else {})
             self._start("generator", [
                 sys.executable, "-m", "demo.generator", "--format", "packed",
                 "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
@@ -141,8 +140,8 @@ class ProcessDeployment:
     def cluster(self) -> Cluster:
         return KafkaCluster(kafka_config(self._settings))
 
-    def ports(self) -> list[int]:
-        return [port for log in sorted(self._folder.glob("service-*.log")) for port in _ports(log)]
+    def port(self) -> int | None:
+        return _port(self._folder / "service.log")
 
     def failed(self) -> str | None:
         for name, child in self._children.items():
@@ -186,7 +185,7 @@ class ThreadDeployment:
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
         self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
-        self._out = (self._folder / "services.log").open("w", encoding="utf-8")
+        self._out = (self._folder / "service.log").open("w", encoding="utf-8")
         set_up_logs(self._out, model=settings.model)
         ensure_topic(
             self.cluster(), settings.input_topic, config.partitions, broker_time=config.by_device
@@ -206,8 +205,9 @@ class ThreadDeployment:
         def serve() -> None:
             Service(settings, self.cluster(), stop=self._stop, watched=False).run()
 
-        work = [*[serve] * settings.shards, generate]
-        self._threads = [threading.Thread(target=self._guarded, args=(run,)) for run in work]
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(run,)) for run in (serve, generate)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -224,8 +224,8 @@ class ThreadDeployment:
             input_topic=settings.input_topic, output_topic=settings.output_topic,
         )  # fmt: skip
 
-    def ports(self) -> list[int]:
-        return _ports(self._folder / "services.log")
+    def port(self) -> int | None:
+        return _port(self._folder / "service.log")
 
     def failed(self) -> str | None:
         return f"{type(self._errors[0]).__name__}: {self._errors[0]}" if self._errors else None
@@ -235,11 +235,10 @@ class ThreadDeployment:
         with self._memory.changed:
             group = self._memory.groups.get(self._settings.group)
             for (topic, p), at in (group.offsets if group else {}).items():
-                used = at
                 partition = self._memory.topics[topic].partitions[p]
-                for entry in partition.entries[partition.first : used]:
+                for entry in partition.entries[partition.first : at]:
                     entry.value = None
-                self._memory.trim(topic, p, max(used, partition.first))
+                self._memory.trim(topic, p, max(at, partition.first))
 
     def close(self) -> None:
         self._stop.set()
@@ -271,15 +270,13 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _ports(log: Path) -> list[int]:
-    """Return the ports that services announce at the top of their log."""
-    if not log.exists():
-        return []
-    with log.open("rb") as lines:
-        head = lines.read(32 << 10).decode(errors="replace")
-    ports = []
-    for line in head.splitlines():
-        if '"listening"' in line:
-            with contextlib.suppress(ValueError, KeyError):
-                ports.append(int(json.loads(line)["port"]))
-    return ports
+def _port(log: Path) -> int | None:
+    """Return the port that a service announces at the top of its log."""
+    if log.exists():
+        with log.open("rb") as lines:
+            head = lines.read(32 << 10).decode(errors="replace")
+        for line in head.splitlines():
+            if '"listening"' in line:
+                with contextlib.suppress(ValueError, KeyError):
+                    return int(json.loads(line)["port"])
+    return None

@@ -8,11 +8,11 @@
 
 A broker is found or started (`demo.broker`), `demo.generator` sends records of
 a simulated fleet to it, and `stream-dppca serve` learns from them; each is a process of its own, as
-in production. The view reads only what everybody may read: the output topic and /metrics. The true
-direction, which is unknown in a real stream, is known from the simulation.
+in production. The view is `stream-dppca watch`, which reads the output topic only. The true
+direction, which is unknown in a real stream, is known from the simulation and drawn over it.
 
 The settings are the defaults: nothing is said about means, units or scales. Half-way (`--change`)
-the fleet changes, and the view shows how the model notices and follows.
+the fleet changes, and the view shows when, and how the model notices and follows.
 
 With `--engine spark` a master and two workers of Apache Spark are started, too. Their executors
 read the topic and add up; the service plans, adds the noise and publishes.
@@ -25,11 +25,15 @@ they last hours.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -38,9 +42,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from consumers.cli.screen import BAD, LABEL
+from consumers.cli.watch import watch
 from consumers.errors import ClusterError, ConfigurationError
-from consumers.model.describe import meaning, status_in_words
-from consumers.settings import MESSAGE_KEY, PREFIX, ConnectionSettings
+from consumers.model.describe import meaning, promise_in_words, status_in_words
+from consumers.settings import MESSAGE_KEY, PREFIX, ConnectionSettings, ViewSettings, load_part
 
 from . import broker as brokers
 from .deployments import (
@@ -52,17 +58,17 @@ from .deployments import (
     service_command,
 )
 from .generator import ROWS_PER_MESSAGE, service_format
-from .history import History
 from .standalone import StandaloneCluster, spark_home
 from .telemetry import FEATURES
-from .view import BAD, LABEL, bars, over_time, promise
-from .watch import watch
+from .truth import Simulated
 
 __all__ = ["main"]
 
-#: Batches of each shard between two changes of the fleet, in a run without an end.
+#: Batches between two changes of the fleet, in a run without an end.
 CHANGE_BATCHES: Final = 60
 NO_RELEASE: Final = "no release appeared"
+#: Interval at which the parts of the deployment are looked at.
+LOOK_SECONDS: Final = 0.5
 #: With `--unit subject`: devices of the fleet, records per message, and the length of a round.
 DEVICES: Final = 4000
 DEVICE_ROWS: Final = 4
@@ -71,6 +77,7 @@ ROUND: Final = "2s"
 BATCH_SIZE: Final = {"local": 5_000, "spark": 20_000}
 #: Records per message without a broker: few messages, because their places are kept in memory.
 MEMORY_ROWS_PER_MESSAGE: Final = 500
+PARTITIONS: Final = 4  #: of the input topic
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,14 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in before:
         signal.signal(number, _interrupt)
     _keep_connection_only()
-    history = History("0" if options.shards == 1 else "merged", _change_after(options))
+    simulated = Simulated(_change_after(options))
     deployment: Deployment | None = None
     failure = None
     try:
         deployment, config = _start(console, options)
-        history.began = time.monotonic()
-        topic = config.settings().output_topic
-        watch(console, deployment, topic, history, options.seconds, options.releases)
+        _watch(deployment, config, simulated, options)
         failure = deployment.failed()
     except KeyboardInterrupt:
         pass
@@ -100,12 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     if deployment is not None:
-        _summary(console, history, deployment, config)
+        _summary(console, simulated, deployment, config)
     elif not failure:
         console.print("stopped before a broker was running")
     if failure:
         console.print(failure, style=BAD, soft_wrap=True, markup=False)
-    return 1 if failure or not history.releases else 0
+    return 1 if failure or not simulated.releases else 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -137,7 +142,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--delta", type=float, default=1e-6, help="small probability that epsilon does not cover"
     )
-    parser.add_argument("--shards", type=int, default=1, help="services that share the work")
     parser.add_argument(
         "--no-broker", action="store_true", help="use an in-memory broker instead of Kafka"
     )
@@ -149,14 +153,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.batch_size is None:
         options.batch_size = BATCH_SIZE[options.engine]
-    for name in ("rate", "batch_size", "epsilon", "shards", "change"):
+    for name in ("rate", "batch_size", "epsilon", "change"):
         value = getattr(options, name)
         if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')} must be positive")
     if options.unit == "subject" and options.change is not None:
         parser.error("--change is for --unit record: the number of records is secret otherwise")
     if options.engine == "spark":
-        for name, value in (("unit", "record"), ("shards", 1), ("no_broker", False)):
+        for name, value in (("unit", "record"), ("no_broker", False)):
             if getattr(options, name) != value:
                 parser.error(f"--engine spark does not work with --{name.replace('_', '-')}")
     return options
@@ -168,7 +172,7 @@ def _change_after(options: argparse.Namespace) -> int | None:
         return None  # a viewer does not know how many records there were
     if options.change is not None:
         return int(options.change)
-    half_way = [CHANGE_BATCHES * options.batch_size * options.shards]
+    half_way = [CHANGE_BATCHES * options.batch_size]
     if options.seconds is not None:
         half_way.append(options.seconds * options.rate / 2)
     if options.releases is not None:
@@ -234,15 +238,13 @@ def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoCo
         "batch_size": options.batch_size,
         "format": service_format("packed"),
         "rows_per_message": rows,
-        "shards": options.shards,
         "http_port": 0,
         "partition_refresh_s": 1,
     }
-    partitions = max(4, options.shards)
     if not by_device:
-        return DemoConfig(flags, options.rate, partitions, _change_after(options))
+        return DemoConfig(flags, options.rate, PARTITIONS, _change_after(options))
     flags |= {"subject": MESSAGE_KEY, "round": ROUND, "clock_slack": "500ms"}
-    return DemoConfig(flags, options.rate, partitions, None, machines=DEVICES)
+    return DemoConfig(flags, options.rate, PARTITIONS, None, machines=DEVICES)
 
 
 def _largest_divisor(number: int, most: int) -> int:
@@ -257,22 +259,16 @@ def _largest_divisor(number: int, most: int) -> int:
 def _find_broker(console: Console, local: bool) -> brokers.Broker:
     """Find a broker or start one; on the local JVM if `local`, because Spark needs Java anyway."""
 
-    def provide(tell: Callable[[str], None]) -> brokers.Broker:
-        if not local or os.environ.get(brokers.ADDRESS_VARIABLE):
-            return brokers.provide_broker(tell)
-        broker = brokers.LocalBroker(progress=tell)
-        broker.start()
-        return broker
-
+    kind = "local" if local and not os.environ.get(brokers.ADDRESS_VARIABLE) else None
     if not console.is_terminal:
-        return provide(lambda line: console.print(line, soft_wrap=True))
+        return brokers.provide_broker(lambda line: console.print(line, soft_wrap=True), kind)
     with console.status("looking for a Kafka broker, or starting one") as status:
 
         def tell(line: str) -> None:
             console.print(Text(line, style=LABEL))
             status.update(Text(line))
 
-        return provide(tell)
+        return brokers.provide_broker(tell, kind)
 
 
 def _start_spark(console: Console) -> StandaloneCluster:
@@ -284,39 +280,86 @@ def _start_spark(console: Console) -> StandaloneCluster:
         return StandaloneCluster()
 
 
-def _summary(
-    console: Console, history: History, deployment: Deployment, config: DemoConfig
+def _watch(
+    deployment: Deployment, config: DemoConfig, simulated: Simulated, options: argparse.Namespace
 ) -> None:
-    """Print what remains on the terminal: the last component, the promise, and what to do next."""
-    say = partial(console.print, soft_wrap=not console.is_terminal)
+    """Show the model until Ctrl-C, for as long as was asked, or until a part fails."""
+    stop = threading.Event()
+    simulated.began = time.monotonic()
+    end = math.inf if options.seconds is None else time.monotonic() + options.seconds
+
+    def look() -> None:
+        while not stop.wait(max(min(LOOK_SECONDS, end - time.monotonic()), 0.0)):
+            if time.monotonic() >= end or deployment.failed():
+                stop.set()
+            deployment.tidy()
+            simulated.facts = list(_facts(deployment, config))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    shown = argparse.Namespace(json=False, web=False, task=None, releases=options.releases)
+    try:
+        view = load_part(ViewSettings, config.flags)
+        watch(deployment.cluster(), view, shown, stop, simulated)
+    finally:
+        stop.set()
+        looking.join()
+
+
+def _facts(deployment: Deployment, config: DemoConfig) -> Iterator[tuple[str, str]]:
+    """Yield what there is to know about the parts of the deployment."""
+    port = deployment.port()
+    yield "the service", _get(port, "/readyz").strip() or "is starting"
+    if not config.by_device:  # the lag counts records, so it is secret with privacy per device
+        metrics = _get(port, "/metrics").splitlines()
+        lags = [line.split()[-1] for line in metrics if line.startswith("dppca_lag_messages{")]
+        lag = f"{float(lags[0]):,.0f} messages" if lags else "unknown"
+        yield "the stream", f"{config.rate:,.0f} records/s are sent · lag {lag}"
+    yield "the broker", deployment.broker
+    if deployment.engine is not None:
+        yield "the engine", deployment.engine
+    if port is not None:
+        yield "pages", f"http://127.0.0.1:{port}/  /component  /metrics  /livez  /readyz"
+
+
+def _get(port: int | None, path: str) -> str:
+    if port is None:
+        return ""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=1.0) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read().decode()
+    except (OSError, ValueError):
+        return ""
+
+
+def _summary(
+    console: Console, simulated: Simulated, deployment: Deployment, config: DemoConfig
+) -> None:
+    """Print what remains on the terminal: how far the model came, and what to do next."""
+    say = partial(console.print, soft_wrap=not console.is_terminal, markup=False)
     settings = config.settings()
-    release = history.current
+    release = simulated.release
     if release is None:
-        say(f"[{BAD}]{NO_RELEASE}[/] ({history.status}; broker: {deployment.broker})")
+        service = dict(simulated.facts).get("the service", "is starting")
+        say(f"{NO_RELEASE} (the service: {service}; broker: {deployment.broker})", style=BAD)
     else:
-        if console.is_terminal and release.learned:
-            say(bars(release, history.truth(), min(console.width, 100), len(FEATURES)))
-        say()
-        source = (
-            f"from {release.n_seen:,} records" if release.round is None
-            else f"of rounds, with about {release.subjects or 0:,.0f} devices in the last one"
-        )  # fmt: skip
-        say(f"[bold]{history.releases} releases[/bold] {source}; broker: {deployment.broker}")
-        if history.first_s is None:
-            say(status_in_words(release))
-        else:
-            say(meaning(release))
+        if not console.is_terminal:  # `watch` leaves it on a terminal
+            say(meaning(release) or status_in_words(release))
+            say(promise_in_words(release.privacy))
+        say(f"\n{simulated.releases} releases; broker: {deployment.broker}")
+        if simulated.first_s is not None:
+            angles = list(simulated.angles.values())
             say(
-                f"The first component came after {history.first_s:.1f} s, "
-                f"{history.angles[0]:.1f}° from the truth; the last one is "
-                f"{history.angles[-1]:.1f}° from the truth."
+                f"The first component came after {simulated.first_s:.1f} s, {angles[0]:.1f}° from "
+                f"the truth; the last one is {angles[-1]:.1f}° from the truth."
             )
-        if history.drifts:
-            often = "once" if history.drifts == 1 else f"{history.drifts} times"
-            say(f"The model noticed {often} that the fleet had changed.")
-        say(Text("promise: ").append_text(promise(release.privacy)))
-        if release.privacy.epsilon_over:
-            say(f"for longer: {over_time(release.privacy)} (in production, rounds last hours)")
+        if simulated.changes:
+            say(f"The fleet: {simulated.change_in_words()}.")
+        if config.by_device:
+            say("In production, rounds last hours: epsilon over longer times is smaller.")
         if "your cluster" in deployment.broker:
             names = (settings.input_topic, settings.output_topic, settings.state_topic)
             say(f"left on your cluster: {', '.join(names)}")
@@ -334,7 +377,7 @@ def _summary(
     command = [_relative(word) for word in service_command()]
     lines, words = [shlex.join(command)], as_flags(flags)
     lines += [shlex.join(words[i : i + 4]) for i in range(0, len(words), 4)]
-    say(" \\\n      ".join(["  " + lines[0], *lines[1:]]), markup=False)
+    say(" \\\n      ".join(["  " + lines[0], *lines[1:]]))
 
 
 def _relative(word: str) -> str:

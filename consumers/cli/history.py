@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ..errors import ConfigurationError
 from ..model.releases import ReleaseDocument, parse_release
@@ -11,9 +13,41 @@ from ..model.states import decode_state
 from ..protocols import Message
 from ..web.tracker import Point, Tracker
 
-__all__ = ["history_table", "point_cells", "published", "stored_release"]
+__all__ = [
+    "Simulation",
+    "Truth",
+    "degrees",
+    "head",
+    "history_table",
+    "point_cells",
+    "published",
+    "stored_release",
+]
 
 HEAD = ("batch", "published", "status", "explained", "moved", "noise alone", "")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known about a simulated stream, to be drawn over its model."""
+
+    direction: Sequence[float]  #: true loadings in the order of the features, or nothing
+    angles: Mapping[int, float]  #: of the main component of each batch to the truth, in degrees
+    remarks: Mapping[int, str]  #: about batches
+    facts: Sequence[tuple[str, str]]  #: more to show: a name and a line of text each
+
+
+class Simulation(Protocol):
+    """A simulated stream whose truth is known; it is shown every new release of its model."""
+
+    def see(self, release: ReleaseDocument) -> None: ...
+
+    def truth(self) -> Truth: ...
+
+
+def head(truth: Truth | None = None) -> tuple[str, ...]:
+    """The names of the columns. The truth takes the place of the time."""
+    return HEAD if truth is None else (HEAD[0], *HEAD[2:-1], "from the truth", HEAD[-1])
 
 
 def stored_release(file: Path) -> Message:
@@ -56,8 +90,8 @@ def history_table(releases: Sequence[tuple[Message, ReleaseDocument]]) -> str:
     )
 
 
-def point_cells(point: Point) -> tuple[str, ...]:
-    """A release as cells of a table, in the order of `HEAD`."""
+def point_cells(point: Point, truth: Truth | None = None) -> tuple[str, ...]:
+    """A release as cells of a table, in the order of `head`."""
     import datetime
 
     when = "-"
@@ -68,10 +102,12 @@ def point_cells(point: Point) -> tuple[str, ...]:
     share = "-" if ratio is None else f"{100 * ratio:.1f} %"
     if sd is not None and ratio is not None:
         share += f" ± {100 * sd:.1f}"
-    return (
-        f"{point.batch:,}", when, point.status.replace("_", " "), share, degrees(point.moved),
-        degrees(point.floor), "the stream changed" if point.drift else "",
-    )  # fmt: skip
+    batch, remark = f"{point.batch:,}", "the stream changed" if point.drift else ""
+    cells = (point.status.replace("_", " "), share, degrees(point.moved), degrees(point.floor))
+    if truth is None:
+        return (batch, when, *cells, remark)
+    remarks = filter(None, (truth.remarks.get(point.batch), remark))
+    return (batch, *cells, degrees(truth.angles.get(point.batch)), "; ".join(remarks))
 
 
 def degrees(value: float | None) -> str:

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..web.tracker import Current, History, Point
-from .history import HEAD, point_cells
+from .history import Truth, head, point_cells
 
-__all__ = ["screen"]
+__all__ = ["screen", "sparkline"]
 
 POSITIVE, NEGATIVE, LABEL, GOOD, WARN, BAD = (
     "bright_cyan", "bright_magenta", "dim", "bright_green", "bold yellow", "bold bright_red",
@@ -29,14 +29,22 @@ WARM_UP: Final = (
 
 
 def screen(
-    known: History, model: str, waiting: str, now: float, width: int, height: int
+    known: History,
+    model: str,
+    waiting: str,
+    now: float,
+    width: int,
+    height: int,
+    truth: Truth | None = None,
 ) -> RenderableType:
     """Draw the whole view, for a terminal of this size."""
     inner, current = width - 4, known.current
+    facts = [_fact(*fact) for fact in truth.facts] if truth is not None else []
     if current is None:
         body: list[RenderableType] = [Text(), Text(f"waiting for the first release: {waiting}")]
+        body += [Text(), *facts]
     else:
-        body = [_head(current, now), Text()]
+        body = [_head(current, now, truth), Text()]
         body += _lines(current.meaning or current.words, inner, "italic")
         if not current.components and current.status == "warming_up":
             body += [Text(), *_lines(WARM_UP, inner)]
@@ -44,11 +52,14 @@ def screen(
         used = 2 + len(body) + 1 + len(promise)
         if current.components:
             most = max(min(len(current.features), (height - used) * 3 // 5), 3)
-            body += [Text(), _bars(current, inner, most)]
+            body += [Text(), _bars(current, inner, most, truth.direction if truth else ())]
             used += 1 + most + (most < len(current.features))
-            left = height - used - 3
+            facts = facts[: max(height - used - 1, 0)]
+            used += len(facts) + bool(facts)
+            left = height - used - 1
             if left >= 2:
-                body += [Text(), _table(known.points, left, inner)]
+                body += [Text(), _table(known.points, left, inner, truth)]
+        body += [Text(), *facts] if facts else []
         body += [Text(), *promise]
     return Panel(
         Group(*body), title=f"[bold]{Text(model).markup}[/bold] · stream-dppca",
@@ -56,7 +67,7 @@ def screen(
     )  # fmt: skip
 
 
-def _head(current: Current, now: float) -> Text:
+def _head(current: Current, now: float, truth: Truth | None) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"batch {current.batch:,}", style="bold")
     text.append(f" · {current.extent}")
@@ -66,7 +77,13 @@ def _head(current: Current, now: float) -> Text:
         text.append(f" · {'all shards' if current.task == 'merged' else 'shard ' + current.task}")
     words = "the stream has changed" if current.drift else current.status.replace("_", " ")
     text.append(f" · {words}", style=WARN if current.drift else STYLES.get(current.status, WARN))
+    if truth is not None and truth.direction:
+        text.append(" · ").append("┃", style=WARN).append(" the truth")
     return text
+
+
+def _fact(name: str, text: str) -> Text:
+    return Text.assemble((f"{name:<13}", LABEL), text, no_wrap=True, overflow="ellipsis")
 
 
 def _age(seconds: float) -> str:
@@ -88,14 +105,18 @@ def _lines(text: str, width: int, style: str = "") -> list[RenderableType]:
     return [Text(line, style=style) for line in textwrap.wrap(text, max(width, 20))]
 
 
-def _bars(current: Current, width: int, most: int) -> Text:
-    """Draw a signed bar for each feature, the largest first; ─ spans twice the noise around it."""
+def _bars(current: Current, width: int, most: int, truth: Sequence[float]) -> Text:
+    """Draw a signed bar for each feature, the largest first.
+
+    ─ spans twice the noise around a loading, and ┃ stands where the truth is, if it is known.
+    """
     component = current.components[0]
     weights, noise = component.loadings, component.noise
     order = sorted(range(len(weights)), key=lambda j: -abs(weights[j]))[:most]
     name_width = min(max(len(current.features[j]) for j in order), width // 3)
     room = max(width - name_width - 11, 10)
     ends = [weights[j] + sign * 2 * (noise[j] if noise else 0.0) for j in order for sign in (-1, 1)]
+    ends += [truth[j] for j in order] if truth else []
     low, high = min(*ends, 0.0), max(*ends, 0.0)
     cells = (room - 1) / ((high - low) or 1.0)
     text = Text(no_wrap=True, overflow="crop")
@@ -108,9 +129,12 @@ def _bars(current: Current, width: int, most: int) -> Text:
         zero = round(-low * cells)
         end = round((weight - low) * cells)
         spread = [math.floor((weight + sign * 2 * sd - low) * cells) for sign in (-1, 1)]
+        mark = math.floor((truth[j] - low) * cells) if truth else -1
         for cell in range(room):
             inside = min(zero, end) <= cell < max(zero, end)
-            if inside:
+            if cell == mark:
+                text.append("┃", style=WARN)
+            elif inside:
                 text.append("━", style=style)
             elif sd and spread[0] <= cell <= spread[1]:
                 text.append("─", style=LABEL)
@@ -125,26 +149,26 @@ def _bars(current: Current, width: int, most: int) -> Text:
     return text
 
 
-def _table(points: Sequence[Point], most: int, width: int) -> Group:
+def _table(points: Sequence[Point], most: int, width: int, truth: Truth | None) -> Group:
     """Draw the last releases, the newest first, and all movements in a line."""
     moved = [point.moved for point in points if point.moved]
     table = Table(box=None, pad_edge=False, header_style=LABEL, padding=(0, 3, 0, 0))
-    for name in HEAD:
+    for name in head(truth):
         table.add_column(name, justify="right", no_wrap=True)
     for k, point in enumerate(reversed(points)):
         if k == most - 2:
             break
-        style = WARN if point.drift else "" if k == 0 else LABEL
-        table.add_row(*point_cells(point), style=style)
+        cells = point_cells(point, truth)
+        table.add_row(*cells, style=WARN if cells[-1] else "" if k == 0 else LABEL)
     if not moved:
         return Group(table)
-    return Group(Text.assemble(("moved  ", LABEL), (_sparkline(moved, width - 8), POSITIVE)), table)
+    return Group(Text.assemble(("moved  ", LABEL), (sparkline(moved, width - 8), POSITIVE)), table)
 
 
-def _sparkline(values: Sequence[float], width: int) -> str:
+def sparkline(values: Sequence[float], width: int) -> str:
     """Draw positive numbers on a logarithmic scale, the newest last.
 
-    >>> _sparkline([1, 10, 100], 9)
+    >>> sparkline([1, 10, 100], 9)
     '▁▄█'
     """
     shown = [math.log(max(value, 1e-12)) for value in values[-max(width, 1) :]]

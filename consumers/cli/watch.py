@@ -14,6 +14,7 @@ from ..web.follow import Follower
 from ..web.page import Page
 from ..web.server import WebServer
 from ..web.tracker import History, Tracker
+from .history import Simulation, head, point_cells
 
 __all__ = ["watch"]
 
@@ -22,19 +23,26 @@ DRAW_SECONDS: Final = 0.5
 
 
 def watch(
-    cluster: Cluster, settings: ViewSettings, options: argparse.Namespace, stop: threading.Event
+    cluster: Cluster,
+    settings: ViewSettings,
+    options: argparse.Namespace,
+    stop: threading.Event,
+    simulation: Simulation | None = None,
 ) -> int:
-    """Show releases until `stop` is set, or after as many as the options ask for."""
-    tracker = Tracker(settings.model)
+    """Show releases until `stop` is set, or after as many as the options ask for.
+
+    The truth is drawn over the model of a simulated stream.
+    """
+    tracker = Tracker(settings.model, None if simulation is None else simulation.see)
     follower = Follower(cluster, settings.output_topic, tracker, keep=options.json)
     if options.web:
         return _serve_page(follower, tracker, settings, options, stop)
     follower.start()
     try:
         if options.json or not sys.stdout.isatty():
-            _print_lines(follower, tracker, options, stop)
+            _print_lines(follower, tracker, options, stop, simulation)
         else:
-            _draw(follower, tracker, settings, options, stop)
+            _draw(follower, tracker, settings, options, stop, simulation)
     finally:
         follower.close()
     return 0
@@ -64,11 +72,13 @@ def _enough(count: int, options: argparse.Namespace) -> bool:
 
 
 def _print_lines(
-    follower: Follower, tracker: Tracker, options: argparse.Namespace, stop: threading.Event
+    follower: Follower,
+    tracker: Tracker,
+    options: argparse.Namespace,
+    stop: threading.Event,
+    simulation: Simulation | None,
 ) -> None:
     """One line for each release: for a pipe or a file."""
-    from .history import HEAD, point_cells
-
     count = shown = 0
     while not stop.is_set() and not _enough(shown, options):
         tracker.wait(count, DRAW_SECONDS)
@@ -77,7 +87,8 @@ def _print_lines(
             lines = [value.decode() for value in follower.take(options.task)]
         else:
             count, found = tracker.history(options.task, count)
-            cells = [zip(HEAD, point_cells(point), strict=True) for point in found.points]
+            truth = simulation.truth() if simulation is not None else None
+            cells = [zip(head(truth), point_cells(p, truth), strict=True) for p in found.points]
             lines = ["  ".join(f"{name} {text}".strip() for name, text in row) for row in cells]
         for line in lines:
             if _enough(shown, options):
@@ -93,6 +104,7 @@ def _draw(
     settings: ViewSettings,
     options: argparse.Namespace,
     stop: threading.Event,
+    simulation: Simulation | None,
 ) -> None:
     from rich.console import Console, RenderableType
     from rich.live import Live
@@ -106,12 +118,13 @@ def _draw(
 
     def render() -> RenderableType:
         waiting = follower.problem or f"nothing on {settings.output_topic!r} yet"
-        return screen(known(), settings.model, waiting, time.time(), *console.size)
+        truth = simulation.truth() if simulation is not None else None
+        return screen(known(), settings.model, waiting, time.time(), *console.size, truth)
 
     count = 0
     with Live(get_renderable=render, console=console, screen=True, refresh_per_second=4):
         while not stop.is_set() and not _enough(count, options):
             count = tracker.wait(count, DRAW_SECONDS)
     if found := known().current:
-        console.print(found.meaning or found.words, soft_wrap=True, markup=False)
-        console.print(found.promise, soft_wrap=True, markup=False)
+        console.print(found.meaning or found.words, markup=False)
+        console.print(found.promise, markup=False)

@@ -77,10 +77,9 @@ def status_in_words(release: ReleaseDocument) -> str:
 
 def describe(release: ReleaseDocument, top: int = 0) -> str:
     """Several lines, without colour."""
-    p = release.privacy
     lines = [
         f"model {release.model}, task {release.task} of {release.shards}, {_extent(release)}",
-        *(promise_in_words(p) if p.private else ["NOT PRIVATE: made with a seed"]),
+        promise_in_words(release.privacy),
     ]
     lines += [words for words in (status_in_words(release), meaning(release)) if words]
     for j, component in enumerate(release.components):
@@ -89,16 +88,36 @@ def describe(release: ReleaseDocument, top: int = 0) -> str:
     return "\n".join(lines)
 
 
-def promise_in_words(promise: Promise) -> list[str]:
-    """Return the promise in one line; two for subjects, whose epsilon grows with time."""
-    pair = f"({promise.epsilon:g}, {promise.delta:g})-differentially private"
-    if promise.unit != "subject":
-        return [f"{pair}, {promise.adjacency} {promise.unit}, {promise.scope}"]
-    over = (f"{time} {epsilon:.3g}" for time, epsilon in (promise.epsilon_over or {}).items())
-    return [
-        f"{pair} for everything that one subject (by {promise.subject}) sends in {promise.scope}",
-        f"epsilon over longer times: {', '.join(over)}",
-    ]
+def promise_in_words(p: Promise) -> str:
+    """Return the privacy statement in a sentence.
+
+    Examples
+    --------
+    >>> p = Promise(epsilon=1, delta=1e-6, adjacency="replace-one", unit="record",
+    ...             scope="whole stream", method="adaptive", private=True)
+    >>> promise_in_words(p)
+    'Replacing any one record changes the probability of any component shown here by at most a \
+factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
+    """
+    if not p.private:
+        return "Not private: the noise came from a seed, so nobody is protected."
+    if p.unit == "subject":
+        longer = ", ".join(f"{time} {e:.3g}" for time, e in (p.epsilon_over or {}).items())
+        return (
+            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"everything that one subject (by {p.subject}) sends in {p.scope}"
+            + (f"; ε over longer times: {longer}." if longer else ".")
+        )
+    if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
+        return (
+            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
+            f"every {p.unit}: {p.adjacency}, {p.scope}."
+        )
+    factor = f"{math.exp(min(p.epsilon, 500.0)):.3g}"
+    return (
+        f"Replacing any one record changes the probability of any component shown here by at most "
+        f"a factor of {factor} (ε = {p.epsilon:g}) plus {p.delta:g} (δ), over the whole stream."
+    )
 
 
 def _extent(release: ReleaseDocument) -> str:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import base64
 import datetime
-import math
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.describe import meaning, raw_units, status_in_words
-from ..model.releases import Promise, ReleaseDocument, parse_release
+from ..model.describe import meaning, promise_in_words, raw_units, status_in_words
+from ..model.releases import ReleaseDocument, parse_release
 from ..model.uncertainty import angle, loading_noise, noise_movement
 from ..protocols import Message
 
-__all__ = ["Current", "History", "Point", "Tracker", "promise_sentence"]
+__all__ = ["Current", "History", "Point", "Tracker"]
 
 FloatArray = NDArray[np.float64]
 
@@ -100,10 +100,19 @@ class _Task:
 
 
 class Tracker:
-    """Collects the releases of one model; safe to use from any thread."""
+    """Collects the releases of one model; safe to use from any thread.
 
-    def __init__(self, model: str) -> None:
+    Parameters
+    ----------
+    on_release
+        Is called with each new release, before anybody else sees it.
+    """
+
+    def __init__(
+        self, model: str, on_release: Callable[[ReleaseDocument], None] | None = None
+    ) -> None:
         self.model = model
+        self._on_release = on_release
         self._tasks: dict[str, _Task] = {}
         self._changed = threading.Condition()
         self._count = 0  # points so far
@@ -138,6 +147,8 @@ class Tracker:
                 self._take(task, release, time)
             except LookupError:  # numbers of other features than its own: nothing to show
                 return False
+            if self._on_release is not None:
+                self._on_release(release)
             self._changed.notify_all()
             return True
 
@@ -198,38 +209,6 @@ class Tracker:
             return self._count
 
 
-def promise_sentence(p: Promise) -> str:
-    """The privacy statement in a sentence.
-
-    Examples
-    --------
-    >>> p = Promise(epsilon=1, delta=1e-6, adjacency="replace-one", unit="record",
-    ...             scope="whole stream", method="adaptive", private=True)
-    >>> promise_sentence(p)
-    'Replacing any one record changes the probability of any component shown here by at most a \
-factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
-    """
-    if not p.private:
-        return "Not private: the noise came from a seed, so nobody is protected."
-    if p.unit == "subject":
-        longer = ", ".join(f"{time} {e:.3g}" for time, e in (p.epsilon_over or {}).items())
-        return (
-            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
-            f"everything that one subject sends in {p.scope}"
-            + (f"; ε over longer times: {longer}." if longer else ".")
-        )
-    if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
-        return (
-            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
-            f"every {p.unit}: {p.adjacency}, {p.scope}."
-        )
-    factor = f"{math.exp(min(p.epsilon, 500.0)):.3g}"
-    return (
-        f"Replacing any one record changes the probability of any component shown here by at most "
-        f"a factor of {factor} (ε = {p.epsilon:g}) plus {p.delta:g} (δ), over the whole stream."
-    )
-
-
 def _current(release: ReleaseDocument, time: int | None) -> Current:
     noise = loading_noise(release)
     components = []
@@ -260,7 +239,7 @@ def _current(release: ReleaseDocument, time: int | None) -> Current:
         extent=_extent(release),
         words=status_in_words(release),
         meaning=meaning(release),
-        promise=promise_sentence(release.privacy),
+        promise=promise_in_words(release.privacy),
         private=release.privacy.private,
         features=release.features,
         components=components,

@@ -10,11 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from .base import Broker, ExternalBroker
 from .common import LOCAL_IMAGE, BrokerError, Progress
-from .docker import DockerBroker
 from .jars import ensure_jars
-from .local import LocalBroker
 from .managed import ManagedBroker
 from .provide import KINDS, provide_broker
 
@@ -28,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command")
     run = commands.add_parser("run", help="start a broker, print its address, stop it on Ctrl-C")
-    run.add_argument("--kind", choices=sorted(KINDS), help="kind; default: the first that works")
+    run.add_argument("--kind", choices=KINDS, help="kind; default: the first that works")
     run.add_argument("--port", type=int, help="port to serve at (docker or local)")
     commands.add_parser("jars", help="fetch Kafka's jars if they are not cached; print the folder")
     commands.add_parser("image", help="print the name of the image of docker/kafka-local")
@@ -59,21 +56,11 @@ def _serve(kind: str | None, port: int | None, tell: Progress, answer: Progress)
     """Keep a broker running until a signal ends it."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
         signal.signal(ending, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt):
-        broker: Broker
-        if kind == "docker":
-            broker = DockerBroker(port=port, progress=tell)
-        elif kind == "local" or port:
-            broker = LocalBroker(port=port, progress=tell)
-        elif kind == "env":
-            broker = ExternalBroker()
-        else:
-            broker = provide_broker(tell)
-        with broker:
-            answer(broker.bootstrap_servers)
-            while not isinstance(broker, ManagedBroker) or broker.running:
-                time.sleep(LOOK_SECONDS)
-            raise BrokerError(f"the broker has ended{broker.log_tail()}")
+    with contextlib.suppress(KeyboardInterrupt), provide_broker(tell, kind, port) as broker:
+        answer(broker.bootstrap_servers)
+        while not isinstance(broker, ManagedBroker) or broker.running:
+            time.sleep(LOOK_SECONDS)
+        raise BrokerError(f"the broker has ended{broker.log_tail()}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`make run`: the generator's records, the view, and the whole of it with and without a broker."""
+"""`make run`: the generator's records, the truth, and the whole of it with and without a broker."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from consumers.cli.screen import screen
 from consumers.errors import ClusterError
 from consumers.model.codecs import make_codec
 from consumers.model.releases import Promise, ReleaseDocument, release_message
+from consumers.model.uncertainty import angle
 from consumers.protocols import Message
+from consumers.web.tracker import Tracker
 from demo import entry as demo
-from demo import generator, history, view
-from demo.broker import ADDRESS_VARIABLE, BrokerUnavailable
+from demo import generator
+from demo.broker import ADDRESS_VARIABLE, BrokerUnavailable, provide
 from demo.broker import __main__ as broker_command
 from demo.broker.managed import ManagedBroker
 from demo.telemetry import DAY, FEATURES, telemetry, true_direction
+from demo.truth import Simulated
 from stream_dppca.noise import SecureNoise
 
 from ..processes import PATIENCE_SECONDS
@@ -65,8 +69,8 @@ def test_the_true_direction_is_that_of_the_records(changed: bool) -> None:
     blocks = islice(telemetry(3, DAY, 3 * DAY), 3 * changed, 3 * changed + 3)
     correlation = np.corrcoef(np.concatenate(list(blocks)).T)
     found = np.linalg.eigh(correlation)[1][:, -1]
-    assert history.angle(found, true_direction(changed)) < 1
-    assert history.angle(true_direction(False), true_direction(True)) > 20
+    assert angle(found, true_direction(changed)) < 1
+    assert angle(true_direction(False), true_direction(True)) > 20
 
 
 class Clock(threading.Event):
@@ -114,142 +118,84 @@ def test_the_generator_stops_when_told() -> None:
         generator.main(["--rate", "0"])
 
 
-# The view
+# The truth
 
 
-class Still:
-    """A deployment in which nothing runs."""
-
-    broker = "Apache Kafka 4.3.1 on the local JVM at 127.0.0.1:12345"
-    engine = None
-
-    def cluster(self) -> Any:
-        raise NotImplementedError
-
-    def ports(self) -> list[int]:
-        return [8321]
-
-    def failed(self) -> None:
-        return None
-
-    def tidy(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def release(batch: int, w: np.ndarray, task: Any = 0, **changes: Any) -> bytes:
-    made = ReleaseDocument(
-        status="learned", model="m", task=task, shards=1, batch=batch, n_seen=1000 * batch,
+def release(batch: int, w: np.ndarray, **changes: Any) -> ReleaseDocument:
+    return ReleaseDocument(
+        status="learned", model="m", task=0, shards=1, batch=batch, n_seen=1000 * batch,
         features=FEATURES,
         components=[{"loadings": dict(zip(FEATURES, w.tolist(), strict=True)), "spread": 3.0}],  # type: ignore[arg-type]
         range=1.0, step=0.5, sigma=0.02, skipped=False, reason=None,
         privacy=PROMISE, center=dict.fromkeys(FEATURES, 50.0), scale=dict.fromkeys(FEATURES, 2.0),
         mean=dict.fromkeys(FEATURES, 0.0), deviation=dict.fromkeys(FEATURES, 1.0),
     ).model_copy(update=changes)  # fmt: skip
-    return release_message(made).value
 
 
-def sample_history(n: int = 30, sign: float = 1.0) -> history.History:
-    known = history.History("0")
+def sample(n: int = 30, sign: float = 1.0) -> tuple[Tracker, Simulated]:
+    """A model that comes closer to the truth. The fleet changes at batch 26, seen at batch 28."""
+    simulated = Simulated(25_000)
+    simulated.facts = [("the broker", "at 127.0.0.1:12345"), ("pages", "http://127.0.0.1:8321/")]
+    tracker = Tracker("m", simulated.see)
     rng = np.random.default_rng(0)
     for batch in range(1, n + 1):
-        w = TRUE_DIRECTION + rng.standard_normal(len(FEATURES)) * 0.2 / batch
-        assert known.add(release(batch, sign * w / np.linalg.norm(w), drift=batch == 20))
-    return known
+        w = true_direction(batch >= 28) + rng.standard_normal(len(FEATURES)) * 0.1 / batch
+        made = release(batch, sign * w / np.linalg.norm(w), drift=batch == 28)
+        assert tracker.add(release_message(made))
+    return tracker, simulated
 
 
-def warming_up(batch: int = 1) -> bytes:
-    return release(
-        batch, TRUE_DIRECTION, status="warming_up", components=(), warm_up_left=1, skipped=True,
-        reason="warming up", center=None, scale=None, mean=None, deviation=None,
-    )  # fmt: skip
+def drawn(tracker: Tracker, simulated: Simulated, width: int, height: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    known = tracker.history()[1]
+    console.print(screen(known, "m", "why", 0.0, width, height, simulated.truth()))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
-def drawn(known: history.History, width: int, height: int) -> list[str]:
-    out = io.StringIO()
-    console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
-    console.print(view.screen(known, Still(), width, height))
-    return out.getvalue().splitlines()
-
-
-@pytest.mark.parametrize("width, height", [(80, 24), (120, 40), (200, 60), (60, 18)])
-def test_the_view_fits(width: int, height: int) -> None:
-    lines = drawn(sample_history(), width, height)
-    assert len(lines) == height
-    assert {len(line) for line in lines} == {width}
+@pytest.mark.parametrize("width, height", [(80, 24), (100, 40), (200, 60), (60, 18)])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_truth_is_drawn_over_the_model(width: int, height: int, sign: float) -> None:
+    lines = drawn(*sample(sign=sign), width, height)
     text = "\n".join(lines)
-    assert "requests_per_s" in text and "batch 30" in text
-    if height >= 24:
-        assert all(name in text for name in (*FEATURES, "promise", "12345", ":8321/  /component"))
-    if width >= 80:
-        assert "…" not in text
-        assert "What varies most: " in text and "±" in text and "rise and fall" in text
-    known = history.History("0")
-    known.add(warming_up())
-    learning = drawn(known, width, height)
-    assert len(learning) == height and {len(line) for line in learning} == {width}
-    assert "warming up (batch 1 of 2)" in "".join(learning)
-    waiting = drawn(history.History("0"), width, height)
-    assert len(waiting) == height and "waiting for the first release" in "".join(waiting)
+    assert len(lines) == height and {len(line) for line in lines} == {width}
+    assert "over the whole stream" in " ".join(text.replace("│", " ").split())  # nothing is cut off
+    assert "┃ the" in text
+    bars = [line for line in lines if re.search(r"[+-]0\.\d{3}  ", line)]
+    assert len(bars) >= 3
+    for line in bars:  # a direction has no sign, so the mark is where the bar ends
+        end = line.rindex("━") if sign > 0 else line.index("━")
+        assert abs(line.index("┃") - end) <= width // 40, line
+    if height >= 40:
+        assert all(name in text for name in (*FEATURES, "12345", ":8321/"))
+        assert re.search(r"26 .*the fleet changed ", text)
+        assert re.search(r"28 .*the stream changed ", text)
+        assert "the simulator changed it at batch 26; the model noticed at batch 28" in text
+        assert re.search(r"the truth .* away .*[▁-█]┃[▁-█]", text)
+    waiting = drawn(Tracker("m"), Simulated(None), width, height)
+    assert len(waiting) == height and "waiting for the first release: why" in "".join(waiting)
 
 
-def test_bars_are_sorted_and_signed() -> None:
-    w = np.linspace(-0.3, 0.9, len(FEATURES))
-    w /= np.linalg.norm(w)
-    known = history.History("0")
-    known.add(release(1, w))
-    assert known.current is not None
-    lines = view.bars(known.current, TRUE_DIRECTION, 80, 12).plain.splitlines()
-    shown = [float(re.findall(r"[+-]\d\.\d+", line)[0]) for line in lines]
-    assert shown == sorted(shown, key=abs, reverse=True)
-    assert min(shown) < 0 < max(shown)
-    # All bars begin at one axis, to the left of it or to the right.
-    left = [line.rindex("━") for line, x in zip(lines, shown, strict=True) if x < -0.1]
-    right = [
-        re.sub("┃", "━", line).index("━") for line, x in zip(lines, shown, strict=True) if x > 0.1
-    ]
-    assert max(left) < min(right)
-    assert len(view.bars(known.current, TRUE_DIRECTION, 80, 5).plain.splitlines()) == 5
+def test_the_mark_of_a_change_stays() -> None:
+    tracker, simulated = sample(49)
+    assert "the simulator changed it at batch 26; " in "\n".join(drawn(tracker, simulated, 100, 40))
+    tracker, simulated = sample(52)
+    assert simulated.changes == [26, 51]
+    said = "\n".join(drawn(tracker, simulated, 100, 40))
+    assert "the simulator changed it at batch 51 " in said  # and the model has not noticed
 
 
-def test_a_direction_has_no_sign() -> None:
-    one, other = sample_history().current, sample_history(sign=-1.0).current
-    assert one is not None and other is not None and one != other
-    shown = [view.bars(release, TRUE_DIRECTION, 80, 12) for release in (one, other)]
-    assert shown[0] == shown[1]
-
-
-def test_the_history_has_each_release_once() -> None:
-    known = sample_history(3)
-    assert known.releases == 3 and known.current is not None and known.current.batch == 3
-    assert not known.add(release(3, TRUE_DIRECTION))  # published again
-    assert not known.add(b"{}")
-    assert not known.add(release(9, TRUE_DIRECTION, task=1))
-    assert known.batches == {"0": 3, "1": 9}
-    assert known.rows[-1].noise == pytest.approx(np.degrees(0.5 * 0.02 * np.sqrt(11 / 2) / 3))
-    assert "moved" in view.plain_line(known) and "release 3" in view.plain_line(known)
-
-
-def test_warm_up_and_change_are_said_in_words() -> None:
-    known = history.History("0", change_after=2500)
-    assert known.add(warming_up())
-    assert view.plain_line(known) == "release 1  1000 records  warming up (batch 1 of 2)"
-    assert known.first_s is None and known.angles == []
-    known.add(release(2, TRUE_DIRECTION))
-    assert known.angles == [pytest.approx(0, abs=1e-6)] and known.rows[0].moved is None
-    known.add(release(3, TRUE_DIRECTION))  # the fleet has changed, the model has not
-    assert known.angles[-1] > 20
-    known.add(release(4, true_direction(changed=True), drift=True))
-    assert known.angles[-1] == pytest.approx(0, abs=1e-6) and known.drifts == 1
-    assert "the stream has changed" in view.plain_line(known)
-    assert "the stream has changed" in "\n".join(drawn(known, 120, 40))
-    assert "changed" in "\n".join(drawn(sample_history(), 120, 60)).split("noise alone", 1)[1]
-
-
-def test_what_is_not_private_is_said() -> None:
-    assert "NOT PRIVATE" in view.promise(PROMISE.model_copy(update={"private": False})).plain
+def test_the_angle_to_the_truth() -> None:
+    simulated = Simulated(2500)
+    nothing = {"status": "warming_up", "components": (), "warm_up_left": 1, "skipped": True}
+    simulated.see(release(1, TRUE_DIRECTION, **nothing))
+    assert simulated.first_s is None and not simulated.truth().direction
+    simulated.see(release(2, TRUE_DIRECTION))
+    simulated.see(release(3, TRUE_DIRECTION))  # the fleet has changed, the model has not
+    simulated.see(release(4, -true_direction(changed=True), drift=True))
+    assert simulated.angles.keys() == {2, 3, 4} and simulated.angles[3] > 20
+    assert simulated.angles[2] == pytest.approx(0, abs=1e-6) == simulated.angles[4]
+    assert simulated.truth().direction == pytest.approx(-true_direction(changed=True))
+    assert (simulated.changes, simulated.noticed, simulated.releases) == ([3], [4], 4)
 
 
 # The whole
@@ -282,30 +228,23 @@ def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None, ste
     code = demo.main(["--no-broker", *arguments])
     said = capsys.readouterr().out
     assert code == 0, said
-    lines = [line for line in said.splitlines() if line.startswith("release ")]
-    assert len(lines) >= 40
-    assert [int(line.split()[1]) for line in lines] == list(range(1, len(lines) + 1))
-    assert f"{len(lines)} releases from {2000 * len(lines):,} records" in said
-    assert "an in-memory broker inside this process" in said
-    assert "ε = 2, δ = 1e-06 for every record" in said
+    lines = [line for line in said.splitlines() if line.startswith("batch ")]
+    assert [int(line.split()[1]) for line in lines] == list(range(1, 41))
+    assert " releases; broker: none: an in-memory broker inside this process" in said
+    assert "(ε = 2) plus 1e-06 (δ), over the whole stream" in said
     assert "serve" in said and "--bootstrap-servers HOST:9092" in said
-    assert "release 1  2000 records  warming up (batch 1 of" in said
+    assert lines[0].startswith("batch 1  status warming up")
     # The fleet changes after release 20 and back after release 40; a busy machine makes more.
     before, after = (
-        float(re.findall(r"([\d.]+)° from the truth", lines[number - 1])[0]) for number in (20, 40)
+        float(re.findall(r"from the truth ([\d.]+)°", lines[number - 1])[0]) for number in (20, 40)
     )
     assert before < 5 and after < 10
-    assert "the stream has changed: what was learned before was dropped" in said
-    assert "The model noticed " in said
+    assert lines[20].endswith("the fleet changed")
+    assert any(line.endswith("the stream changed") for line in lines[21:])
+    assert "The fleet: the simulator changed it at batch " in said
     assert re.search(r"the last one is [\d.]+° from the truth", said)
     assert signal.getsignal(signal.SIGTERM) is handler
     assert all(thread.daemon for thread in set(threading.enumerate()) - threads)
-
-
-def test_shards_without_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--no-broker", "--releases", "2", "--batch-size", "2000", "--shards", "2"]
-    assert demo.main(arguments) == 0
-    assert "releases from" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -315,19 +254,17 @@ def test_privacy_per_device_without_a_broker(
     arguments = ["--no-broker", "--unit", "subject", "--releases", "5", "--rate", "8000"]
     assert demo.main([*arguments, "--epsilon", "4"]) == 0
     said = capsys.readouterr().out
-    assert "ε = 4, δ = 1e-06 per device: for all that one sends in any round of 2 seconds" in said
-    devices = [int(n.replace(",", "")) for n in re.findall(r"about ([\d,]+) devices", said)]
-    assert len(devices) >= 6 and max(devices) < 6000
+    assert "(ε = 4, δ = 1e-06)-differentially private for everything that one subject" in said
+    assert "sends in any round of 2 seconds" in said and "In production, rounds last hours" in said
     # Nothing that counts records.
     assert " records" not in said and "lag" not in said
-    away = float(re.findall(r"the last one is ([\d.]+)° from the truth", said)[0])
-    assert away < 20 or max(devices) < 1000  # a busy machine sends less in a round
+    assert len(re.findall(r"^batch \d+ ", said, re.MULTILINE)) == 5
     assert "--subject device_id" in said
     with pytest.raises(SystemExit):
         demo.main(["--unit", "subject", "--change", "5"])
 
 
-@pytest.mark.parametrize("other", (["--unit", "subject"], ["--shards", "2"], ["--no-broker"]))
+@pytest.mark.parametrize("other", (["--unit", "subject"], ["--no-broker"]))
 def test_what_a_cluster_cannot_do_is_refused(
     capsys: pytest.CaptureFixture[str], other: list[str]
 ) -> None:
@@ -344,7 +281,7 @@ def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_machine_without_brokers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, patient: None
 ) -> None:
-    def none(progress: Any) -> Any:
+    def none(*options: Any) -> Any:
         raise BrokerUnavailable("no Kafka broker can be had here:\n  docker: no docker command")
 
     monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
@@ -354,7 +291,7 @@ def test_a_machine_without_brokers(
     said = capsys.readouterr().out
     assert "docker: no docker command" in said
     assert "an in-memory broker inside this process" in said
-    assert "NOT PRIVATE" not in said
+    assert "Not private" not in said
 
 
 def test_an_address_is_an_order(
@@ -363,7 +300,7 @@ def test_an_address_is_an_order(
     monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:9")
     assert demo.main(["--seconds", "5"]) == 1
     said = capsys.readouterr().out
-    assert "does not answer" in said and "release 1" not in said
+    assert "does not answer" in said and "batch 1" not in said
 
 
 @pytest.mark.broker
@@ -378,12 +315,12 @@ def test_on_a_real_broker(broker: Any) -> None:
         lines = []
         for line in process.stdout or ():
             lines.append(line)
-            if line.startswith("release 4 "):
+            if line.startswith("batch 4 "):
                 break
         process.send_signal(signal.SIGINT)
         said = "".join(lines) + process.communicate(timeout=PATIENCE_SECONDS)[0]
         assert process.returncode == 0, said
-        assert "release 1  2000 records  warming up (batch 1 of" in said
+        assert "batch 1  status warming up" in said
         assert "° from the truth" in said
         assert "your cluster at" in said and "left on your cluster: telemetry-demo-" in said
     finally:
@@ -398,8 +335,9 @@ class EndedBroker(ManagedBroker):
     _check = _prepare = _command = lambda self: None  # type: ignore[assignment]
 
     def start(self) -> None:
-        self._make_folder()
-        self.port = 9
+        if not self.port:
+            self._make_folder()
+            self.port = 9
 
     def log_tail(self, offset: int = 0, lines: int = 30) -> str:
         return "; the end of its log:\nout of memory"
@@ -409,7 +347,7 @@ def test_the_broker_of_a_command_that_has_ended(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command says so and ends, rather than waiting for ever beside a broker that is gone."""
-    monkeypatch.setattr(broker_command, "LocalBroker", EndedBroker)
+    monkeypatch.setitem(provide.STARTED, "local", EndedBroker)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     assert broker_command.main(["run", "--kind", "local"]) == 1
     said = capsys.readouterr()

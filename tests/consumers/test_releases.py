@@ -313,7 +313,7 @@ def test_the_merger_follows_the_topic() -> None:
 
 def test_a_release_for_people() -> None:
     text = describe(released(batch=3))
-    assert "(8, 0.001)-differentially private, replace-one record, whole stream" in text
+    assert "(ε = 8) plus 0.001 (δ), over the whole stream" in text
     order = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
     order.remove("loading")
     assert order[0] == "a" and sorted(order) == list(NAMES)
@@ -327,7 +327,7 @@ def test_a_release_for_people() -> None:
     assert around == pytest.approx(50, abs=0.5)
     sentence = r"cpu \(±[89]\S* around (49|50)\S*\).* rise and fall together\."
     assert re.search(sentence, fleet)
-    assert "NOT PRIVATE" in describe(released(seed=1))
+    assert "Not private: the noise came from a seed" in describe(released(seed=1))
     assert len(describe(released(), top=1).splitlines()) < len(describe(released()).splitlines())
 
 

@@ -127,7 +127,12 @@ def test_with_privacy_per_subject_nothing_counts_records() -> None:
     assert Service(s, log_of(on, s), watched=False).facts().keys() > {"lag", "needed"}
     release = released()
     promise = release.privacy.model_copy(
-        update={"unit": "subject", "scope": "any 1h", "epsilon_over": {"7 days": 3.21}}
+        update={
+            "unit": "subject",
+            "subject": "device",
+            "scope": "any 1h",
+            "epsilon_over": {"7 days": 3.21},
+        }
     )
     hour = Round(start="2030-01-01T11:00:00+00:00", end="2030-01-01T12:00:00+00:00")
     tracker = Tracker("m")
@@ -138,7 +143,10 @@ def test_with_privacy_per_subject_nothing_counts_records() -> None:
     current = tracker.history()[1].current
     assert current is not None and "about 42 subjects" in current.extent
     assert "98765" not in current.extent
-    assert "one subject sends in any 1h" in current.promise and "7 days 3.21" in current.promise
+    assert (
+        "one subject (by device) sends in any 1h" in current.promise
+        and "7 days 3.21" in current.promise
+    )
     assert "record" not in current.promise
 
 

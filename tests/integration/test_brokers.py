@@ -217,6 +217,33 @@ def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
 
 @pytest.mark.broker
 @group("local", MODULE)
+def test_topics_on_demand_for_producers_only(fresh_name: FreshName) -> None:
+    """A newcomer's producer does not wait, and the service still says which topic is missing."""
+    try:
+        provided = provide_broker(kind="local")
+    except BrokerUnavailable as error:
+        refuse(str(error))
+    with provided as broker:
+        topic = fresh_name("new")
+        flags = f"--bootstrap-servers {broker.bootstrap_servers} --input-topic {topic} "
+        flags += "--features a,b --epsilon 1 --delta 1e-6 --batch-size 1000"
+
+        def run(command: str) -> subprocess.CompletedProcess[str]:
+            words = [sys.executable, "-m", "consumers.cli", command, *flags.split()]
+            return subprocess.run(words, capture_output=True, text=True)
+
+        for command in ("check-config", "serve", "check-config"):  # none of them creates it
+            done = run(command)
+            assert done.returncode == 78
+            assert f"input_topic {topic!r} does not exist" in done.stderr + done.stdout
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send(topic, value=b"first").get(timeout=PATIENCE_SECONDS)
+        assert read_all(broker.bootstrap_servers, topic) == [b"first"]
+        assert run("check-config").returncode == 0
+
+
+@pytest.mark.broker
+@group("local", MODULE)
 def test_the_variable_comes_first(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         address = brokers.get("local").bootstrap_servers

@@ -25,9 +25,9 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.configure import task_connection
 from consumers.kafka.executor import close_consumers, read_ranges
+from consumers.model.uncertainty import angle
 from consumers.protocols import Reader, TopicInfo
 from consumers.settings import ClusterSettings
-from demo.history import angle
 
 from ..harness import READERS, Model, model, read_topic
 from ..processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consumers.model.uncertainty import angle
 from demo.generator import messages
-from demo.history import angle
 from demo.telemetry import FEATURES, telemetry, true_direction
 from stream_dppca import DPPCA, Projector
 

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -51,7 +50,6 @@ class DemoConfig:
 
     flags: Mapping[str, Any]  #: settings of the service
     rate: float  #: records per second
-    partitions: int  #: of the input topic
     change_after: int | None  #: records after which the fleet changes; None if it never does
     machines: int = MACHINES  #: of the fleet
 
@@ -108,10 +106,7 @@ class ProcessDeployment:
         self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            ensure_topic(
-                self.cluster(), settings.input_topic, config.partitions,
-                broker_time=config.by_device,
-            )  # fmt: skip
+            ensure_topic(self.cluster(), settings.input_topic, broker_time=config.by_device)
             command = [*service_command(), *as_flags(config.flags)]
             self._start("service", command, spark.environment() if spark else {})
             self._start("generator", [
@@ -127,15 +122,11 @@ class ProcessDeployment:
             raise
 
     def _start(self, name: str, command: list[str], more: Mapping[str, str] | None = None) -> None:
-        """Start a child under the broker's supervisor: it ends with this process in any case."""
+        """Start a child that ends with this process in any case."""
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **(more or {})}
-        orders = {"run": command, "cleanup": [], "remove": str(self._folder)}
-        with (self._folder / f"{name}.log").open("wb") as out:
-            self._children[name] = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", str(brokers.SUPERVISOR), json.dumps(orders)],
-                stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
-                start_new_session=True, env=environment,
-            )  # fmt: skip
+        self._children[name] = brokers.start_supervised(
+            command, self._folder / f"{name}.log", self._folder, environment=environment
+        )
 
     def cluster(self) -> Cluster:
         return KafkaCluster(kafka_config(self._settings))
@@ -162,11 +153,7 @@ class ProcessDeployment:
         for child in self._children.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.0, deadline - time.monotonic()))
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            if child.stdin is not None:
-                child.stdin.close()
+            brokers.kill_supervised(child)
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._spark is not None:
             self._spark.close()
@@ -187,9 +174,7 @@ class ThreadDeployment:
         self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
         self._out = (self._folder / "service.log").open("w", encoding="utf-8")
         set_up_logs(self._out, model=settings.model)
-        ensure_topic(
-            self.cluster(), settings.input_topic, config.partitions, broker_time=config.by_device
-        )
+        ensure_topic(self.cluster(), settings.input_topic, broker_time=config.by_device)
         generator = MemoryCluster(
             self._memory, group="generator", state_topic="", input_topic="",
             output_topic=settings.input_topic,

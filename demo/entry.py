@@ -77,7 +77,6 @@ ROUND: Final = "2s"
 BATCH_SIZE: Final = {"local": 5_000, "spark": 20_000}
 #: Records per message without a broker: few messages, because their places are kept in memory.
 MEMORY_ROWS_PER_MESSAGE: Final = 500
-PARTITIONS: Final = 4  #: of the input topic
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -242,9 +241,9 @@ def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoCo
         "partition_refresh_s": 1,
     }
     if not by_device:
-        return DemoConfig(flags, options.rate, PARTITIONS, _change_after(options))
+        return DemoConfig(flags, options.rate, _change_after(options))
     flags |= {"subject": MESSAGE_KEY, "round": ROUND, "clock_slack": "500ms"}
-    return DemoConfig(flags, options.rate, PARTITIONS, None, machines=DEVICES)
+    return DemoConfig(flags, options.rate, None, machines=DEVICES)
 
 
 def _largest_divisor(number: int, most: int) -> int:
@@ -260,23 +259,17 @@ def _find_broker(console: Console, local: bool) -> brokers.Broker:
     """Find a broker or start one; on the local JVM if `local`, because Spark needs Java anyway."""
 
     kind = "local" if local and not os.environ.get(brokers.ADDRESS_VARIABLE) else None
-    if not console.is_terminal:
-        return brokers.provide_broker(lambda line: console.print(line, soft_wrap=True), kind)
     with console.status("looking for a Kafka broker, or starting one") as status:
 
         def tell(line: str) -> None:
-            console.print(Text(line, style=LABEL))
+            console.print(Text(line, style=LABEL), soft_wrap=True)
             status.update(Text(line))
 
         return brokers.provide_broker(tell, kind)
 
 
 def _start_spark(console: Console) -> StandaloneCluster:
-    line = "starting Apache Spark: a master and two workers"
-    if not console.is_terminal:
-        console.print(line)
-        return StandaloneCluster()
-    with console.status(line):
+    with console.status("starting Apache Spark: a master and two workers"):
         return StandaloneCluster()
 
 

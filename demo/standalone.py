@@ -7,13 +7,10 @@ holds Spark itself, is an extra; nothing here imports it.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +22,7 @@ from typing import Final, Self
 from consumers.errors import ConfigurationError
 from consumers.settings.engine import SPARK_CONF_PREFIX
 
-from .broker import LOOPBACK, SUPERVISOR, free_port
+from .broker import LOOPBACK, free_port, kill_supervised, start_supervised
 
 __all__ = ["StandaloneCluster", "spark_home"]
 
@@ -148,14 +145,8 @@ class StandaloneCluster:
             "SPARK_LOCAL_DIRS": str(self.home / "local"),
             "PYSPARK_PYTHON": sys.executable,
         }
-        orders = {"run": command, "cleanup": [], "remove": str(self.home)}
         log = self.home / f"{number}.log"
-        with log.open("wb") as out:
-            child = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", str(SUPERVISOR), json.dumps(orders)],
-                stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
-                start_new_session=True, env=environment,
-            )  # fmt: skip
+        child = start_supervised(command, log, self.home, environment=environment)
         self._children.append((child, log))
         return number
 
@@ -173,11 +164,7 @@ class StandaloneCluster:
     def close(self) -> None:
         """End all processes, and remove their files."""
         for child, _ in reversed(self._children):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # executors with their worker
-            child.wait()
-            if child.stdin is not None:
-                child.stdin.close()
+            kill_supervised(child)  # executors with their worker
         self._children.clear()
         shutil.rmtree(self.home, ignore_errors=True)
 

@@ -27,11 +27,12 @@ from .common import (
     BrokerError,
     BrokerFailed,
     BrokerUnavailable,
+    kill_supervised,
+    start_supervised,
 )
 from .docker import DockerBroker, find_docker, find_image, has_bridge
 from .jars import ensure_jars
 from .local import LocalBroker
-from .managed import SUPERVISOR
 from .node import (
     broker_settings,
     container_environment,
@@ -47,7 +48,6 @@ __all__ = [
     "LOCAL_IMAGE",
     "LOOPBACK",
     "START_SECONDS",
-    "SUPERVISOR",
     "Broker",
     "BrokerError",
     "BrokerFailed",
@@ -63,6 +63,8 @@ __all__ = [
     "free_port",
     "has_bridge",
     "is_ready",
+    "kill_supervised",
     "metadata_brokers",
     "provide_broker",
+    "start_supervised",
 ]

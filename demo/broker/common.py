@@ -1,9 +1,14 @@
-"""Parts that all kinds of brokers share: versions, limits, errors, running a command."""
+"""Parts that all kinds of brokers share: versions, limits, errors, running commands."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"  # of the local JVM and of both images
@@ -54,3 +59,36 @@ def run(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[s
     except subprocess.TimeoutExpired:
         said = f"{Path(command[0]).name} did not end within {timeout:.0f} s"
         return subprocess.CompletedProcess(command, 1, said, None)
+
+
+def start_supervised(
+    command: Sequence[str],
+    log: Path,
+    remove: Path,
+    cleanup: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command that ends with this process, however this process ends.
+
+    If this process does not end it, `cleanup` is run and the folder `remove` is removed then.
+    """
+    supervisor = Path(__file__).with_name("supervisor.py")
+    orders = {"run": list(command), "cleanup": list(cleanup), "remove": str(remove)}
+    with log.open("ab") as out:
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-S", str(supervisor), json.dumps(orders)],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+        )
+
+
+def kill_supervised(child: subprocess.Popen[bytes]) -> None:
+    """End a supervised command and all of its children at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    if child.stdin is not None:
+        child.stdin.close()

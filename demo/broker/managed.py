@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import abc
 import atexit
-import contextlib
-import json
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -26,11 +22,10 @@ from .common import (
     BrokerError,
     BrokerFailed,
     Progress,
+    kill_supervised,
+    start_supervised,
 )
 from .node import free_port, is_ready
-
-#: Runs a command and ends it when its parent ends: `python -I -S SUPERVISOR ORDERS`.
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 
 class ManagedBroker(Broker):
@@ -118,10 +113,8 @@ class ManagedBroker(Broker):
         if (process := self._process) is None:
             return
         self._kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        self._forget()
+        kill_supervised(process)
+        self._process = None
 
     def restart(self) -> None:
         self.stop()
@@ -173,20 +166,10 @@ class ManagedBroker(Broker):
         atexit.register(self.close)
 
     def _launch(self) -> None:
-        orders = {
-            "run": self._command(),
-            "cleanup": self._cleanup_command(),
-            "remove": str(self.data_dir),
-        }
-        with self.log_file.open("ab") as log:
-            offset = log.tell()
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", str(SUPERVISOR), json.dumps(orders)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        offset = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._process = start_supervised(
+            self._command(), self.log_file, self.data_dir, self._cleanup_command()
+        )
         deadline = time.monotonic() + START_SECONDS
         try:
             while not is_ready(self.port):

@@ -122,6 +122,12 @@ def test_the_composed_service_reads_what_the_generator_sends(
         command = services[name]["command"]
         assert command[command.index("--topic") + 1] == loaded.input_topic
         assert command[command.index("--bootstrap-servers") + 1] == loaded.bootstrap_servers
+        # The image does not hold the simulation, so its folder is mounted.
+        [mount] = services[name]["volumes"]
+        source, target, _ = mount.split(":")
+        assert (ROOT / "docker" / source).resolve() == ROOT / "demo"
+        assert target == services[name]["working_dir"] + "/demo"
+        assert services[name]["entrypoint"] == ["python", "-m", "demo.generator"]
     sent = services["generator"]["command"]
     assert sent[sent.index("--format") + 1] == loaded.format
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import difflib
 import importlib
@@ -11,18 +12,17 @@ from typing import IO, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_dppca.values import number
-
 from ..errors import ConfigurationError
 from ..model.codecs import make_codec
-from .streams import existing_file, opened
+from .cells import cell, cells_of_csv, members
+from .streams import existing_file, first_line, line_blocks, longest_line, opened
 
 __all__ = [
     "FileFormat",
     "MissingColumns",
     "Rows",
+    "csv_cells",
     "csv_columns",
-    "line_blocks",
     "parquet_batches",
     "read_blocks",
 ]
@@ -55,21 +55,20 @@ def read_blocks(
                 yield rows
 
 
-def line_blocks(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """The lines of a stream, many at a time."""
-    while lines := stream.readlines(1 << 20):
-        yield lines
-
-
 def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
-    codec = make_codec("json", features, 1 << 20)
-    for lines in line_blocks(stream):
-        yield codec.decode(lines)
+    codec = make_codec("json", features, longest_line(len(features)))
+    for lines in line_blocks(stream, len(features)):
+        rows = codec.decode(lines)
+        for i in np.flatnonzero(
+            np.isnan(rows).all(axis=1)
+        ).tolist():  # perhaps not all of it is bad
+            rows[i] = [*map(cell, members(lines[i], features))]
+        yield rows
 
 
 def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
     """Read the header of a CSV; return the positions of the columns with these names."""
-    header = next(csv.reader([stream.readline().decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
+    header = csv_cells(first_line(stream, len(names)).removeprefix(codecs.BOM_UTF8))
     _require("the CSV (its header is its first line, and each line after it is one record)",
              header, names)  # fmt: skip
     return [header.index(name) for name in names]
@@ -78,15 +77,16 @@ def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
 def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
     """Each line is one row: a quote that is not closed must not swallow the lines after it."""
     columns = csv_columns(stream, features)
-    for lines in line_blocks(stream):
-        rows = np.empty((len(lines), len(features)))
-        for i, line in enumerate(lines):
-            try:
-                cells = next(csv.reader([line.decode().rstrip("\r\n")]))
-                rows[i] = [float(cells[c]) for c in columns]
-            except Exception:  # whatever is wrong with a line, it is a null
-                rows[i] = np.nan
-        yield rows
+    for lines in line_blocks(stream, len(features)):
+        yield np.array([cells_of_csv(csv_cells(line), columns) for line in lines])
+
+
+def csv_cells(line: bytes) -> list[str]:
+    """The cells of a line, none if they cannot be read."""
+    try:
+        return next(csv.reader([line.decode("utf-8", "surrogateescape").rstrip("\r\n")]), [])
+    except csv.Error:  # a cell is too long
+        return []
 
 
 class MissingColumns(ConfigurationError):
@@ -162,7 +162,7 @@ def _parquet(
     for columns in parquet_batches(source, features, share):
         rows = np.empty((len(columns[0]), len(features)))
         for j, column in enumerate(columns):
-            rows[:, j] = [number(value) for value in column]
+            rows[:, j] = [*map(cell, column)]
         yield rows
 
 

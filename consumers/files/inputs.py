@@ -116,8 +116,9 @@ class InputRecord:
         self._update(rows)
 
     def _update(self, rows: Rows) -> None:
-        # Every NaN gets the same bit pattern.
-        self._hash.update(np.where(np.isnan(rows), np.nan, rows).astype("<f8").tobytes())
+        # Every NaN gets the same bit pattern, and every zero: formats differ in these.
+        same = np.where(np.isnan(rows), np.nan, rows) + 0.0
+        self._hash.update(same.astype("<f8").tobytes())
         self.used += len(rows)
 
     def inputs(self) -> tuple[UsedInput, ...]:

@@ -6,7 +6,6 @@ Each row is read by itself. A row without a usable time or subject is ignored.
 
 from __future__ import annotations
 
-import csv
 import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +14,12 @@ from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
-from stream_dppca.values import number
-
 from ..errors import ConfigurationError
 from ..model.codecs import Subject, make_member_parser, make_subject_codec
-from .blocks import FileFormat, Rows, csv_columns, line_blocks, parquet_batches
-from .streams import opened
+from .blocks import FileFormat, Rows, csv_cells, csv_columns, parquet_batches
+from .cells import cell, cells_of_csv, members
+from .cells import subject as subject_of
+from .streams import line_blocks, longest_line, opened
 
 __all__ = ["StampedRows", "parse_time", "read_stamped_blocks"]
 
@@ -118,11 +117,19 @@ def _jsonl(
     time: str,
     wanted: Callable[[int], bool],
 ) -> Iterator[StampedRows]:
-    codec = make_subject_codec("json", features, 1 << 20, subject=subject, records=1)
+    longest = longest_line(len(features))
+    codec = make_subject_codec("json", features, longest, subject=subject, records=1)
     find_time = make_member_parser(time)
-    for lines in _among(line_blocks(stream), wanted):
+    for lines in _among(line_blocks(stream, len(features)), wanted):
         rows, subjects = codec.decode(lines, ())
-        yield StampedRows(rows, subjects, [parse_time(find_time(line)) for line in lines])
+        times = [parse_time(find_time(line)) for line in lines]
+        for i, row in enumerate(rows):
+            if subjects[i] is None or times[i] is None or np.isnan(row).all():
+                # Perhaps not all of it is bad.
+                *values, who, when = members(lines[i], [*features, subject, time])
+                rows[i], times[i] = [*map(cell, values)], parse_time(when)
+                subjects[i] = subject_of(who)
+        yield StampedRows(rows, subjects, times)
 
 
 def _csv(
@@ -133,15 +140,11 @@ def _csv(
     wanted: Callable[[int], bool],
 ) -> Iterator[StampedRows]:
     *columns, who, when = csv_columns(stream, [*features, subject, time])
-    for lines in _among(line_blocks(stream), wanted):
-        rows = np.full((len(lines), len(features)), np.nan)
-        subjects: list[Subject] = [None] * len(lines)
-        times: list[int | None] = [None] * len(lines)
-        for i, line in enumerate(lines):
-            with suppress(Exception):  # whatever is wrong with a line, it is a null or ignored
-                cells = next(csv.reader([line.decode().rstrip("\r\n")]))
-                times[i], subjects[i] = parse_time(cells[when]), cells[who] or None
-                rows[i] = [float(cells[c]) for c in columns]
+    for lines in _among(line_blocks(stream, len(features)), wanted):
+        cells = [csv_cells(line) for line in lines]
+        rows = np.array([cells_of_csv(line, columns) for line in cells])
+        subjects = [subject_of(line[who]) if who < len(line) else None for line in cells]
+        times = [parse_time(line[when]) if when < len(line) else None for line in cells]
         yield StampedRows(rows, subjects, times)
 
 
@@ -150,7 +153,7 @@ def _parquet(
 ) -> Iterator[StampedRows]:
     for columns in parquet_batches(source, [*features, subject, time], wanted=wanted):
         *values, subjects, times = columns
-        rows = np.array([[number(x) for x in column] for column in values], dtype=np.float64).T
+        rows = np.array([[*map(cell, column)] for column in values], dtype=np.float64).T
         yield StampedRows(rows, subjects, [parse_time(x) for x in times])
 
 

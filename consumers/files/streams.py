@@ -1,4 +1,8 @@
-"""Opens files, also compressed ones, and tells how much of a file has been read."""
+"""Opens files, also compressed ones, cuts them into lines, and tells how much has been read.
+
+**A line takes bounded memory.** One that is longer than a public number of bytes is read as an
+empty line; the rest of it is read in pieces and thrown away.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,62 @@ from typing import IO, Any, Final
 
 from ..errors import ConfigurationError
 
-__all__ = ["COMPRESSIONS", "existing_file", "opened", "uncompressed_name"]
+__all__ = [
+    "COMPRESSIONS",
+    "existing_file",
+    "first_line",
+    "line_blocks",
+    "longest_line",
+    "opened",
+    "uncompressed_name",
+]
 
 #: Endings of the names of compressed files.
 COMPRESSIONS: Final = (".gz", ".zst")
+PIECE: Final = 1 << 20  #: bytes that are read at once
+#: Compressed bytes that are read at once: zstd turns 4 of them into 128 kB, if these are equal.
+ZSTD_PIECE: Final = 256
+BYTES_PER_FEATURE: Final = 128  #: in a line of more than `PIECE` bytes
+MOST_ROWS: Final = 4096  #: in a block of lines
+MOST_NUMBERS: Final = 1 << 22  #: in a block of lines, unless one line has more
+
+
+def longest_line(features: int) -> int:
+    """The bytes that a line may have, its end included: 1 MiB, or 128 per feature.
+
+    Examples
+    --------
+    >>> longest_line(10), longest_line(100_000)
+    (1048576, 12800000)
+    """
+    return max(PIECE, BYTES_PER_FEATURE * features)
+
+
+def first_line(stream: IO[bytes], features: int) -> bytes:
+    """Read the first line, at most as many bytes of it as a line may have."""
+    longest = longest_line(features)
+    line = rest = stream.readline(longest)
+    while len(rest) == longest and not rest.endswith(b"\n"):
+        rest = stream.readline(longest)
+    return line
+
+
+def line_blocks(stream: IO[bytes], features: int) -> Iterator[list[bytes]]:
+    """The lines of a stream, many at a time, without their ends.
+
+    A line that is too long is empty: its row is a null, as that of an empty line.
+    """
+    longest = longest_line(features)
+    rows = max(1, min(MOST_ROWS, MOST_NUMBERS // features))
+    begun = b""  # the beginning of the next line
+    while piece := stream.read(PIECE):
+        lines = piece.split(b"\n")
+        lines[0] = begun + lines[0]
+        begun = lines.pop()[:longest]  # so many bytes without an end are too many already
+        for start in range(0, len(lines), rows):
+            yield [line if len(line) < longest else b"" for line in lines[start : start + rows]]
+    if begun:
+        yield [begun if len(begun) < longest else b""]
 
 
 def uncompressed_name(name: str) -> str:
@@ -82,21 +138,21 @@ class _Zstd(io.RawIOBase):
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw, self._make = raw, _zstandard().ZstdDecompressor().decompressobj
         self._frame: Any = None
-        self._out = b""
+        self._out = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         while not self._out:
-            chunk = self._raw.read(1 << 16)
+            chunk = self._raw.read(ZSTD_PIECE)
             if not chunk:
                 if self._frame is not None:
                     raise EOFError
                 return 0
             if self._frame is None:
                 self._frame = self._make()
-            self._out = self._frame.decompress(chunk)
+            self._out = memoryview(self._frame.decompress(chunk))
             if self._frame.eof:  # the next frame begins within the chunk
                 self._raw.seek(-len(self._frame.unused_data), io.SEEK_CUR)
                 self._frame = None

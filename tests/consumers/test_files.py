@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from consumers import crashpoints
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Fenced
 from consumers.files.blocks import read_blocks
 from consumers.files.store import StateFile
+from consumers.files.streams import longest_line
 from consumers.protocols import Message
 
 from .. import zygote
@@ -60,16 +64,107 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, format: str) -> None:
     assert read(write(tmp_path, format, X), format).tolist() == X.tolist()
 
 
-def test_bad_lines_are_nulls(tmp_path: Path) -> None:
+def test_bad_cells_are_missing_by_themselves(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(
         b'\xef\xbb\xbfcpu,memory,disk.read\r\n1,2,3\r\n1,2\n,,\n1,x,3\n\n"1,2,3\n\xff,1,2\n4,5,6\n'
     )
-    X = read(path, "csv")
-    assert np.isnan(X).all(axis=1).tolist() == [False, *[True] * 6, False]
+    nan, nothing = np.nan, [np.nan] * 3
+    expected = [[1, 2, 3], [1, 2, nan], nothing, [1, nan, 3], nothing, nothing, [nan, 1, 2],
+                [4, 5, 6]]  # fmt: skip
+    np.testing.assert_array_equal(read(path, "csv"), expected)
     path = tmp_path / "x.jsonl"
-    path.write_bytes(as_json([1, 2, 3]) + b"\n{\n\n[]\n" + as_json([4, 5, 6]))
-    assert np.isnan(read(path, "jsonl")).all(axis=1).tolist() == [False, True, True, True, False]
+    path.write_bytes(as_json([1, 2, 3]) + b"\n{\n\n[]\n7\n" + as_json([4, 5, 6]))
+    np.testing.assert_array_equal(read(path, "jsonl"), [[1, 2, 3], *[nothing] * 4, [4, 5, 6]])
+
+
+MISSING = ("", "NA", "NaN", "nan", "null", " ", "x", "\xff")
+NUMBERS = {"1.5": 1.5, " 2 ": 2.0, "1e400": np.inf, "true": 1.0, "False": 0.0, "-0": 0.0,
+           "9007199254740993": 2.0**53}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*MISSING, *NUMBERS])
+def test_a_row_is_the_same_row_in_every_format(tmp_path: Path, text: str) -> None:
+    """Empty cells, NA, NaN and null are missing in all formats, and in their own cell only."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "x"
+    expected = [[1.0, NUMBERS.get(text, np.nan), 3.0]]
+    raw = text.encode("latin-1")
+    path.write_bytes(b"cpu,memory,disk.read\n1," + raw + b",3\n")
+    np.testing.assert_array_equal(read(path, "csv"), expected)
+    values = [b'"' + raw + b'"']
+    if text in ("NaN", "null", "true", "1.5", "1e400", "-0", "9007199254740993"):
+        values.append(raw)  # as it is, too
+    for value in values:
+        path.write_bytes(b'{"cpu": 1, "memory": ' + value + b', "disk": {"read": 3.0}}\n')
+        np.testing.assert_array_equal(read(path, "jsonl"), expected)
+    cells = [pa.array([raw]).view(pa.string()), pa.array([raw])]
+    if text in MISSING:
+        cells += [pa.array([None], pa.float64()), pa.array([np.nan])]
+    elif text in ("true", "False"):
+        cells.append(pa.array([text == "true"]))
+    else:
+        cells.append(pa.array([NUMBERS[text]]))
+    for column in cells:
+        pq.write_table(pa.table({"cpu": [1], "memory": column, "disk.read": [3.0]}), path)
+        np.testing.assert_array_equal(read(path, "parquet"), expected)
+
+
+@pytest.mark.parametrize("line", [
+    b'{"cpu": 1, "disk": {"read": 3}}', b'{"cpu": "1", "memory": {}, "disk": {"read": "3"}}',
+    b'{"cpu": 1, "memory": [], "disk": {"read": 3}}',
+])  # fmt: skip
+def test_a_row_without_a_member_is_a_row_with_a_missing_cell(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(line)
+    np.testing.assert_array_equal(read(path, "jsonl"), [[1, np.nan, 3]])
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_long_line_takes_bounded_memory(tmp_path: Path, format: str, ending: str) -> None:
+    """It is a null, whatever is in it, and the lines around it are read."""
+    one, two = as_json([1, 2, 3]), as_json([4, 5, 6])
+    if format == "csv":
+        one, two = b"cpu,memory,disk.read\n1,2,3", b"4,5,6"
+    compress: Any = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+    for line in (b"0" * (1 << 26), b'"' + b",0" * (1 << 25)):
+        path = tmp_path / f"x{ending}"
+        path.write_bytes(compress.get(ending, bytes)(b"\n".join([one, line, two])))
+        tracemalloc.start()
+        try:
+            found = np.concatenate(list(read_blocks(str(path), format, FEATURES)))  # type: ignore[arg-type]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 1 << 25
+        np.testing.assert_array_equal(found, [[1, 2, 3], [np.nan] * 3, [4, 5, 6]])
+
+
+def test_empty_lines_take_bounded_memory(tmp_path: Path) -> None:
+    """The number of rows in a block is bounded, too: here a MiB would be 16 GB."""
+    names = [f"x{i}" for i in range(2000)]
+    path = tmp_path / "x.csv"
+    path.write_text(",".join(names) + "\n" * (1 << 20))
+    blocks = read_blocks(str(path), "csv", names)
+    assert len(next(blocks)) == len(next(blocks)) == 2097
+
+
+def test_a_line_is_as_long_as_it_may_be_or_a_null(tmp_path: Path) -> None:
+    path, most = tmp_path / "x.csv", longest_line(3)
+    for length, read_as in ((most - 1, [1, 2, 3]), (most, [np.nan] * 3), (most + 1, [np.nan] * 3)):
+        comment = "," + ",".join(["c" * 9] * (length // 10))
+        line = ("1,2,3" + comment)[:length].ljust(length, "c")
+        for end in ("\n4,5,6\n", "\n4,5,6", ""):
+            path.write_text("cpu,memory,disk.read\n" + line + end)
+            np.testing.assert_array_equal(
+                read(path, "csv"), [read_as, *([[4, 5, 6]] if end else [])]
+            )
+    # A header that is too long ends somewhere; the first row is the line after it.
+    path.write_text("cpu,memory,disk.read," + "other," * most + "\n1,2,3\n")
+    assert read(path, "csv").tolist() == [[1, 2, 3]]
 
 
 def test_one_line_is_one_record(tmp_path: Path) -> None:
@@ -94,7 +189,7 @@ def test_a_cell_that_python_cannot_hold_is_a_null(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    text = pa.array([b"1", b"\xff", b"3"]).view(pa.string())
+    text = pa.array([b"x", b"\xff", b"z"]).view(pa.string())
     dates = pa.array([1, 2**60, 3]).view(pa.timestamp("ms"))
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"cpu": [1.5, 2.5, 3.5], "memory": text, "disk.read": dates}), path)
@@ -334,6 +429,23 @@ def test_the_same_input_in_another_format_is_the_same(tmp_path: Path) -> None:
     assert learn(state, write(tmp_path, "npy", X[: 2 * BATCH])) == 0
     assert learn(state, write(tmp_path, "csv", X)) == 0
     assert learn(state, write(tmp_path, "jsonl", X), "--new-records") == 65
+
+
+def test_rows_with_missing_cells_are_known_in_every_format(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    pd = pytest.importorskip("pandas")
+    X, state = rows(2 * BATCH), tmp_path / "state"
+    X[::7, 1], X[::5, 0] = np.nan, 0.0
+    table = pd.DataFrame(X, columns=list(FEATURES))
+    table.to_csv(tmp_path / "data.csv", index=False)
+    table.where(table != 0, -0.0).to_parquet(tmp_path / "data.parquet")
+    missing = ("--missing", "center", "--center", "mean", "--scales", "learn")
+    assert learn(state, tmp_path / "data.csv", *missing) == 0
+    kept = state.read_bytes()
+    assert learn(state, tmp_path / "data.parquet", *missing) == 0  # resumed: nothing is left
+    assert learn(state, tmp_path / "data.parquet", *missing, "--new-records") == 65
+    assert state.read_bytes() == kept
 
 
 def test_new_records_that_are_old_are_refused(

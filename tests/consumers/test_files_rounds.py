@@ -21,6 +21,7 @@ from consumers.files.span import Span
 from consumers.files.stamped import StampedRows, read_stamped_blocks
 from consumers.settings import RoundRule
 from stream_dppca import DPPCA
+from stream_dppca.subjects.ids import canonical
 
 from ..launch import silence
 from .helpers import FEATURES
@@ -61,6 +62,24 @@ def write(path: Path, rows: Sequence[Row]) -> Path:
 
         pq.write_table(pa.Table.from_pylist(rows), path)
     return path
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "x", "NaN"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_row_with_a_missing_cell_keeps_its_subject(
+    tmp_path: Path, suffix: str, cell: str
+) -> None:
+    """In each format the same cells of the same rows are missing, and nothing else is."""
+    rows = fleet([0])
+    expected = np.array([[row[name] for name in FEATURES] for row in rows])
+    expected[3, 1] = np.nan
+    changed = [{**row, FEATURES[1]: str(row[FEATURES[1]])} for row in rows]
+    changed[3][FEATURES[1]] = cell
+    file = write(tmp_path / f"in{suffix}", changed)
+    (block,) = read_stamped_blocks(str(file), suffix[1:], FEATURES, "device", "at")  # type: ignore[arg-type]
+    np.testing.assert_array_equal(block.rows, expected)
+    assert list(map(canonical, block.subjects)) == [canonical(row["device"]) for row in rows]
+    assert None not in block.times_ms
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

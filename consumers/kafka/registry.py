@@ -35,8 +35,10 @@ TIMEOUT_SECONDS: Final = 3.0
 #: beyond these limits are left out, so such a schema cannot be used.
 MOST_DEPTH: Final = 32
 MOST_REFERENCES: Final = 256
+#: Characters of a schema and of all that it refers to. Nothing is kept of a schema with more.
+MOST_CHARACTERS: Final = 1 << 20
 #: Answers that the client keeps; compiled schemas are kept elsewhere.
-MOST_KEPT: Final = 50
+MOST_KEPT: Final = 5
 
 
 class RegistryClient:
@@ -83,14 +85,18 @@ class _Resolver:
 
     def __init__(self, client: SchemaRegistryClient, format: str | None) -> None:
         self._client, self._format = client, format
-        self._left = MOST_REFERENCES
+        self._left, self._characters = MOST_REFERENCES, MOST_CHARACTERS
         self._known: dict[tuple[str, int], RegisteredSchema] = {}
 
     def schema(self, number: int) -> RegisteredSchema:
         return self._resolved(self._client.get_schema(number, fmt=self._format), 0)
 
     def _resolved(self, found: Any, depth: int) -> RegisteredSchema:
-        references = []
+        references: list[tuple[str, RegisteredSchema]] = []
+        text = found.schema_str or ""
+        self._characters -= len(text)
+        if self._characters < 0:
+            return RegisteredSchema("", "")  # too large: it cannot be used
         for reference in (found.references or []) if depth < MOST_DEPTH else []:
             self._left -= 1
             if self._left < 0:
@@ -103,7 +109,7 @@ class _Resolver:
                 raise
             references.append((str(reference.name), named))
         kind = (found.schema_type or "AVRO").lower()
-        return RegisteredSchema(kind, found.schema_str or "", tuple(references))
+        return RegisteredSchema(kind, text, tuple(references))
 
     def _version(self, subject: str, version: int, depth: int) -> RegisteredSchema:
         if (subject, version) not in self._known:

@@ -3,10 +3,11 @@
 A schema is compiled once into steps; a step takes the message and a position, puts the numbers that
 it finds into the row, and returns the next position. Fields of fixed size that follow each other
 are one step. Fields that no feature needs are measured and skipped, never built: a message can
-neither fill the memory nor exhaust the stack, and takes time in proportion to its length. fastavro,
-which parses the schemas here, could read such messages as well; but it builds all that is in them,
-takes twice as long, does not end on an array of 2^60 nulls (ten bytes), and crashes the process on
-a message that nests ten thousand times: one message would stop a service for good.
+neither fill the memory nor exhaust the stack, and takes time in proportion to its length. fastavro
+could read such messages as well; but it builds all that is in them, takes twice as long, does not
+end on an array of 2^60 nulls (ten bytes), and crashes the process on a message that nests ten
+thousand times: one message would stop a service for good. Its parser of schemas writes out every
+name in full, which took 700 MB for 256 kB of schema, in a second in which no other thread ran.
 
 | type | as a feature |
 |---|---|
@@ -20,9 +21,10 @@ a message that nests ten thousand times: one message would stop a service for go
 A feature `a.b` is the field `b` of a record `a`, or the value `b` of a map `a`. A field that the
 schema does not have is missing.
 
-The writer of a message may also be allowed to register schemas, so the size of a compiled schema is
-bounded by public numbers (`MOST_PARTS`, `DEEPEST_PART`, `MOST_DIGITS`); the messages of a schema
-that exceeds them are nulls.
+The writer of a message may also be allowed to register schemas, so the cost of a schema is bounded
+by public numbers (`MOST_PARTS`, `DEEPEST_PART`, `LONGEST_NAME`, `MOST_DIGITS`); the messages of a
+schema that exceeds them are nulls. Everything but the JSON is parsed in Python, so that other
+threads, such as the one that samples offsets, have their turn every few milliseconds.
 """
 
 from __future__ import annotations
@@ -32,25 +34,28 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
-
-import fastavro
 
 from ..protocols import RegisteredSchema
 from .registered import (
     FRAME_BYTES,
+    LONGEST_NAME,
+    Compiled,
     FeatureTree,
     MalformedMessage,
-    RowReader,
     UnusableSchema,
     whole_number,
 )
 
 __all__ = ["DEEPEST_PART", "MOST_DIGITS", "MOST_PARTS", "avro_reader"]
 
-#: Most types that one reader is compiled of. A named type that is skipped counts once; one that
-#: holds features counts each time it is used, so nested unions cannot multiply for long.
+#: Most types of a schema, and most that one reader is compiled of. There, a named type that is
+#: skipped counts once; one that holds features counts each time it is used, so nested unions cannot
+#: multiply for long.
 MOST_PARTS: Final = 20_000
+#: Bytes that a part of a reader takes at most, as measured.
+PART_BYTES: Final = 500
 #: Most levels of nested types in a schema. A type that holds itself does not count again.
 DEEPEST_PART: Final = 100
 #: Largest scale and precision of a decimal. A float64 has no more than 1100 decimal places.
@@ -63,12 +68,10 @@ Wanted = int | FeatureTree | None
 #: Types of fixed size, as `struct` spells them.
 _FIXED: Final = {"null": "", "boolean": "?", "float": "f", "double": "d"}
 
-_BUILT_IN: Final = frozenset({
-    *_FIXED, "int", "long", "string", "bytes", "record", "error", "enum", "array", "map", "fixed",
-})  # fmt: skip
+_PRIMITIVE: Final = frozenset({*_FIXED, "int", "long", "string", "bytes"})
 
 
-def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowReader:
+def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> Compiled:
     """Compile a schema into the reader of its messages.
 
     Parameters
@@ -80,7 +83,8 @@ def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowR
     width
         Number of features.
     """
-    step = _Compiler(schema).step(tree)
+    compiler = _Compiler()
+    step = compiler.step(_Parser().parsed(schema), tree)
     nothing = [math.nan] * width
 
     def read(value: bytes) -> Sequence[float]:
@@ -89,85 +93,124 @@ def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowR
             raise MalformedMessage
         return row
 
-    return read
+    return Compiled(read, PART_BYTES * (compiler.count + 1))
+
+
+@dataclass(eq=False, slots=True)
+class _Type:
+    """A type whose names have been resolved: types that it holds are these themselves."""
+
+    name: str  #: as Avro has it: "record", "long", "union", ...
+    kind: dict[str, Any] = field(default_factory=dict)  #: its JSON
+    #: Types of fields by name, branches of a union, or the one of items or values.
+    below: list[tuple[str, _Type]] = field(default_factory=list)
+
+
+class _Parser:
+    """Resolves the names of one schema and of those that it refers to."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, _Type] = {}
+        self._primitive = {name: _Type(name) for name in _PRIMITIVE}
+        self._count = self._depth = 0
+        self._references: set[int] = set()  # identities of those that have been parsed
+
+    def parsed(self, schema: RegisteredSchema) -> _Type:
+        for _, reference in schema.references:
+            if id(reference) not in self._references:  # two schemas may refer to the same one
+                self._references.add(id(reference))
+                self.parsed(reference)
+        if schema.kind != "avro":
+            raise UnusableSchema
+        return self._type(json.loads(schema.text), "")
+
+    def _type(self, kind: Any, namespace: str) -> _Type:
+        self._count += 1
+        self._depth += 1
+        if self._count > MOST_PARTS or self._depth > DEEPEST_PART:
+            raise UnusableSchema
+        found = self._resolved(kind, namespace)
+        self._depth -= 1
+        return found
+
+    def _resolved(self, kind: Any, namespace: str) -> _Type:
+        if isinstance(kind, str):
+            return self._primitive.get(kind) or self._named[_full_name(kind, namespace)[1]]
+        if isinstance(kind, list):
+            return _Type("union", below=[("", self._type(one, namespace)) for one in kind])
+        name = kind["type"]
+        if name in ("record", "error", "enum", "fixed"):
+            return self._definition(name, kind, namespace)
+        if name in ("array", "map"):
+            inner = self._type(kind["items" if name == "array" else "values"], namespace)
+            return _Type(name, below=[("", inner)])
+        if name in ("int", "long", "bytes"):  # the only ones whose other members matter
+            return _Type(name, kind)
+        return self._type(name, namespace)
+
+    def _definition(self, name: str, kind: dict[str, Any], namespace: str) -> _Type:
+        namespace, full = _full_name(kind["name"], kind.get("namespace", namespace))
+        if full in self._named:
+            raise UnusableSchema
+        made = self._named[full] = _Type("record" if name == "error" else name, kind)
+        if made.name == "record":
+            for one in kind["fields"]:
+                made.below.append((one["name"], self._type(one["type"], namespace)))
+        return made
+
+
+def _full_name(name: str, namespace: str | None) -> tuple[str, str]:
+    """The namespace of a type and its full name. Both are bounded: they are made for every use."""
+    if len(name) + len(namespace or "") > LONGEST_NAME:
+        raise UnusableSchema
+    if "." in name:
+        return name.rpartition(".")[0], name
+    return namespace or "", f"{namespace}.{name}" if namespace else name
 
 
 class _Compiler:
     """Compiles the types of one schema."""
 
-    def __init__(self, schema: RegisteredSchema) -> None:
-        self._named: dict[str, Any] = {}
-        self._skips: dict[str, list[_Fixed | Step]] = {}  # of records, each compiled once
-        self._inside: set[str] = set()
-        self._count = self._depth = 0  # of the types compiled so far, and of the current one
-        self._references: set[int] = set()  # identities of those that have been parsed
-        self._schema = self._parsed(schema)
+    def __init__(self) -> None:
+        self._skips: dict[_Type, list[_Fixed | Step]] = {}  # of records, each compiled once
+        self.count = self._depth = 0  # of the types compiled so far, and of the current one
 
-    def _parsed(self, schema: RegisteredSchema) -> Any:
-        for _, reference in schema.references:
-            if id(reference) not in self._references:  # two schemas may refer to the same one
-                self._references.add(id(reference))
-                self._parsed(reference)
-        if schema.kind != "avro":
-            raise UnusableSchema
-        return fastavro.parse_schema(json.loads(schema.text), named_schemas=self._named)
-
-    def step(self, tree: FeatureTree) -> Step:
+    def step(self, kind: _Type, tree: FeatureTree) -> Step:
         """The step that reads a whole message."""
-        return self._joined(self._parts(self._schema, tree))
+        return self._joined(self._parts(kind, tree))
 
     # A type is a list of parts: formats of fixed size with the features in them, and steps.
 
-    def _parts(self, kind: Any, wanted: Wanted) -> list[_Fixed | Step]:
-        self._count += 1
+    def _parts(self, kind: _Type, wanted: Wanted) -> list[_Fixed | Step]:
+        self.count += 1
         self._depth += 1
-        if self._count > MOST_PARTS or self._depth > DEEPEST_PART:
+        if self.count > MOST_PARTS or self._depth > DEEPEST_PART:
             raise UnusableSchema
-        parts = self._parts_of(*self._resolved(kind), wanted)
+        parts = self._parts_of(kind, wanted)
         self._depth -= 1
         return parts
 
-    def _parts_of(self, name: str, kind: Any, wanted: Wanted) -> list[_Fixed | Step]:
-        if isinstance(kind, list):
+    def _parts_of(self, kind: _Type, wanted: Wanted) -> list[_Fixed | Step]:
+        if kind.name == "union":
             return [self._union(kind, wanted)]
-        if name == "record" or name == "error":
+        if kind.name == "record":
             return self._record(kind, wanted)
-        if name == "map" and isinstance(wanted, dict):
-            return [self._map(kind["values"], wanted)]
-        if wanted is None or name == "null":  # features below a null are missing
-            return self._skipped(name, kind)
+        if kind.name == "map" and isinstance(wanted, dict):
+            return [self._map(kind.below[0][1], wanted)]
+        if wanted is None or kind.name == "null":  # features below a null are missing
+            return self._skipped(kind)
         if isinstance(wanted, dict):
             return [_refuse]
-        return self._number(name, kind, wanted)
+        return self._number(kind.name, kind.kind, wanted)
 
-    def _resolved(self, kind: Any) -> tuple[str, Any]:
-        """The name of a type as Avro has it ("record", "long", "union", ...), and the type."""
-        while True:
-            if isinstance(kind, list):
-                return "union", kind
-            if isinstance(kind, str):
-                if self._is_built_in(kind):
-                    return kind, {"type": kind}
-                kind = self._named[kind]
-            elif isinstance(kind["type"], str):
-                if self._is_built_in(kind["type"]):
-                    return kind["type"], kind
-                kind = self._named[kind["type"]]
-            else:
-                kind = kind["type"]
-
-    def _is_built_in(self, name: str) -> bool:
-        """Tell whether a name is one of Avro's own types, also if a schema defines it again."""
-        return name in _BUILT_IN or name not in self._named
-
-    def _record(self, kind: Any, wanted: Wanted) -> list[_Fixed | Step]:
+    def _record(self, kind: _Type, wanted: Wanted) -> list[_Fixed | Step]:
         if isinstance(wanted, int):
             return [_refuse]
         if wanted is None:
-            return self._skipped("record", kind)
+            return self._skipped_record(kind)
         parts: list[_Fixed | Step] = []
-        for field in kind["fields"]:
-            parts += self._parts(field["type"], wanted.get(field["name"]))
+        for name, below in kind.below:
+            parts += self._parts(below, wanted.get(name))
         return parts
 
     def _number(self, name: str, kind: Any, feature: int) -> list[_Fixed | Step]:
@@ -186,10 +229,10 @@ class _Compiler:
             return [_read_decimal(feature, 10**scale, size)]
         return [_refuse]
 
-    def _union(self, kinds: Sequence[Any], wanted: Wanted) -> Step:
-        if len(kinds) > 64:  # an index of one byte, for speed
+    def _union(self, union: _Type, wanted: Wanted) -> Step:
+        if len(union.below) > 64:  # an index of one byte, for speed
             return _refuse
-        steps = [self._joined(self._parts(kind, wanted)) for kind in kinds]
+        steps = [self._joined(self._parts(kind, wanted)) for _, kind in union.below]
 
         def read(value: bytes, at: int, row: list[float]) -> int:
             index = value[at]
@@ -199,7 +242,7 @@ class _Compiler:
 
         return read
 
-    def _map(self, values: Any, wanted: FeatureTree) -> Step:
+    def _map(self, values: _Type, wanted: FeatureTree) -> Step:
         keys = {
             name.encode(): self._joined(self._parts(values, below))
             for name, below in wanted.items()
@@ -224,39 +267,33 @@ class _Compiler:
 
     # Types that no feature needs
 
-    def _skipped(self, name: str, kind: Any) -> list[_Fixed | Step]:
+    def _skipped(self, kind: _Type) -> list[_Fixed | Step]:
+        name = kind.name
         if name in _FIXED:
             return [_Fixed(f"{struct.calcsize('<' + _FIXED[name])}x", [])]
         if name == "fixed":
-            return [_Fixed(f"{int(kind['size'])}x", [])]
-        if name == "record" or name == "error":
-            return self._skipped_record(kind)
+            return [_Fixed(f"{int(kind.kind['size'])}x", [])]
         if name == "array":
-            return [self._skip_blocks(self._parts(kind["items"], None))]
+            return [self._skip_blocks(self._parts(kind.below[0][1], None))]
         if name == "map":
-            return [self._skip_blocks([_skip_bytes, *self._parts(kind["values"], None)])]
-        if name in ("string", "bytes"):
-            return [_skip_bytes]
-        if name in ("int", "long", "enum"):
-            return [_skip_whole]
-        raise UnusableSchema
+            return [self._skip_blocks([_skip_bytes, *self._parts(kind.below[0][1], None)])]
+        return [_skip_bytes if name in ("string", "bytes") else _skip_whole]
 
-    def _skipped_record(self, kind: Any) -> list[_Fixed | Step]:
+    def _skipped_record(self, kind: _Type) -> list[_Fixed | Step]:
         """Parts that skip a record: at most one. A record that contains itself calls it."""
-        name = kind["name"]
-        if name in self._inside:
-            return [lambda value, at, row: self._joined(self._skips[name])(value, at, row)]
-        if name not in self._skips:
-            self._inside.add(name)
-            parts = [p for field in kind["fields"] for p in self._parts(field["type"], None)]
-            self._inside.remove(name)
+        own = self._skips.get(kind)
+        if own is None:
+            own = self._skips[kind] = []
+            parts = [part for _, below in kind.below for part in self._parts(below, None)]
             fixed = [part for part in parts if isinstance(part, _Fixed)]
             if len(fixed) == len(parts):
                 # One number is kept: records that hold each other twice double with every level.
-                self._skips[name] = [_Fixed(f"{sum(part.size for part in fixed)}x", [])]
+                own.append(_Fixed(f"{sum(part.size for part in fixed)}x", []))
             else:
-                self._skips[name] = [self._joined(parts)]
-        return self._skips[name]
+                own.append(self._joined(parts))
+        elif not own:  # the record is inside itself
+            return [lambda value, at, row: own[0](value, at, row)]  # type: ignore[operator]
+        return own
 
     def _skip_blocks(self, parts: Sequence[_Fixed | Step]) -> Step:
         """Skip an array or a map: blocks of items, the last one empty."""

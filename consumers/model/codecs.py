@@ -67,11 +67,12 @@ class Codec(Protocol):
         """Rows of the messages, in order: `rows_per_message` for each."""
         ...
 
-    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> bool:
-        """Fetch the schemas of these messages, for about this long. False if time is up.
+    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
+        """Fetch the schemas of these messages, for about this long.
 
-        Call it again with the same messages and the same set until it returns True; then `read`
-        makes no requests. Raises `RegistryAway`, after which it can be called again, too.
+        Returns the number of messages, from the first on, that `read` can read without a request.
+        Call it again with the others, and with the same set. Raises `RegistryAway`, after which it
+        can be called again, too.
         """
         ...
 
@@ -269,8 +270,8 @@ class RowPerMessage:
             rows[bad] = np.nan
         return rows
 
-    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> bool:
-        return True
+    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
+        return len(values)
 
     def read(self, values: Values) -> Rows:
         return self.decode(values)
@@ -440,8 +441,8 @@ class _Packed:
     def decode(self, values: Values) -> Rows:
         return _as_float64(self.read(values))
 
-    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> bool:
-        return True
+    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
+        return len(values)
 
     def read(self, values: Values) -> NDArray[np.floating[Any]]:
         per_message, width = self.rows_per_message, self._width

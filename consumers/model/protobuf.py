@@ -2,9 +2,15 @@
 
 After the frame comes the path to the type of the message inside its file: a count, then that many
 numbers, all zigzag; a single zero stands for the first type. The registry gives the file as a
-descriptor, so no compiler and no generated code is needed. Each schema has a pool of types of its
-own, because two schemas may use one name for different types. The messages are parsed by upb, the
+descriptor, so no compiler and no generated code is needed. The messages are parsed by upb, the
 parser in C that comes with protobuf, which bounds how deeply they nest.
+
+**Of a schema only the fields that hold features are compiled.** All others are skipped as unknown
+ones. The writer of a message may also be allowed to register schemas, and upb gives every message
+inside a message the memory of all fields of its type: with a type of a thousand fields, one message
+of 1 MB would take 4 GB. It also writes out the full name of everything in a schema, so that 256 kB
+of schema took 600 MB, in a second in which no other thread ran. Here, names are looked up one by
+one, for features only, and their lengths are bounded (`LONGEST_NAME`, `MOST_DOTS`).
 
 | type | as a feature |
 |---|---|
@@ -21,7 +27,9 @@ from __future__ import annotations
 import base64
 import importlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -31,19 +39,26 @@ from ..protocols import RegisteredSchema
 from .registered import (
     DEEPEST_NAME,
     FRAME_BYTES,
+    LONGEST_NAME,
+    Compiled,
     FeatureTree,
     MalformedMessage,
-    RowReader,
     UnusableSchema,
     whole_number,
 )
 
-__all__ = ["MOST_TYPES", "message_type", "protobuf_field_names", "protobuf_reader"]
+__all__ = ["MOST_DOTS", "MOST_PATHS", "message_type", "protobuf_field_names", "protobuf_reader"]
 
 #: Most bytes of a number in the path to the type of a message: it has 32 bits.
 INDEX_DIGITS: Final = 5
-#: Most types and fields of a file. A reader is made of the types that messages name.
-MOST_TYPES: Final = 20_000
+#: Most dots in the full name of a type that holds features.
+MOST_DOTS: Final = 32
+#: Types of one schema that are kept compiled. Messages of one topic hardly ever have several.
+MOST_PATHS: Final = 4
+#: Bytes that a schema takes at most, as measured: for each of its characters, and for each feature
+#: in each compiled type.
+CHARACTER_BYTES: Final = 50
+FEATURE_BYTES: Final = 2000
 #: Puts the numbers of a message into the row.
 Fill = Callable[[Any, list[float]], None]
 
@@ -53,7 +68,7 @@ _NUMBERS: Final = frozenset({
     FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
 })  # fmt: skip
 _WRAPPERS: Final = frozenset(
-    f"google.protobuf.{kind}Value"
+    f".google.protobuf.{kind}Value"
     for kind in ("Bool", "Double", "Float", "Int32", "Int64", "UInt32", "UInt64")
 )
 #: Files that schemas import although the registry does not have them.
@@ -63,14 +78,16 @@ _WELL_KNOWN: Final = (
 )  # fmt: skip
 
 
-def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> RowReader:
+def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> Compiled:
     """Compile a schema into the reader of its messages; parameters as for `avro_reader`."""
-    types = dict(_types(schema))
+    types = _Types(schema)
     nothing = [math.nan] * width
     known: dict[tuple[int, ...], tuple[Any, Fill]] = {}  # types that messages have named
 
     def made(path: tuple[int, ...]) -> tuple[Any, Fill]:
-        kind = types[path]
+        kind = _Pruned(types).compiled(types.at(path), tree)
+        if len(known) >= MOST_PATHS:
+            del known[next(iter(known))]
         known[path] = message_factory.GetMessageClass(kind).FromString, _fill(kind, tree)
         return known[path]
 
@@ -84,7 +101,8 @@ def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> 
         fill(parse(value[at:]), row)
         return row
 
-    return read
+    size = CHARACTER_BYTES * types.characters + FEATURE_BYTES * MOST_PATHS * (width + 1)
+    return Compiled(read, size)
 
 
 # Names
@@ -104,79 +122,214 @@ def protobuf_field_names(schema: RegisteredSchema, path: tuple[int, ...]) -> Ite
     Nothing is found in a schema that cannot be used, or that does not have the type.
     """
     try:
-        kind = dict(_types(schema))[path]
+        types = _Types(schema)
+        yield from _names(types, types.at(path), "")
     except Exception:  # whatever is wrong with it
         return
-    yield from _names(kind, "")
 
 
-def _names(kind: Descriptor, prefix: str) -> Iterator[str]:
-    for field in kind.fields:
-        name, below = f"{prefix}{field.name}", field.message_type
-        leaf = below is None or field.is_repeated or below.full_name in _WRAPPERS
-        if below is None or leaf or not below.fields or name.count(".") >= DEEPEST_NAME:
+def _names(types: _Types, kind: _Type, prefix: str) -> Iterator[str]:
+    for field in kind.proto.field:
+        name = f"{prefix}{field.name}"
+        repeated = field.label == field.LABEL_REPEATED
+        below = None if repeated else types.below(field, kind.name)
+        leaf = below is None or below.name in _WRAPPERS or not below.proto.field
+        if below is None or leaf or name.count(".") >= DEEPEST_NAME:
             yield name
         else:
-            yield from _names(below, f"{name}.")
+            yield from _names(types, below, f"{name}.")
 
 
 # Types
 
 
-def _types(schema: RegisteredSchema) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
-    """The types of a file by their paths."""
-    pool = descriptor_pool.DescriptorPool()
-    file = pool.FindFileByName(_add(schema, "", pool, set()))
-    package = f"{file.package}." if file.package else ""
-    described = descriptor_pb2.FileDescriptorProto()
-    file.CopyToProto(described)
+@dataclass(frozen=True, eq=False)
+class _Type:
+    """A type of a schema, with the file that it is in."""
 
-    def below(kinds: Any, path: tuple[int, ...], prefix: str) -> Iterator[Any]:
-        for i, kind in enumerate(kinds):
-            name = prefix + kind.name
-            yield (*path, i), pool.FindMessageTypeByName(name)
-            yield from below(kind.nested_type, (*path, i), f"{name}.")
+    proto: descriptor_pb2.DescriptorProto
+    name: str  #: in full, with a dot in front
+    file: descriptor_pb2.FileDescriptorProto
+    features: descriptor_pb2.FeatureSet  #: of the type and of those around it
 
-    yield from below(described.message_type, (), package)
+    @staticmethod
+    def inside(
+        proto: descriptor_pb2.DescriptorProto,
+        scope: str,
+        file: descriptor_pb2.FileDescriptorProto,
+        around: descriptor_pb2.FeatureSet,
+    ) -> _Type:
+        features = descriptor_pb2.FeatureSet()
+        features.MergeFrom(around)
+        features.MergeFrom(proto.options.features)
+        return _Type(proto, _joined(scope, proto.name), file, features)
+
+    @cached_property
+    def fields(self) -> dict[str, descriptor_pb2.FieldDescriptorProto]:
+        return {field.name: field for field in self.proto.field}
+
+    @cached_property
+    def nested(self) -> dict[str, descriptor_pb2.DescriptorProto]:
+        return {kind.name: kind for kind in self.proto.nested_type}
 
 
-def _add(
-    schema: RegisteredSchema, name: str, pool: descriptor_pool.DescriptorPool, added: set[str]
-) -> str:
-    """Add the file of a schema to a pool, after all that it imports; return its name there."""
-    if schema.kind != "protobuf":
+def _joined(scope: str, name: str) -> str:
+    """The full name of something. Names are made for every lookup, so they are bounded."""
+    if len(scope) + len(name) > LONGEST_NAME or scope.count(".") + name.count(".") > MOST_DOTS:
         raise UnusableSchema
-    described = descriptor_pb2.FileDescriptorProto.FromString(
-        base64.b64decode(schema.text, validate=True)
-    )
-    described.name = name or described.name or "message.proto"
-    if described.name not in added:
-        if sum(map(_size, described.message_type)) > MOST_TYPES:
+    return f"{scope}.{name}"
+
+
+class _Types:
+    """The types of a schema and of all that it imports, found by path or by name."""
+
+    def __init__(self, schema: RegisteredSchema) -> None:
+        self.characters = 0
+        self._known: dict[str, _Type | None] = {}
+        self._files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+        #: By package, with a dot in front: the types on top of its files.
+        self._top: dict[str, dict[str, tuple[Any, Any]]] = {}
+        self._file = self._add(schema, "")
+
+    def at(self, path: tuple[int, ...]) -> _Type:
+        """The type at a path in the file of the schema."""
+        package = f".{self._file.package}" if self._file.package else ""
+        first, *rest = path
+        found = _Type.inside(
+            self._file.message_type[first], package, self._file, self._file.options.features
+        )
+        for index in rest:
+            proto = found.proto.nested_type[index]
+            found = _Type.inside(proto, found.name, self._file, found.features)
+        return found
+
+    def below(self, field: descriptor_pb2.FieldDescriptorProto, scope: str) -> _Type | None:
+        """The type of a field if that is a message. Names may leave out parts of the scope."""
+        name = field.type_name
+        if not name or field.type == field.TYPE_ENUM:
+            return None
+        if name.startswith("."):
+            scope, name = "", name[1:]
+        while (found := self._find(_joined(scope, name))) is None and scope:
+            scope = scope.rpartition(".")[0]
+        return found
+
+    def _find(self, name: str) -> _Type | None:
+        if name not in self._known:
+            self._known[name] = self._look_up(name)
+        return self._known[name]
+
+    def _look_up(self, name: str) -> _Type | None:
+        scope, _, last = name.rpartition(".")
+        if last in self._top.get(scope, ()):
+            proto, file = self._top[scope][last]
+            return _Type.inside(proto, scope, file, file.options.features)
+        around = self._find(scope) if scope else None
+        if around is None or last not in around.nested:
+            return None
+        return _Type.inside(around.nested[last], scope, around.file, around.features)
+
+    def _add(self, schema: RegisteredSchema, name: str) -> descriptor_pb2.FileDescriptorProto:
+        """Add the file of a schema and all that it imports."""
+        if schema.kind != "protobuf":
             raise UnusableSchema
-        added.add(described.name)
+        file = descriptor_pb2.FileDescriptorProto.FromString(
+            base64.b64decode(schema.text, validate=True)
+        )
+        name = name or file.name or "message.proto"
+        if name in self._files:
+            return self._files[name]
+        self._files[name] = file
+        self.characters += len(schema.text)
         for imported, reference in schema.references:
-            _add(reference, imported, pool, added)
-        for imported in described.dependency:
-            _add_well_known(imported, pool, added)
-        pool.Add(described)
-    return described.name
+            self._add(reference, imported)
+        for imported in file.dependency:
+            stem = imported.removeprefix("google/protobuf/").removesuffix(".proto")
+            if stem in _WELL_KNOWN and imported not in self._files:
+                module = importlib.import_module(f"google.protobuf.{stem}_pb2")
+                self._files[imported] = descriptor_pb2.FileDescriptorProto()
+                module.DESCRIPTOR.CopyToProto(self._files[imported])
+                self._index(self._files[imported])
+        self._index(file)
+        return file
+
+    def _index(self, file: descriptor_pb2.FileDescriptorProto) -> None:
+        top = self._top.setdefault(f".{file.package}" if file.package else "", {})
+        for proto in file.message_type:
+            top[proto.name] = proto, file
 
 
-def _size(kind: descriptor_pb2.DescriptorProto) -> int:
-    """Types and fields of a type and of those inside it, which nest at most a hundred times."""
-    return 1 + len(kind.field) + sum(map(_size, kind.nested_type))
+class _Pruned:
+    """A pool of types that have nothing but the fields that hold features.
+
+    Every use of a type is a type of its own here, in a file of its own: features are in different
+    fields of it. Its name is short, and begins with W if it is a wrapper.
+    """
+
+    def __init__(self, types: _Types) -> None:
+        self._types = types
+        self._pool = descriptor_pool.DescriptorPool()
+        self._count = 0
+
+    def compiled(self, kind: _Type, tree: FeatureTree) -> Descriptor:
+        return self._pool.FindMessageTypeByName(self._add(kind, tree))
+
+    def _add(self, kind: _Type, tree: FeatureTree) -> str:
+        """Add a type and those of its fields; return its name."""
+        self._count += 1
+        name = f"{'W' if kind.name in _WRAPPERS else 'T'}{self._count}"
+        file = descriptor_pb2.FileDescriptorProto(name=name, syntax=kind.file.syntax)
+        if kind.file.HasField("edition"):
+            file.edition = kind.file.edition
+            file.options.features.CopyFrom(kind.features)
+        self._fill(file.message_type.add(name=name), file, kind, tree)
+        self._pool.Add(file)
+        return name
+
+    def _fill(self, made: Any, file: Any, kind: _Type, tree: FeatureTree) -> None:
+        """Add the fields that hold features."""
+        fields = [(kind.fields[name], below) for name, below in tree.items() if name in kind.fields]
+        oneofs: dict[int, int] = {}
+        # The oneofs that stand for `optional` come last.
+        for field, below in sorted(fields, key=lambda pair: pair[0].proto3_optional):
+            new = made.field.add(name=field.name, number=field.number, label=field.label,
+                                 proto3_optional=field.proto3_optional)  # fmt: skip
+            if kind.file.HasField("edition"):
+                new.options.features.CopyFrom(field.options.features)
+            if field.HasField("oneof_index"):
+                if field.oneof_index not in oneofs:
+                    oneofs[field.oneof_index] = len(oneofs)
+                    made.oneof_decl.add(name=kind.proto.oneof_decl[field.oneof_index].name)
+                new.oneof_index = oneofs[field.oneof_index]
+            message = self._types.below(field, kind.name)
+            if message is not None and message.proto.options.map_entry:
+                new.type, new.type_name = field.TYPE_MESSAGE, message.proto.name
+                entry = made.nested_type.add(name=message.proto.name)
+                entry.options.map_entry = True
+                inner = _merged(below.values()) if isinstance(below, dict) else 0
+                self._fill(entry, file, message, {"key": 0, "value": inner})
+            elif message is not None:
+                unwrapped: FeatureTree = {"value": 0} if message.name in _WRAPPERS else {}
+                added = self._add(message, below if isinstance(below, dict) else unwrapped)
+                # A descriptor may leave out the type where it has the name of one.
+                new.type = field.type if field.HasField("type") else field.TYPE_MESSAGE
+                new.type_name = f".{added}"
+                file.dependency.append(added)
+            elif field.type_name:  # an enum
+                new.type = field.TYPE_INT32
+            else:
+                new.type = field.type
+                if field.HasField("default_value"):
+                    new.default_value = field.default_value
 
 
-def _add_well_known(name: str, pool: descriptor_pool.DescriptorPool, added: set[str]) -> None:
-    stem = name.removeprefix("google/protobuf/").removesuffix(".proto")
-    if name in added or stem not in _WELL_KNOWN:
-        return
-    added.add(name)
-    described = descriptor_pb2.FileDescriptorProto()
-    importlib.import_module(f"google.protobuf.{stem}_pb2").DESCRIPTOR.CopyToProto(described)
-    for imported in described.dependency:
-        _add_well_known(imported, pool, added)
-    pool.Add(described)
+def _merged(trees: Iterable[int | FeatureTree]) -> int | FeatureTree:
+    """One tree with all names: the values of a map have one type."""
+    merged: dict[str, list[int | FeatureTree]] = {}
+    for tree in trees:
+        for name, below in tree.items() if isinstance(tree, dict) else ():
+            merged.setdefault(name, []).append(below)
+    return {name: _merged(below) for name, below in merged.items()} or 0
 
 
 def _path(value: bytes) -> tuple[tuple[int, ...], int]:
@@ -230,7 +383,7 @@ def _value(field: FieldDescriptor, below: int | FeatureTree) -> Fill:
     if isinstance(below, dict):
         return _refuse if kind is None else _fill(kind, below)
     feature = below
-    if kind is not None and kind.full_name in _WRAPPERS:
+    if kind is not None and kind.full_name.startswith("W"):
 
         def unwrap(value: Any, row: list[float]) -> None:
             row[feature] = value.value

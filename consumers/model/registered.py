@@ -1,8 +1,8 @@
 """Decodes messages whose schema is in a Schema Registry: the frame around Avro and Protobuf.
 
 Such a message begins with a zero byte and the id of its schema, four bytes, big-endian (the wire
-format of Confluent). The schema of an id never changes, so it is fetched once and kept, with the
-last `MOST_READERS` others.
+format of Confluent). The schema of an id never changes, so it is fetched once and kept, with others
+of `KEPT_BYTES` altogether. Messages of more schemas than that are read in several turns.
 
 An id is part of a record, so it must not decide about other records:
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,11 @@ from .codecs import RowPerMessage
 __all__ = [
     "DEEPEST_NAME",
     "FRAME_BYTES",
+    "KEPT_BYTES",
     "LARGEST_ID",
     "LARGEST_SCHEMA",
-    "MOST_READERS",
+    "LONGEST_NAME",
+    "Compiled",
     "FeatureTree",
     "MalformedMessage",
     "RegisteredCodec",
@@ -55,8 +57,11 @@ LARGEST_ID: Final = 2**31 - 1
 #: Characters of the largest schema that is compiled, those that it refers to included. Compiling
 #: one of this size takes a few hundredths of a second.
 LARGEST_SCHEMA: Final = 1 << 18
-#: Schemas that are kept, unless one fetch names more. The largest takes a few megabytes.
-MOST_READERS: Final = 500
+#: Characters of the longest name in a schema, with what it is inside of. Schemas refer to types by
+#: short names, of which full ones are made.
+LONGEST_NAME: Final = 512
+#: Bytes of the compiled schemas that are kept, by their own estimates.
+KEPT_BYTES: Final = 1 << 25
 
 #: Dots in the longest name that is suggested for a feature: types may hold themselves.
 DEEPEST_NAME: Final = 8
@@ -65,6 +70,13 @@ DEEPEST_NAME: Final = 8
 FeatureTree = dict[str, "int | FeatureTree"]
 #: Reads a whole message, frame included, into as many numbers as there are features.
 RowReader = Callable[[bytes], Sequence[float]]
+
+
+class Compiled(NamedTuple):
+    """A compiled schema."""
+
+    read: RowReader
+    size: int  #: bytes that it takes, at most
 
 
 class UnusableSchema(Exception):
@@ -96,59 +108,80 @@ class RegisteredCodec(RowPerMessage):
         width: int,
         max_bytes: int,
         source: SchemaSource,
-        compile: Callable[[RegisteredSchema], RowReader],
+        compile: Callable[[RegisteredSchema], Compiled],
     ) -> None:
         super().__init__(width, max_bytes, self._read, tuple)
         self._source, self._compile = source, compile
-        self._readers: dict[bytes, RowReader] = {}  # by the frame that a message begins with
+        self._readers: dict[bytes, Compiled] = {}  # by the frame that a message begins with
+        self._kept_bytes = 0
 
     def decode(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         """Rows of the messages, in order."""
-        self.prepare(values, set(), math.inf)
-        return super().decode(values)
+        unknown: set[bytes] = set()
+        parts, at = [np.empty((0, self._width))], 0
+        while at < len(values):
+            ready = self.prepare(values[at:], unknown, math.inf)
+            parts.append(super().decode(values[at : at + ready]))
+            at += ready
+        return parts[-1] if len(parts) == 2 else np.concatenate(parts)
 
     def read(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         return super().decode(values)
 
     def _read(self, value: bytes) -> Sequence[float]:
-        return self._readers[value[:FRAME_BYTES]](value)
+        return self._readers[value[:FRAME_BYTES]].read(value)
 
     def _pack_partly(self, memory: memoryview, at: int, value: bytes | None) -> bool:
         return False  # a reader has put NaN where a feature is missing
 
-    def prepare(self, values: Sequence[bytes | None], unknown: set[bytes], seconds: float) -> bool:
+    def prepare(self, values: Sequence[bytes | None], unknown: set[bytes], seconds: float) -> int:
         """Fetch the schemas that these messages name and that are not known yet."""
         limit, until = self._max_bytes, time.monotonic() + seconds
-        frames = {v[:FRAME_BYTES] for v in values if v is not None and len(v) <= limit}
-        for frame in sorted(frames - self._readers.keys() - unknown):
-            number = int.from_bytes(frame[1:])
-            if len(frame) < FRAME_BYTES or frame[0] or number > LARGEST_ID:
+        frames = [v[:FRAME_BYTES] if v is not None and len(v) <= limit else b"" for v in values]
+        needed = 0
+        for frame in dict.fromkeys(frames):
+            if len(frame) < FRAME_BYTES or frame[0] or frame in unknown:
                 continue
-            if time.monotonic() > until:
-                return False
-            schema = self._source.schema(number)
-            if schema is None:
-                unknown.add(frame)
-            else:
-                self._readers[frame] = self._reader(schema)
-        # A reader that was forgotten is fetched again when needed: results do not depend on it.
-        others = [frame for frame in self._readers if frame not in frames]
-        for frame in others[: max(0, len(self._readers) - MOST_READERS)]:
-            del self._readers[frame]
-        return True
+            if (known := self._readers.pop(frame, None)) is None:
+                number = int.from_bytes(frame[1:])
+                if number > LARGEST_ID:
+                    continue
+                if time.monotonic() > until:
+                    return frames.index(frame)
+                schema = self._source.schema(number)
+                if schema is None:
+                    unknown.add(frame)
+                    continue
+                known = self._compiled(schema)
+                self._kept_bytes += known.size
+            self._readers[frame] = known  # as the newest one
+            needed += known.size
+            self._forget(needed)
+            if KEPT_BYTES < needed != known.size:
+                return frames.index(frame)
+        return len(values)
 
-    def _reader(self, schema: RegisteredSchema) -> RowReader:
-        """The reader of a schema; whatever is wrong with the schema, its messages are nulls.
+    def _forget(self, needed: int) -> None:
+        """Forget schemas, the oldest first, but none of the newest of this size.
+
+        A schema that was forgotten is fetched again when needed: results do not depend on it.
+        """
+        while self._kept_bytes > max(KEPT_BYTES, needed):
+            frame = next(iter(self._readers))
+            self._kept_bytes -= self._readers.pop(frame).size
+
+    def _compiled(self, schema: RegisteredSchema) -> Compiled:
+        """Compile a schema; whatever is wrong with it, its messages are nulls.
 
         A schema is no more trustworthy than a message: its producer may have registered it. No
         list of the errors of parsers would be complete, so everything is caught, here alone.
         """
         try:
             if _length(schema, set()) > LARGEST_SCHEMA:
-                return _refuse
+                return _REFUSED
             return self._compile(schema)
         except Exception:
-            return _refuse
+            return _REFUSED
 
 
 def _length(schema: RegisteredSchema, counted: set[int]) -> int:
@@ -178,6 +211,10 @@ def whole_number(value: bytes, at: int, digits: int = 10) -> tuple[int, int]:
 
 def _refuse(value: bytes) -> Sequence[float]:
     raise MalformedMessage
+
+
+#: Stands for a schema that cannot be used.
+_REFUSED: Final = Compiled(_refuse, 1000)
 
 
 def feature_tree(features: Sequence[str], nested: bool) -> FeatureTree:

@@ -197,16 +197,20 @@ class RangeReader:
             chunk = self._undecoded[0]
             try:
                 left = max(0.0, until - time.monotonic())
-                if not self._codec.prepare(chunk.values, self._unknown, left):
-                    return True
+                ready = self._codec.prepare(chunk.values, self._unknown, left)
             except RegistryAway as error:
                 self._registry_wait.note(error)
                 time.sleep(timeout_s)  # as long as a read that finds nothing
                 return progress
             self._registry_wait.end()
-            self._decode(chunk)
-            self._undecoded.popleft()
-            self._unknown = set()
+            if ready == 0:  # time is up
+                return True
+            self._decode(_part(chunk, slice(ready)))
+            if ready < len(chunk.values):
+                self._undecoded[0] = _part(chunk, slice(ready, None))
+            else:
+                self._undecoded.popleft()
+                self._unknown = set()
             progress = True
         return progress
 
@@ -287,6 +291,10 @@ class RangeReader:
         self._undecoded.clear()
         self._memory = self._there = None
         self._reader.close()
+
+
+def _part(chunk: Chunk, which: slice) -> Chunk:
+    return Chunk(chunk.partition, chunk.offsets[which], chunk.values[which])
 
 
 def _compact(places: IntArray) -> IntArray | slice:

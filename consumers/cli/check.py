@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigurationError, Unavailable
 from ..kafka.configure import open_registry
-from ..model.sample import describe_sample
+from ..messages.sample import describe_sample
 from ..protocols import Cluster
 from ..service.stored import check_stored, other_models, reads_old_records
 from ..service.topics import ensure_topics

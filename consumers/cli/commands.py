@@ -392,7 +392,7 @@ def _score(options: argparse.Namespace) -> int:
     from ..kafka.configure import kafka_config, open_registry
     from ..kafka.producer import MessageProducer
     from ..kafka.subscription import Subscription
-    from ..model.codecs import make_codec
+    from ..messages.codecs import make_codec
     from ..model.scores import NOT_PRIVATE, CurrentModel
     from ..service.score import ensure_scores_topic, run_scoring
     from ..settings import ClusterSettings

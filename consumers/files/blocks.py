@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
-from ..model.codecs import make_codec
+from ..messages.codecs import make_codec
 from .cells import cell, cells_of_csv, members
 from .streams import existing_file, first_line, line_blocks, longest_line, opened
 

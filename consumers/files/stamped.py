@@ -15,7 +15,7 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 
 from ..errors import ConfigurationError
-from ..model.codecs import Subject, make_member_parser, make_subject_codec
+from ..messages.codecs import Subject, make_member_parser, make_subject_codec
 from .blocks import FileFormat, Rows, csv_cells, csv_columns, parquet_batches
 from .cells import cell, cells_of_csv, members
 from .cells import subject as subject_of

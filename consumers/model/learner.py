@@ -22,8 +22,8 @@ from stream_dppca.statistics import Rows
 
 from .. import crashpoints
 from ..errors import StateRefused
+from ..messages.codecs import Subject
 from ..protocols import FinishedBatch, Message, Positions, Store
-from .codecs import Subject
 from .releases import ReleaseDocument, make_release, release_message
 from .states import (
     VERSION,

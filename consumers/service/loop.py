@@ -19,7 +19,7 @@ from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
 from ..kafka.configure import open_registry
-from ..model.codecs import make_codec, make_subject_codec
+from ..messages.codecs import make_codec, make_subject_codec
 from ..model.describe import CHECK_NAMES
 from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up

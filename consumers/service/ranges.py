@@ -26,7 +26,7 @@ from stream_dppca.arrays import BoolArray, FloatArray, IntArray, aligned
 
 from ..errors import ClusterError, OffsetsGone, RegistryAway
 from ..events import log_event
-from ..model.codecs import Codec
+from ..messages.codecs import Codec
 from ..protocols import Chunk, Reader
 from .metrics import Metrics
 from .plan import Range, places

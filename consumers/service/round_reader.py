@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import ClusterError, ConfigurationError, OffsetsGone
 from ..events import log_event
-from ..model.codecs import Subject, SubjectCodec
+from ..messages.codecs import Subject, SubjectCodec
 from ..protocols import Bounds, Chunk, Reader
 from ..settings import RoundRule
 from .metrics import Metrics

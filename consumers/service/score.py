@@ -19,7 +19,7 @@ import msgspec
 from ..errors import ClusterError, ConfigurationError
 from ..events import describe_error, log_event
 from ..kafka.subscription import Received
-from ..model.codecs import Codec
+from ..messages.codecs import Codec
 from ..model.scores import NOT_PRIVATE, CurrentModel, Score, Scorer
 from ..protocols import Cluster, Message, Reader, TopicInfo
 from ..settings import TopicSettings

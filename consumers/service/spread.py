@@ -32,7 +32,7 @@ from ..formats import Format
 from ..kafka.config import TaskConnection
 from ..kafka.configure import connect_registry, registry_options
 from ..kafka.executor import read_ranges
-from ..model.codecs import Codec, SubjectCodec, make_codec, make_subject_codec
+from ..messages.codecs import Codec, SubjectCodec, make_codec, make_subject_codec
 from ..protocols import SchemaSource, TopicOffsets
 from ..settings import Settings
 from .cores import CoreWatch

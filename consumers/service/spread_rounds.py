@@ -25,7 +25,7 @@ from stream_dppca.subjects import first_rows
 from ..events import log_event
 from ..kafka.config import TaskConnection
 from ..kafka.executor import read_ranges
-from ..model.codecs import Subject
+from ..messages.codecs import Subject
 from ..protocols import Bounds
 from ..settings import RoundRule
 from .metrics import Metrics

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol
 from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
-from ..model.codecs import Codec, SubjectCodec
+from ..messages.codecs import Codec, SubjectCodec
 from ..model.describe import learned_nothing
 from ..model.learner import Finisher, Learner
 from ..model.releases import key_of, parse_release

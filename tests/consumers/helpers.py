@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.model.codecs import make_codec
+from consumers.messages.codecs import make_codec
 from consumers.model.releases import ReleaseDocument, parse_release
 from consumers.protocols import Claim, Cluster, Membership
 from consumers.service.loop import Service

@@ -20,7 +20,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-from consumers.model.codecs import make_codec
+from consumers.messages.codecs import make_codec
 from consumers.protocols import RegisteredSchema
 
 F = descriptor_pb2.FieldDescriptorProto

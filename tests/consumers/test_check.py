@@ -22,7 +22,7 @@ from consumers import cli
 from consumers.errors import StateRefused
 from consumers.events import set_up_logs
 from consumers.kafka.memory import MemoryBroker
-from consumers.model.sample import describe_sample
+from consumers.messages.sample import describe_sample
 from consumers.protocols import RegisteredSchema
 from consumers.service import loop
 from consumers.service.stored import other_models

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError
 from consumers.formats import REGISTERED_FORMATS
-from consumers.model.codecs import FORMATS, make_codec, make_subject_codec
+from consumers.messages.codecs import FORMATS, make_codec, make_subject_codec
 from consumers.protocols import RegisteredSchema
 
 FEATURES = ("a", "b.c", "b.d.e")

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from consumers.cli.screen import screen
 from consumers.errors import ClusterError
-from consumers.model.codecs import make_codec
+from consumers.messages.codecs import make_codec
 from consumers.model.releases import Promise, ReleaseDocument, release_message
 from consumers.model.uncertainty import angle
 from consumers.protocols import Message

@@ -13,7 +13,7 @@ from kafka import errors as kafka_errors
 from consumers.errors import ClusterError, RegistryAway
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.reader import KafkaOffsets
-from consumers.model.codecs import make_codec
+from consumers.messages.codecs import make_codec
 from consumers.protocols import Chunk, RegisteredSchema
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range

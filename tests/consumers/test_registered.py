@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError, RegistryAway
 from consumers.kafka.registry import RegistryClient
-from consumers.model import registered
-from consumers.model.codecs import make_codec, make_subject_codec
-from consumers.model.registered import LARGEST_SCHEMA, _length
+from consumers.messages import registered
+from consumers.messages.codecs import make_codec, make_subject_codec
+from consumers.messages.registered import LARGEST_SCHEMA, _length
 from consumers.protocols import RegisteredSchema
 
 from ..registry import Registry, registry
@@ -800,7 +800,7 @@ def test_what_is_missing_is_named() -> None:
 import sys
 sys.modules[sys.argv[2]] = None
 from consumers.errors import ConfigurationError
-from consumers.model.codecs import make_codec
+from consumers.messages.codecs import make_codec
 try:
     make_codec(sys.argv[1], ("a",), 9, registry=object())
 except ConfigurationError as error:

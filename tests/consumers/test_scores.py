@@ -12,7 +12,7 @@ import pytest
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Unavailable
 from consumers.kafka.subscription import Received
-from consumers.model.codecs import make_codec
+from consumers.messages.codecs import make_codec
 from consumers.model.scores import CurrentModel, Scorer
 from consumers.protocols import Message
 from consumers.service import score

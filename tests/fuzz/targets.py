@@ -24,7 +24,7 @@ from kafka.errors import CorruptRecordError
 
 from consumers.formats import Format
 from consumers.kafka.lean import read_entries
-from consumers.model.codecs import make_codec, make_subject_codec
+from consumers.messages.codecs import make_codec, make_subject_codec
 from consumers.protocols import RegisteredSchema
 
 __all__ = ["LARGEST", "seeds", "target"]

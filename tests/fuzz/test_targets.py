@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.model import codecs
+from consumers.messages import codecs
 
 from . import TARGETS
 from .targets import seeds, target

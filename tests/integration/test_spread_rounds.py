@@ -16,7 +16,7 @@ from consumers.errors import ClusterError, ConfigurationError, StateRefused
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
 from consumers.kafka.executor import close_consumers
-from consumers.model.codecs import make_subject_codec
+from consumers.messages.codecs import make_subject_codec
 from consumers.protocols import Bounds
 from consumers.service import spread_rounds
 from consumers.service.metrics import Metrics

@@ -1,0 +1,1 @@
+"""Decoding of messages: formats, schemas, and what a sample of them shows."""

@@ -42,6 +42,11 @@ class Background(Generic[T]):
         self._error: BaseException | None = None
 
     @property
+    def busy(self) -> bool:
+        """True if something is being worked on."""
+        return self._busy
+
+    @property
     def waiting(self) -> int:
         """Number of items that wait for the work to be over."""
         return len(self._waiting)

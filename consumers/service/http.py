@@ -3,8 +3,8 @@
 | path | 200 | 503 |
 |---|---|---|
 | `/` | the live page of the model (`consumers.web`) | |
-| `/livez` | the loop makes progress | no progress for `stall_timeout_s`: restart |
-| `/readyz` | runs a task, or stands by | joining, starting or leaving |
+| `/livez` | it works, or may recover by itself | it will not recover: restart |
+| `/readyz` | its work gets further, or there is none | joining, starting, leaving, no progress |
 | `/metrics` | Prometheus text | |
 | `/component` | the current release (`?task=1`; merged if there is one) | none yet |
 

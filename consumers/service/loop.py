@@ -132,7 +132,7 @@ class Service:
         self._state = "starting"
         self._watchdog = Watchdog(
             stall_s=settings.stall_timeout_s, leave_s=LEAVE_SECONDS, stop=self.stop,
-            metrics=self.metrics,
+            metrics=self.metrics, excused=self._excused,
         )  # fmt: skip
         self._watched = watched
         self._starved_at = -math.inf  # time when there was no executor
@@ -145,26 +145,43 @@ class Service:
         return self._watchdog.alive()
 
     def ready(self) -> tuple[bool, str]:
-        return self._state in ("working", "standing by"), "; ".join(filter(None, self._says()))
+        state, note = self._says()
+        return state in ("working", "standing by"), "; ".join(filter(None, (state, note)))
 
     def _says(self) -> tuple[str, str]:
         """The state of the service, and what an operator should look at."""
-        tasks = self._tasks.copy()
-        fruitless = max((task.fruitless for task in tasks.values()), default=0)
-        answered = [at for number, at in self.metrics.answered.copy().items() if number in tasks]
-        silent_s = time.monotonic() - min(answered, default=math.inf)
-        if silent_s > SILENT_SECONDS:
-            return self._state, f"the brokers have not answered for {silent_s:.0f} s"
-        if time.monotonic() - self._starved_at < SILENT_SECONDS:
-            return self._state, "the engine has no executors: do other applications hold all cores?"
-        away = self.metrics.registry_away.copy().values()
-        if away:
-            silent_s = time.monotonic() - min(away)
-            return self._state, f"the schema registry has not answered for {silent_s:.0f} s"
-        if not fruitless or self._state != "working":
-            return self._state, ""
+        state, age, at = self._state, self.metrics.progress.age(), self.metrics.progress.at
+        silent_s, patience_s = self._silent_s(), self._watchdog.patience_s
+        if state == "working" and max(age, silent_s) > patience_s:
+            where = f" ({at})" if at else ""
+            state = f"no progress for {max(age, silent_s):.0f} s{where}"
+        if note := self._waits_for(silent_s):
+            return state, note
+        fruitless = max((task.fruitless for task in self._tasks.copy().values()), default=0)
+        if not fruitless or state != "working":
+            return state, ""
         which = "batch" if fruitless == 1 else f"{fruitless} batches"
-        return self._state, f"nothing was learned from the last {which}: {CHECK_NAMES}"
+        return state, f"nothing was learned from the last {which}: {CHECK_NAMES}"
+
+    def _silent_s(self) -> float:
+        """Time since the brokers last answered a question about the input, as far as we ask."""
+        answered = [at for task, at in self.metrics.answered.copy().items() if task in self._tasks]
+        return max(0.0, time.monotonic() - min(answered, default=math.inf))
+
+    def _waits_for(self, silent_s: float) -> str:
+        """What is outside of this process and keeps its work from going on."""
+        if silent_s > SILENT_SECONDS:
+            return f"the brokers have not answered for {silent_s:.0f} s"
+        if time.monotonic() - self._starved_at < SILENT_SECONDS:
+            return "the engine has no executors: do other applications hold all cores?"
+        if away := self.metrics.registry_away.copy().values():
+            away_s = time.monotonic() - min(away)
+            return f"the schema registry has not answered for {away_s:.0f} s"
+        return ""
+
+    def _excused(self) -> bool:
+        """Tell whether work stands still that another process would not do either."""
+        return self._state != "working" or bool(self._waits_for(self._silent_s()))
 
     def component(self, task: str | None) -> bytes | None:
         merger = self._merger
@@ -267,9 +284,11 @@ class Service:
         wanted = claim.tasks
         missing = [task for task in sorted(wanted) if task not in self._tasks]
         if missing and time.monotonic() >= self._retry_at:
+            self._state = "starting"
             self._guarded(missing[0], partial(self._start, missing[0], claim))
         if not wanted:
             self._state = "standing by"
+            self.metrics.progress.rest()
         elif len(self._tasks) == len(wanted):
             self._state = "working"
         else:
@@ -381,6 +400,7 @@ class Service:
     def _drop(self, number: int) -> None:
         task = self._tasks.pop(number, None)
         if task is not None:
+            self.metrics.progress.dropped()
             with suppress(ClusterError):
                 task.close()
         if number == 0 and self._merger is not None:

@@ -21,6 +21,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from .progress import Progress
+
 __all__ = ["DEFINITIONS", "Definition", "Metrics"]
 
 # These would reveal to the microsecond when the first release was made.
@@ -42,7 +44,7 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "Slots taken by this process, nulls included. With unit=subject rows read: exact, so for "
         "trusted readers only.",
         (),
-        "Flat while the lag grows: the service is stuck; see dppca_loop_age_seconds.",
+        "Flat while the lag grows: the service is stuck; see dppca_progress_age_seconds.",
     ),
     "dppca_batches_total": Definition(
         "counter", "Batches committed and published by this process.", ("task",),
@@ -96,6 +98,14 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "gauge", "Time since the loop last turned.", (),
         "Near stall_timeout_s: the process is about to end itself, with all stacks in the log.",
     ),
+    "dppca_progress_age_seconds": Definition(
+        "gauge",
+        "Time since slots were read, a batch was learned or a commit was confirmed; 0 if there is "
+        "nothing to do.",
+        (),
+        "Above a quarter of stall_timeout_s: /readyz and no_progress in the logs say where it "
+        "stands.",
+    ),
 }  # fmt: skip
 
 
@@ -108,6 +118,7 @@ class Metrics:
         self.answered: dict[int, float] = {}
         #: Time since when each reader has been waiting for the schema registry.
         self.registry_away: dict[int, float] = {}
+        self.progress = Progress()
         self.slots = self._counter("dppca_slots_total")
         self.batches = self._counter("dppca_batches_total")
         self.fruitless = self._counter("dppca_batches_without_result_total")
@@ -119,6 +130,7 @@ class Metrics:
         self.partitions = self._gauge("dppca_input_partitions")
         self.tasks = self._gauge("dppca_tasks")
         self.loop_age = self._gauge("dppca_loop_age_seconds")
+        self.progress_age = self._gauge("dppca_progress_age_seconds")
         name = "dppca_commit_seconds"
         buckets = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
         self.commit_seconds = Histogram(

@@ -142,6 +142,11 @@ class RangeReader:
         """True if the current batch has every message that it will ever have."""
         return self._there is not None and not self._open
 
+    @property
+    def waits_for(self) -> int | None:
+        """The first partition of which messages of the batch are missing."""
+        return min(self._open, default=None)
+
     def take(self) -> FloatArray:
         """The rows of the complete batch: one per slot, nulls all NaN.
 
@@ -166,6 +171,7 @@ class RangeReader:
         """Read once. True if anything came."""
         self._pause()
         began = time.monotonic()
+        missing = {p: self._reached[p] for p in self._open}
         try:
             chunks = [] if self._undecoded else self._reader.read(timeout_s)
         except OffsetsGone:
@@ -177,6 +183,7 @@ class RangeReader:
         self._settle()
         if self._undecoded:  # the position of the reader is ahead of the decoded messages
             self._waited_s = 0.0
+            self._got_further(missing)
             return progress
         # Ranges may end with offsets that can never be read. A request for positions takes time,
         # so it is not made after each read.
@@ -186,8 +193,15 @@ class RangeReader:
                 if at > self._reached[p]:
                     self._reached[p], progress = at, True
             self._settle()
-        self._watch(progress, time.monotonic() - began)
+        self._watch(self._got_further(missing), time.monotonic() - began)
         return progress
+
+    def _got_further(self, missing: Mapping[int, int]) -> bool:
+        """Tell whether anything came that the batch waits for, and not only for later ones."""
+        further = any(self._reached[p] > at for p, at in missing.items())
+        if further:
+            self._metrics.progress.moved()
+        return further
 
     def _decode_all(self, timeout_s: float) -> bool:
         """Decode new messages as far as their schemas are available. True if there were any."""

@@ -153,6 +153,8 @@ class RoundReader:
     def _watch(self, progress: bool, seconds: float) -> None:
         """Raise if the round waits too long: planned messages exist, so the reader is broken."""
         self._waited_s = 0.0 if progress else self._waited_s + seconds
+        if progress:
+            self._metrics.progress.moved()
         if self._waited_s > self._stall_s and self._left:
             partition = self._left[0].partition
             raise ClusterError(f"partition {partition} of {self._topic!r} stands still")

@@ -82,6 +82,10 @@ class RoundTask(Task):
     def _read(self, timeout_s: float) -> bool:
         return self._reader.read(timeout_s)
 
+    def _reading_at(self) -> str:
+        """The round alone: whether a partition has records in it is secret."""
+        return f"reading round {self._round.number}" if self._round else "reading"
+
     def _read_ahead(self, timeout_s: float) -> bool:
         """Wait, because there is nothing to read before a round is over."""
         self.rounds.wait(timeout_s)
@@ -90,6 +94,7 @@ class RoundTask(Task):
     def _learn(self) -> FinishedBatch | None:
         if self._round is None or not self._reader.complete:
             return None
+        self._metrics.progress.moved("learning")
         self._reader.finish()
         return self._learner.close_round(self._round.number, self._round.positions)
 

@@ -222,6 +222,7 @@ class GuardedEngine:
 
     def __init__(self, spread: Spread, metrics: Metrics) -> None:
         self._spread, self._registry_wait = spread, RegistryWait(metrics)
+        self._progress = metrics.progress
 
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
         cores = self._spread.cores
@@ -229,7 +230,9 @@ class GuardedEngine:
             while True:
                 try:
                     with contextlib.nullcontext() if cores is None else cores.job():
-                        return self._spread.engine.map(task, groups)
+                        found = self._spread.engine.map(task, groups)
+                    self._progress.moved()
+                    return found
                 except SourceAway as error:
                     self._registry_wait.note(error)
                     if not self._spread.may_wait():
@@ -247,6 +250,7 @@ class EngineRanges:
     """Gives batch after batch: `start`, then `take`. There is nothing to read in between."""
 
     full = True  #: nothing is read ahead
+    waits_for = None  #: the tasks read
 
     def __init__(
         self,

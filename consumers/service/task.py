@@ -205,6 +205,11 @@ class Task:
     def _read(self, timeout_s: float) -> bool:
         return self._ranges.read(timeout_s)
 
+    def _reading_at(self) -> str:
+        """The place that is being read, for people."""
+        partition = self._ranges.waits_for
+        return "reading" if partition is None else f"reading partition {partition}"
+
     def _read_ahead(self, timeout_s: float) -> bool:
         """Read messages before they are planned, because they will be."""
         if self._ranges.full:
@@ -216,6 +221,7 @@ class Task:
         """Learn from the batch, if all of it has been read."""
         if self._batch is None or not self._ranges.complete:
             return None
+        self._metrics.progress.moved("learning")
         return self._learner.learn(self._ranges.take(), self._batch.positions)
 
     # Start
@@ -293,20 +299,28 @@ class Task:
 
     def step(self, timeout_s: float) -> bool:
         """Read once, and learn if the batch is complete. True if there was anything to do."""
+        progress = self._metrics.progress
         crashpoints.reach("polling")
         self._ending.check()
         if self._reading:
-            progress = self._read(timeout_s)
+            progress.at = self._reading_at()
+            found = self._read(timeout_s)
         elif self._begin_batch():
-            self._reading = progress = True
+            self._reading = found = True
+            progress.moved()
         else:
+            if self._ending.busy:
+                progress.at = "committing"
+            else:
+                progress.rest()
             return self._read_ahead(min(timeout_s, self._config.plan_interval_s))
         batch = self._learn()
         if batch is not None:
             self._reading = False
+            progress.moved("committing")
             most = group_size(len(self._config.features), len(batch.message.value))
             self._ending.give(batch, most)
-        return progress
+        return found
 
     def _more_to_finish(self) -> bool:
         """Tell whether the next batch is ready, or is being read and will be ready in a moment."""
@@ -315,6 +329,7 @@ class Task:
     def _finish(self, batches: list[FinishedBatch]) -> None:
         visible = self._finisher.finish(batches)
         self._committed = batches[-1].positions
+        self._metrics.progress.committed()
         # Rounded, because the metric also shows the sum of these.
         self._metrics.commit_seconds.observe(round(self._finisher.commit_seconds, 2))
         for released in visible:

@@ -50,5 +50,9 @@ class OperationSettings(Part):
         "auto", description="format of the log; auto is text on a terminal and JSON elsewhere"
     )
     stall_timeout_s: float = Field(
-        120.0, gt=0, description="time without progress after which the process ends, in seconds"
+        120.0,
+        gt=0,
+        description="time after which a loop that does not turn ends the process, and a partition "
+        "that stands still its task; /readyz fails after a quarter of it without progress; in "
+        "seconds",
     )

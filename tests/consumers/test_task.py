@@ -128,6 +128,8 @@ def step_until(task: Task, reached: Callable[[], bool]) -> None:
 class Together:
     """Stands in for the background of a task: works as soon as so many batches wait."""
 
+    busy = False
+
     def __init__(self, task: Task, size: int, ride: bool) -> None:
         self._task, self._size, self._ride = task, size, ride
         self._waiting: list[FinishedBatch] = []

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from consumers.cli.exits import EXIT_CONFIGURATION
+from consumers.errors import ConfigurationError
 from consumers.settings import load_settings
 from demo.telemetry import FEATURES
 from stream_dppca import __version__
@@ -96,6 +97,22 @@ def test_manifests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_settings()
     assert {variable.removeprefix("DPPCA_").lower() for variable in settings} <= set(loaded.shown())
     assert kinds["Deployment"]["spec"]["replicas"] == 2
+    # The image listens at all addresses. Then subjects need a token, which the manifest sets.
+    everywhere = "0.0.0.0"  # noqa: S104
+    for name, value in (("HTTP_HOST", everywhere), ("SUBJECT", "@key"), ("ROUND", "1h")):
+        monkeypatch.setenv(f"DPPCA_{name}", value)
+    assert load_settings().unit == "subject"
+    monkeypatch.delenv("DPPCA_HTTP_TOKEN")
+    with pytest.raises(ConfigurationError, match="`http_token` must be set"):
+        load_settings()
+    policy, labels = kinds["NetworkPolicy"]["spec"], kinds["Deployment"]["spec"]["selector"]
+    assert policy["podSelector"] == labels and set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    [container] = kinds["Deployment"]["spec"]["template"]["spec"]["containers"]
+    [allowed] = policy["ingress"]
+    assert [p["port"] for p in allowed["ports"]] == [p["containerPort"] for p in container["ports"]]
+    ports = {p["port"] for rule in policy["egress"] for p in rule["ports"]}
+    brokers = {int(server.rpartition(":")[2]) for server in loaded.servers()}
+    assert ports == {53, *brokers}
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

@@ -15,7 +15,7 @@ the token.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from ..web.page import Page
@@ -49,11 +49,12 @@ class HttpServer(WebServer):
         metrics: Metrics,
         page: Page | None = None,
         token: str | None = None,
+        hosts: Collection[str] = (),
     ) -> None:
         def routes(path: str, query: Mapping[str, list[str]]) -> Answer | None:
             return _answer(path, query, status, metrics)
 
-        super().__init__(host, port, page, routes, token, OPEN_PATHS)
+        super().__init__(host, port, page, routes, token, OPEN_PATHS, hosts)
 
 
 def _answer(

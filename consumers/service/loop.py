@@ -217,7 +217,7 @@ class Service:
             self._watchdog.start()
         http = HttpServer(
             self.settings.http_host, self.settings.http_port, self, self.metrics, self._page(),
-            reveal(self.settings.http_token),
+            reveal(self.settings.http_token), self.settings.http_hosts,
         )  # fmt: skip
         host = self.settings.http_host
         shown = f"[{host}]" if ":" in host else host

@@ -11,7 +11,7 @@ from ..formats import PACKED_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings
 from .engine import EngineSettings
 from .model import ModelSettings
-from .operation import OperationSettings
+from .operation import OperationSettings, is_loopback
 from .part import Part
 from .rounds import MESSAGE_KEY
 from .topics import NameSettings, TopicSettings
@@ -116,6 +116,16 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
                     "`start` must be the beginning of a round: a multiple of `round` since "
                     "1970-01-01T00:00Z"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _counts_are_secret(self) -> Settings:
+        """Refuse to show exact counts of subjects' records to everybody who reaches the port."""
+        if self.unit == "subject" and self.http_token is None and not is_loopback(self.http_host):
+            raise ValueError(
+                "`http_token` must be set with unit=subject if `http_host` is not loopback: "
+                f"/metrics shows exact numbers of records. Found http_host={self.http_host}."
+            )
         return self
 
     def first_round(self, now_ms: int) -> int:

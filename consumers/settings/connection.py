@@ -86,6 +86,16 @@ class ConnectionSettings(Part):
         "of certifi",
     )
 
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _without_login(cls, value: str) -> str:
+        if "@" in value:
+            raise ValueError(
+                "must be addresses such as broker:9092; a user name and a password have settings "
+                "of their own"
+            )
+        return value
+
     @field_validator("schema_registry_url")
     @classmethod
     def _without_password(cls, value: str | None) -> str | None:

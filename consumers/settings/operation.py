@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import ipaddress
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import NoDecode
 
 from .durations import Duration
 from .part import Part
 
-__all__ = ["OperationSettings"]
+__all__ = ["OperationSettings", "is_loopback"]
 
 
 class OperationSettings(Part):
@@ -46,6 +49,11 @@ class OperationSettings(Part):
         description="token that readers of these pages must give, except for /livez and /readyz; "
         "without a token, anybody who reaches the port may read them",
     )
+    http_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="names of the host in the addresses of these pages, separated by commas; IP "
+        "addresses and localhost need not be listed, and all other names are refused",
+    )
     log_format: Literal["auto", "json", "text"] = Field(
         "auto", description="format of the log; auto is text on a terminal and JSON elsewhere"
     )
@@ -56,3 +64,24 @@ class OperationSettings(Part):
         "that stands still its task; /readyz fails after a quarter of it without progress; in "
         "seconds",
     )
+
+    @field_validator("http_hosts", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return (
+            [one for one in re.split(r"[\s,]+", value) if one] if isinstance(value, str) else value
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only processes on this machine can reach an address.
+
+    Examples
+    --------
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "", "a.b")]
+    [True, True, True, False, False, False]
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

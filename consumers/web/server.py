@@ -4,6 +4,11 @@ With a token, all paths except the open ones require it: as `Authorization: Bear
 that a browser gets from the form at `/`. The cookie is made from the token, but the token cannot be
 derived from the cookie. Comparisons take the same time whatever is compared.
 
+A request must be for one of our own names: for localhost, an IP address, or a host that was
+declared. Otherwise a page of another site could read from this one: its owner lets the site's name
+point to our address (DNS rebinding), and browsers then take both for the same site. An address
+needs no such rule, because nobody can make it point elsewhere.
+
 Browsers are told to load nothing from other sites, to run only the scripts of this server, and to
 show the page in no frame.
 """
@@ -12,9 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import threading
 from collections.abc import Callable, Collection, Mapping
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -70,6 +75,8 @@ class WebServer:
         The secret that readers must give; None if everybody may read.
     open_paths
         Paths that need no token.
+    hosts
+        Names of this host by which requests may address it, besides localhost and IP addresses.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class WebServer:
         routes: Routes = _no_routes,
         token: str | None = None,
         open_paths: Collection[str] = (),
+        hosts: Collection[str] = (),
     ) -> None:
         server = self
 
@@ -87,15 +95,16 @@ class WebServer:
             timeout = 5
 
             def do_GET(self) -> None:
-                server._get(self)
+                server._handle(self, server._get)
 
             def do_POST(self) -> None:
-                server._post(self)
+                server._handle(self, server._post)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
         self._page, self._routes, self._token = page, routes, token
+        self._hosts = frozenset({"localhost", *(host.lower() for host in hosts)})
         # The files of the page hold nothing of the model; the form needs some of them.
         self._open = frozenset(open_paths) | (FILES.keys() - {"/"})
         try:
@@ -121,6 +130,23 @@ class WebServer:
         self._server.server_close()
 
     # Requests
+
+    def _handle(
+        self, request: BaseHTTPRequestHandler, handle: Callable[[BaseHTTPRequestHandler], None]
+    ) -> None:
+        hosts = request.headers.get_all("Host") or ["localhost"]  # HTTP/1.0 has none
+        if len(hosts) == 1 and self._is_ours(hosts[0]):
+            handle(request)
+        else:
+            body = b"this name of the host is not declared: see the setting http_hosts\n"
+            self._send(request, Answer(421, TEXT, body))
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host.strip()}").hostname or "").removesuffix(".")
+            return name in self._hosts or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
 
     def _get(self, request: BaseHTTPRequestHandler) -> None:
         url = urlsplit(request.path)
@@ -176,11 +202,10 @@ class WebServer:
         scheme, _, given = (request.headers.get("Authorization") or "").partition(" ")
         if scheme.lower() == "bearer" and _equal(given.strip(), self._token):
             return True
-        try:
-            cookie = SimpleCookie(request.headers.get("Cookie")).get(self._cookie)
-        except CookieError:
-            return False
-        return cookie is not None and _equal(cookie.value, _session(self._token))
+        # Not with `http.cookies`, whose time grows with the square of the length in Python 3.11.
+        pairs = (c.strip().partition("=") for c in (request.headers.get("Cookie") or "").split(";"))
+        given = next((value for name, _, value in pairs if name == self._cookie), "")
+        return _equal(given, _session(self._token))
 
     def _refusal(self, path: str, wrong: bool = False) -> Answer:
         """A refusal: a form for people, a line for programs."""

@@ -105,6 +105,10 @@ def test_show_config_masks(capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert shown["ssl_password"] == "*" * 10
     assert shown["state_topic"] == "t.dppca-state"
+    for servers in ("me:hunter2@broker:9092", "broker:9092,SASL_SSL://me:hunter2@other:9092"):
+        assert cli.main(["show-config", *LEAST, "--bootstrap-servers", servers]) == 78
+        printed = capsys.readouterr()
+        assert "hunter2" not in printed.out + printed.err and "bootstrap_servers" in printed.err
 
 
 def test_check_config_offline(capsys: pytest.CaptureFixture[str]) -> None:

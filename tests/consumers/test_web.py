@@ -6,6 +6,8 @@ import base64
 import datetime
 import http.client
 import json
+import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -31,6 +33,7 @@ from consumers.service.http import HttpServer
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.web import page as pages
+from consumers.web import server as web_server
 from consumers.web import tracker as trackers
 from consumers.web.follow import Follower
 from consumers.web.page import Page
@@ -207,6 +210,45 @@ class Events:
     def close(self) -> None:
         self.answer.close()
         self._connection.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/component", "/livez", "/events"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8321", "127.0.0.1.evil.example", "localhost.evil",
+             "[::1", "", "a b", "127.0.0.1@evil.example:1", "1.2.3", "evil\xff"],
+)  # fmt: skip
+def test_a_request_for_another_host_is_refused(host: str, path: str) -> None:
+    """As after DNS rebinding: the page of another site, whose name points to this address."""
+    with served() as (server, _):
+        code, body, _ = get(server, path, Host=host)
+        assert code == 421 and b"http_hosts" in body
+
+
+def test_our_own_names_are_answered() -> None:
+    page = Page(Follower(memory_log(cluster()), OUTPUT, Tracker("m")), Tracker("m"), dict)
+    with closing(HttpServer("127.0.0.1", 0, Status(), Metrics(), page, None, ["M.Example"])) as one:
+        for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "10.2.3.4:8321", "[::1]:80",
+                     "[fe80::1]", "m.example", "M.EXAMPLE.:8321"):  # fmt: skip
+            assert get(one, "/metrics", Host=host)[0] == 200, host
+        with socket.create_connection(("127.0.0.1", one.port)) as old:
+            old.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert old.makefile("rb").readline().split()[1] == b"200"
+        with socket.create_connection(("127.0.0.1", one.port)) as two:
+            two.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n")
+            assert two.makefile("rb").readline().split()[1] == b"421"
+
+
+def test_a_long_cookie_takes_no_time() -> None:
+    """60 kB of quoted backslashes took minutes to parse with `http.cookies` of Python 3.11."""
+    with served(TOKEN) as (server, _):
+        for cookie in ('a="' + "\\" * 60_000, "a;" * 30_000, "=" * 60_000):
+            began = time.process_time()
+            assert get(server, "/metrics", Cookie=cookie)[0] == 401
+            assert time.process_time() - began < 1
+        session = web_server._session(TOKEN)
+        good = f"a=1; {server._cookie}={session}; b=2"
+        assert get(server, "/metrics", Cookie=good)[0] == 200
+        assert get(server, "/metrics", Cookie=good.replace("=", "x=", 2))[0] == 401
 
 
 def test_the_stream_of_events() -> None:

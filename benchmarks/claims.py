@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_dppca import DPPCA, InverseTime
+from stream_dppca import InverseTime, PaperDPPCA
 from stream_dppca.baselines import private_oja, step_search
 
 from .streams import Problem, SignPlusNoise, Spiked, sine
@@ -16,11 +16,11 @@ from .streams import Problem, SignPlusNoise, Spiked, sine
 __all__ = ["claims"]
 
 Array = NDArray[Any]
-PAPER = {"method": "paper", "K": 1.0, "a": 0.5, "C1": 8.0}
+PAPER = {"K": 1.0, "a": 0.5, "C1": 8.0}
 
 
 def claims(quick: bool, tick: Callable[[], None]) -> list[dict[str, Any]]:
-    """`method="paper"`, Private Oja and the step search. d = 5, delta = 1e-6."""
+    """`PaperDPPCA`, Private Oja and the step search. d = 5, delta = 1e-6."""
     seeds = range(2 if quick else 7)
     rows: list[dict[str, Any]] = []
 
@@ -36,7 +36,7 @@ def claims(quick: bool, tick: Callable[[], None]) -> list[dict[str, Any]]:
     def by_paper(problem: Problem, n: int, B: int, c1: float) -> Callable[[int], float]:
         def run(seed: int) -> float:
             X, truth = records(problem, n, seed)
-            pca = DPPCA(
+            pca = PaperDPPCA(
                 features=tuple(range(problem.d)),
                 epsilon=1.0,
                 delta=1e-6,

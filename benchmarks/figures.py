@@ -63,7 +63,7 @@ def render(results: dict[str, Any]) -> str:
         rows = ([r["claim"], r["setting"], number(r["median"])] for r in results["claims"])
         parts += [
             "### What the paper says",
-            'd = 5, epsilon 1 unless said, medians of 7 seeds. DP-PCA: `method="paper"`, K = 1, '
+            "d = 5, epsilon 1 unless said, medians of 7 seeds. DP-PCA: `PaperDPPCA`, K = 1, "
             "a = .5, C1 = 8, eight batches, steps 50/(1 + t).",
             table(["claim", "setting", "sin"], rows),
         ]

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stream_dppca import DPPCA, plan
+from stream_dppca import DPPCA, PerSubject, plan_subjects
 from stream_dppca.subjects import SubjectTable
 
 from .real_data import Missing, Paths, truth
@@ -140,10 +140,19 @@ def sine(w: Array, v: Array) -> float:
 def model(cell: Cell, seed: int) -> DPPCA:
     settings = {"center": "none", "scales": None} | cell.settings
     return DPPCA(
-        features=tuple(range(cell.d)), epsilon=cell.epsilon, delta=DELTA, batch_size=cell.devices,
-        unit="subject", subject="device", period=cell.period, horizon=cell.horizon, seed=seed,
+        features=tuple(range(cell.d)),
+        epsilon=cell.epsilon,
+        delta=DELTA,
+        unit=PerSubject(
+            "device",
+            places=cell.devices,
+            period=cell.period,
+            horizon=cell.horizon,
+            records=settings.pop("records", 4),
+        ),
+        seed=seed,
         **settings,
-    )  # fmt: skip
+    )
 
 
 def run_cell(cell: Cell, seeds: int, tick: Callable[[], None]) -> dict[str, Any]:
@@ -161,7 +170,7 @@ def run_cell(cell: Cell, seeds: int, tick: Callable[[], None]) -> dict[str, Any]
         sines.append(sine(components[0], direction(cell, seed)) if len(components) else 1.0)
         tick()
     learns = cell.settings.get("scales") == "learn"
-    expected = plan(
+    expected = plan_subjects(
         d=cell.d, epsilon=cell.epsilon, delta=DELTA, subjects=cell.devices, presence=cell.presence,
         period=cell.period, horizon=cell.rounds, rows=1.0 if "records" in cell.settings else 2.0,
         center="mean" if learns else "none", scales="learn" if learns else None,
@@ -201,9 +210,14 @@ def run_smd(
         exact += some.T @ some / len(some)
     for seed in range(seeds):
         pca = DPPCA(
-            features=tuple(range(len(v))), epsilon=epsilon, delta=DELTA, batch_size=len(days),
-            unit="subject", subject="day", records=rows, center="none", scales=None, seed=seed,
-        )  # fmt: skip
+            features=tuple(range(len(v))),
+            epsilon=epsilon,
+            delta=DELTA,
+            unit=PerSubject("day", places=len(days), records=rows),
+            center="none",
+            scales=None,
+            seed=seed,
+        )
         for number, day in enumerate(days):
             some = day[:: max(len(day) // rows, 1)][:rows]
             pca.learn_array(np.ascontiguousarray(some), subjects=[number] * len(some))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
-from stream_dppca import DPPCA, InverseTime
+from stream_dppca import DPPCA, InverseTime, PaperDPPCA
 from stream_dppca.adaptive import correlated
 from stream_dppca.calibration import gaussian_mu
 from stream_dppca.errors import BatchSizeError
@@ -50,11 +50,7 @@ class Data:
         stream = cell.problem.stream(seed)
         self.X = stream.draw(cell.n)
         self.truth = stream.components
-        #: Input of the other methods: the records, or differences of neighbours.
-        self.rows = self.X
-        if cell.center == "pairs":
-            self.rows = (self.X[1::2] - self.X[::2]) * math.sqrt(0.5)
-        self.n, self.d = self.rows.shape
+        self.n, self.d = self.X.shape
         self.rng = np.random.default_rng([seed, 4])
         self.mu = gaussian_mu(cell.epsilon, cell.delta)
         self._moments: Moments | None = None
@@ -62,12 +58,12 @@ class Data:
     @property
     def moments(self) -> Moments:
         if self._moments is None:
-            self._moments = Moments(self.rows)
+            self._moments = Moments(self.X)
         return self._moments
 
     def gradient_norms(self) -> Array:
         """Norms of gradients at the truth, from which free clips are chosen."""
-        rows = self.rows[:20_000]
+        rows = self.X[:20_000]
         P = rows @ self.truth[:, : self.cell.k].astype(rows.dtype)
         return np.linalg.norm(rows, axis=1) * np.linalg.norm(P, axis=1)
 
@@ -152,7 +148,7 @@ def analyze_gauss_unit(data: Data) -> Found:
 
 def symmetric_noise(data: Data) -> Array:
     """Isometric in the Frobenius norm: sd 1 on the diagonal, 1/sqrt 2 off it."""
-    E = data.rng.standard_normal((data.d, data.d), dtype=data.rows.dtype)
+    E = data.rng.standard_normal((data.d, data.d), dtype=data.X.dtype)
     E += E.T.copy()
     E /= 2
     return E
@@ -176,7 +172,7 @@ def power_method(data: Data) -> Found:
     clips = np.quantile(data.gradient_norms(), quantiles)
     each = (2, 3, 5, 8) if k == 1 else (3, 6)
     settings = [(float(clip), rounds) for rounds in each for clip in clips]
-    runs = gradient_power(data.rows, start, settings, data.mu, data.rng)
+    runs = gradient_power(data.X, start, settings, data.mu, data.rng)
     for (_, rounds), q, W in zip(settings, quantiles * len(each), runs, strict=True):
         found[f"gradients {q:g}, {rounds} rounds"] = W
     return found
@@ -222,7 +218,7 @@ def streaming_oja(data: Data) -> Found:
         B, most = data.cell.batch_size, data.n // 2
         sizes |= {B // 4, B, min(2 * B, most), min(4 * B, most), most}
     for size in sorted(sizes):
-        W = oja_abreast(data.rows, size, clips, schedules, data.mu, data.seed)
+        W = oja_abreast(data.X, size, clips, schedules, data.mu, data.seed)
         for c, q in enumerate(quantiles):
             for s, (c1, c2) in enumerate(schedules):
                 name = f"clip {q:g}, B {size}, step {c1 * scale:g}/({c2:g} + t)"
@@ -237,7 +233,7 @@ def oja(data: Data) -> Found:
     values = data.cell.problem.eigenvalues()
     gap = max(float(values[0] - values[1]), 0.05 * float(values[0]))
     schedules = [(c / gap, c2) for c in (1, 1.5, 2.5, 5) for c2 in (5.0, 50.0)]
-    W = oja_abreast(data.rows, 100, np.array([math.inf]), schedules, math.inf, data.seed)
+    W = oja_abreast(data.X, 100, np.array([math.inf]), schedules, math.inf, data.seed)
     return {f"{c1 * gap:g}/({c2:g} + t) / gap": W[:, [i]] for i, (c1, c2) in enumerate(schedules)}
 
 
@@ -267,7 +263,7 @@ def oja_abreast(
 
 
 def paper(data: Data) -> Found:
-    """`method="paper"` with a Gaussian tail: eight batches, or as many as its minimum allows."""
+    """`PaperDPPCA` with a Gaussian tail: eight batches, or as many as its minimum allows."""
     if data.cell.k > 1 or data.cell.center != "none":
         return {}
     scale = float(data.cell.problem.eigenvalues()[0])
@@ -276,12 +272,11 @@ def paper(data: Data) -> Found:
         size = data.n // 8
         while True:
             try:
-                pca = DPPCA(
+                pca = PaperDPPCA(
                     features=tuple(range(data.d)),
                     epsilon=data.cell.epsilon,
                     delta=data.cell.delta,
                     batch_size=size,
-                    method="paper",
                     K=1.0,
                     a=0.5,
                     C1=8.0,

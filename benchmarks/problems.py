@@ -38,7 +38,6 @@ class Cell:
         parts = [self.problem.label, f"d={self.problem.d}", f"n={self.n:g}", f"B={self.batch_size}"]
         parts += [f"k={self.k}"] if self.k > 1 else []
         parts += [f"eps={self.epsilon:g}"] if self.epsilon != 1 else []
-        parts += ["pairs"] if self.center == "pairs" else []
         return " ".join(parts)
 
     @property
@@ -96,10 +95,6 @@ def _robustness() -> list[Cell]:
     cells.append(
         Cell("scale", Spectrum(mixed, "features 1e-6 .. 1e6", rotate=False), n, 6250, seeds=20)
     )
-    cells += [
-        Cell("mean", Spectrum(_spiked(d), "G(.1) + mean 3", mean=3.0), n, 6250, center="pairs")
-        for d in (50, 200)
-    ]
     cells += [
         Cell("components", problem, n, 6250, k=k, seeds=10, slow_seeds=10)
         for d in (50, 200)

@@ -9,7 +9,7 @@
 
 `DPPCA` gets the features, epsilon, delta, the batch size and the number of components. Truth is the
 PCA of the whole stream, centred and divided by its true standard deviations. For comparison there
-are `center="none"` and `center="pairs"`, both with the true standard deviations free as `scales`.
+is `center="none"` with the true standard deviations free as `scales`.
 
 The share of variance is the share of the standardised stream that a linear regression on the scores
 explains, over that of the scores of a non-private PCA of the same clamped records.
@@ -111,14 +111,14 @@ def measure(data: DataSet, X: Array, k: int, seeds: int, beside: bool, step: Any
         result["warm_up"] = pca._method.warm_up.batches  # type: ignore[attr-defined]
         step()
     result["plan"] = planned(data, found, d, k, len(X))
-    for center in ("none", "pairs") if beside else ():
+    if beside:
         sines = []
         for seed in range(FEW):
-            pca = model(data, d, k, seed, center=center, scales=found.sd.tolist())
+            pca = model(data, d, k, seed, center="none", scales=found.sd.tolist())
             pca.learn_array(X)
             sines.append(sine(pca.components.T, target) if len(pca.components) else 1.0)
             step()
-        result[center] = sines
+        result["none"] = sines
     return result
 
 
@@ -149,23 +149,21 @@ def render(results: dict[str, Any]) -> str:
     lines = [
         f"Measured {about['date']} on {about['machine']}, one core: `{about['command']}`. Medians "
         f"of {about['seeds']} seeds and the worst one; epsilon {EPSILON:g}, delta {DELTA:g}, "
-        f'replace-one. "none" and "pairs" are given the true standard deviations, {FEW} seeds.',
+        f'replace-one. "none" is given the true standard deviations, {FEW} seeds.',
         "",
         "| data, natural order | d | records | batch | k | goal | **DPPCA** | worst | share of "
-        "variance | none | pairs | warm-up | past dropped | planned |",
-        "|" + " --- |" * 14,
+        "variance | none | warm-up | past dropped | planned |",
+        "|" + " --- |" * 13,
     ]
     for found in results["cells"].values():
         memory = "" if found["memory"] == "auto" else f', `memory="{found["memory"]}"`'
-        none, pairs = (
-            number(float(np.median(found[c]))) if found.get(c) else "-" for c in ("none", "pairs")
-        )
+        none = number(float(np.median(found["none"]))) if found.get("none") else "-"
         expected = found["plan"]
         lines.append(
             f"| {found['title']}{memory} | {found['features']} | {found['records']} | "
             f"{found['batch_size']} | {found['k']} | {number(found['goal'])} | "
             f"**{number(float(np.median(found['sine'])))}** | {number(max(found['sine']))} | "
-            f"{100 * float(np.median(found['share'])):.1f} % | {none} | {pairs} | "
+            f"{100 * float(np.median(found['share'])):.1f} % | {none} | "
             f"{found['warm_up']} | {float(np.mean(found['drifts'])):.1f} | "
             f"{'-' if expected is None else number(expected)} |"
         )
@@ -187,7 +185,6 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 0.5 * len(cells) + 1.2))
     for y, found in enumerate(reversed(cells)):
         for name, mark, color in (
-            ("pairs", "s", "#bbbbbb"),
             ("none", "D", "#888888"),
             ("sine", "o", "#0b6e4f"),
         ):
@@ -201,7 +198,6 @@ def draw(results: dict[str, Any], path: Path) -> None:
     handles = [
         plt.Line2D([], [], color="#0b6e4f", marker="o", ls="", label="DPPCA, default"),
         plt.Line2D([], [], color="#888888", marker="D", ls="", label="none, true scales given"),
-        plt.Line2D([], [], color="#bbbbbb", marker="s", ls="", label="pairs, true scales given"),
         plt.Line2D([], [], color="#c0392b", label="goal"),
     ]
     axes.legend(handles=handles, loc="lower left", fontsize=8)
@@ -213,17 +209,16 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def summary(results: dict[str, Any]) -> str:
     """The table of the README."""
-    lines = ["| data | d | records | B | none | pairs | **DPPCA** |", "|" + " --- |" * 7]
+    lines = ["| data | d | records | B | none | **DPPCA** |", "|" + " --- |" * 6]
     for found in results["cells"].values():
         memory = "" if found["memory"] == "auto" else f', `memory="{found["memory"]}"`'
         components = "" if found["k"] == 1 else f", {found['k']} components"
-        none, pairs, ours = (
-            number(float(np.median(found[c]))) if found.get(c) else "-"
-            for c in ("none", "pairs", "sine")
+        none, ours = (
+            number(float(np.median(found[c]))) if found.get(c) else "-" for c in ("none", "sine")
         )
         lines.append(
             f"| {found['title']}{components}{memory} | {found['features']} | {found['records']} | "
-            f"{found['batch_size']} | {none} | {pairs} | **{ours}** |"
+            f"{found['batch_size']} | {none} | **{ours}** |"
         )
     return "\n".join(lines) + "\n"
 
@@ -285,7 +280,7 @@ def run(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
                     data, X, k, arguments.seeds, not arguments.ours, lambda: progress.advance(task)
                 )
                 key, before = f"{data.name} k={k}", results["cells"].get(f"{data.name} k={k}", {})
-                kept = {c: before[c] for c in ("none", "pairs") if c in before}
+                kept = {"none": before["none"]} if "none" in before else {}
                 results["cells"][key] = kept | found | {"goal": goal}
     order = [f"{data.name} k={k}" for data in SETS for k, _ in data.goals]
     results["cells"] = {key: results["cells"][key] for key in order if key in results["cells"]}

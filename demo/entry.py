@@ -234,7 +234,7 @@ def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoCo
         "features": FEATURES,
         "epsilon": options.epsilon,
         "delta": options.delta,
-        "batch_size": options.batch_size,
+        "places" if by_device else "batch_size": options.batch_size,
         "format": service_format("packed"),
         "rows_per_message": rows,
         "http_port": 0,
@@ -363,7 +363,7 @@ def _summary(
         "features": "cpu,memory,disk.read",
         "epsilon": f"{settings.epsilon:g}",
         "delta": f"{settings.delta:g}",
-        "batch_size": settings.batch_size,
+        "places" if config.by_device else "batch_size": settings.places or settings.batch_size,
         "format": "json",
         **({"subject": "device_id", "round": "24h"} if config.by_device else {}),
     }

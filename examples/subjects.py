@@ -2,7 +2,7 @@
 
     python examples/subjects.py
 
-Each of 3000 devices sends a few records per hour, some many more. With `unit="subject"` the
+Each of 3000 devices sends a few records per hour, some many more. With `PerSubject` the
 guarantee is about *everything* that one device sends within a day: what, when, how many records,
 whether any at all. Two things differ from privacy per record:
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stream_dppca import DPPCA, plan
+from stream_dppca import DPPCA, PerSubject, plan_subjects
 
 FEATURES = ("cpu", "memory", "temperature")
 DEVICES, HOURS = 3000, 12
@@ -45,13 +45,15 @@ def records_of_an_hour(rng: np.random.Generator) -> list[dict[str, float | str]]
 
 def main() -> None:
     # Before any data is touched: is this fleet large enough?
-    print(plan(d=3, epsilon=2.0, delta=1e-6, subjects=DEVICES, presence=0.9, period=24))
+    print(plan_subjects(d=3, epsilon=2.0, delta=1e-6, subjects=DEVICES, presence=0.9, period=24))
     print()
 
     pca = DPPCA(
-        features=FEATURES, epsilon=2.0, delta=1e-6, batch_size=DEVICES,  # places for devices
-        unit="subject", subject="device", period=24,  # epsilon covers any 24 rounds: a day
-    )  # fmt: skip
+        features=FEATURES,
+        epsilon=2.0,
+        delta=1e-6,
+        unit=PerSubject("device", places=DEVICES, period=24),  # epsilon is for 24 rounds: a day
+    )
     rng = np.random.default_rng(1)
     for hour in range(HOURS):
         if hour == HOURS - 1:

@@ -17,10 +17,13 @@ from .errors import (
 )
 from .estimator import DPPCA
 from .oja import InverseTime, TheoremSchedule
-from .planning import Plan, SubjectPlan, plan
+from .paper import PaperDPPCA
+from .participation import PerSubject
+from .planning import Plan, plan
 from .projector import Projector
 from .release import PrivacyStatement, Release, SubjectStatement
 from .scaling import PublicScaler
+from .subjects.planning import SubjectPlan, plan_subjects
 
 __all__ = [
     "DPPCA",
@@ -29,7 +32,9 @@ __all__ = [
     "InverseTime",
     "LooseBudgetWarning",
     "NothingLearnedWarning",
+    "PaperDPPCA",
     "ParameterError",
+    "PerSubject",
     "Plan",
     "PrivacyStatement",
     "Projector",
@@ -41,6 +46,7 @@ __all__ = [
     "SubspaceDistance",
     "TheoremSchedule",
     "plan",
+    "plan_subjects",
 ]
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
 """A batch in the memory of this process: the local implementation of `statistics.Rows`.
 
-Rows are read in blocks that fit into the cache: converted, divided by the public scales, subtracted
-in pairs, checked for nulls. Nothing of the size of the batch is copied.
+Rows are read in blocks that fit into the cache: converted, divided by the public scales, checked
+for nulls. Nothing of the size of the batch is copied.
 
 **Nulls and time.** A null may hold NaN, which must not enter a product of matrices, so blocks with
 a null are copied before they are added up. That must not show in the time of a batch: a sixteenth
@@ -25,7 +25,6 @@ from .sums import LARGEST_BLOCK, pairwise_sum
 
 __all__ = ["Batch", "Reading", "block_size"]
 
-_SQRT_HALF = 0.5**0.5
 #: A warning of numpy would say something about the records.
 _SILENT = np.errstate(all="ignore")
 
@@ -55,27 +54,19 @@ class Reading:
         A record of a larger norm (after scaling), or with anything that is not finite, is a null.
     scales
         Each feature is divided by its scale.
-    pairs
-        If true, two neighbouring records x, y make one unit (y - x)/sqrt 2: its mean is zero, its
-        covariance that of a record. A pair with a null is a null.
     partial
         If true, a record is a null only if none of its values is finite; values that are not finite
-        are left to the statistics, and the norm is that of the others. Not with pairs.
+        are left to the statistics, and the norm is that of the others.
     """
 
     max_norm: float
     scales: tuple[float, ...] | None = None
-    pairs: bool = False
     partial: bool = False
-
-    @property
-    def records_per_unit(self) -> int:
-        return 2 if self.pairs else 1
 
     def in_place(self, raw: NDArray[np.floating[Any]]) -> bool:
         """Tell whether the rows of units lie in the caller's memory."""
         plain = raw.dtype == np.float64 and raw.flags.c_contiguous
-        return plain and self.scales is None and not self.pairs
+        return plain and self.scales is None
 
     def records(self, raw: NDArray[np.floating[Any]], out: FloatArray) -> FloatArray:
         """Float64 records, scaled; in `out` unless `raw` holds them already."""
@@ -87,15 +78,8 @@ class Reading:
             out[:] = raw
         return out
 
-    def units(self, records: FloatArray, out: FloatArray) -> FloatArray:
-        """Rows of units; in `out` unless the records are the units already."""
-        if not self.pairs:
-            return records
-        np.subtract(records[1::2], records[0::2], out=out)
-        return np.multiply(out, _SQRT_HALF, out=out)
-
-    def norms(self, records: FloatArray, units: FloatArray) -> tuple[FloatArray, BoolArray]:
-        """Squared norms of units, zero for nulls, and a mask of the nulls."""
+    def norms(self, records: FloatArray) -> tuple[FloatArray, BoolArray]:
+        """Squared norms of records, zero for nulls, and a mask of the nulls."""
         if self.partial:
             finite = np.isfinite(records)
             there = np.where(finite, records, 0.0)
@@ -105,9 +89,6 @@ class Reading:
             return sq_norm, null
         sq_norm = np.vecdot(records, records)
         null = ~(sq_norm <= self.max_norm * self.max_norm)  # true for NaN too
-        if self.pairs:
-            sq_norm = np.vecdot(units, units)
-            null = null[0::2] | null[1::2]
         sq_norm[null] = 0.0
         return sq_norm, null
 
@@ -145,7 +126,7 @@ class Batch:
         self._known = False
 
     def __len__(self) -> int:
-        return len(self._raw) // self._reading.records_per_unit
+        return len(self._raw)
 
     @_SILENT
     def present(self) -> int:
@@ -170,7 +151,7 @@ class Batch:
     def matrix(self) -> tuple[FloatArray, BoolArray]:
         """A copy of all rows, with zeros for nulls, and a mask of the nulls.
 
-        For `method="paper"`, whose statistics are not sums over units.
+        For the paper's algorithms, whose statistics are not sums over units.
         """
         parts = [(block.clean().copy(), block.null) for block in self._blocks()]
         rows, null = zip(*parts, strict=True)
@@ -181,9 +162,9 @@ class Batch:
         size = min(block_size(self._raw.shape[1]), len(self))
         memory = self._memory(size)
         for start in range(0, len(self), size):
-            records, block = self._read(start, size, memory)
+            block = self._read(start, size, memory)
             if not self._known:
-                block.sq_norm[:], block.null[:] = self._reading.norms(records, block.X)
+                block.sq_norm[:], block.null[:] = self._reading.norms(block.X)
             yield block
         self._known = True
 
@@ -197,37 +178,24 @@ class Batch:
         copied = _padded(int(np.count_nonzero(with_null)), len(starts)) if in_place else len(starts)
         memory = self._memory(size)
         for start in starts[order[copied:]].tolist():
-            yield slice(start, start + size), self._read(start, size, memory, free=True)[1]
+            yield slice(start, start + size), self._read(start, size, memory, free=True)
         for start in starts[order[:copied]].tolist():
-            yield slice(start, start + size), self._read(start, size, memory)[1]
+            yield slice(start, start + size), self._read(start, size, memory)
 
-    def _memory(self, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Memory for the records, the units and the scratch of a block of this many units."""
-        d, records = self._raw.shape[1], size * self._reading.records_per_unit
-        array = self._workspace.array
-        return (
-            array(f"records of {size}", records, d),
-            array(f"units of {size}", size, d),
-            array(f"scratch of {size}", size, d),
-        )
+    def _memory(self, size: int) -> tuple[FloatArray, FloatArray]:
+        """Memory for the records and the scratch of a block of this many."""
+        d, array = self._raw.shape[1], self._workspace.array
+        return array(f"records of {size}", size, d), array(f"scratch of {size}", size, d)
 
     def _read(
-        self,
-        start: int,
-        size: int,
-        memory: tuple[FloatArray, FloatArray, FloatArray],
-        free: bool = False,
-    ) -> tuple[FloatArray, Block]:
-        """Records, and the block of units that they make."""
-        each = self._reading.records_per_unit
-        raw = self._raw[start * each : (start + size) * each]
-        n = len(raw) // each
-        for_records, for_units, scratch = memory
+        self, start: int, size: int, memory: tuple[FloatArray, FloatArray], free: bool = False
+    ) -> Block:
+        """The block of units from `start` on."""
+        place = slice(start, min(start + size, len(self)))
+        raw, (for_records, scratch) = self._raw[place], memory
         records = self._reading.records(raw, for_records[: len(raw)])
-        units = self._reading.units(records, for_units[:n])
-        place = slice(start, start + n)
         norms = self._sq_norm[place], self._null[place]
-        return records, Block(units, *norms, scratch[:n], free, self._placed)
+        return Block(records, *norms, scratch[: len(raw)], free, self._placed)
 
 
 class RangedBatch:

@@ -56,8 +56,15 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
         raise ParameterError(name, f"must be one of {', '.join(words)}", value)
 
 
-def loose_budget(epsilon: float, delta: float, batch_size: int) -> list[str]:
+def loose_budget(epsilon: float, delta: float, units: int, name: str = "batch_size") -> list[str]:
     """Return warnings about a budget that is allowed but seldom intended.
+
+    Parameters
+    ----------
+    units
+        Records of a batch, or subjects of a round.
+    name
+        The parameter that holds their number.
 
     Examples
     --------
@@ -72,9 +79,10 @@ def loose_budget(epsilon: float, delta: float, batch_size: int) -> list[str]:
             f"epsilon = {epsilon:g} promises next to nothing; at most 1 is usual, above "
             f"{LOOSE_EPSILON:g} is not protection"
         )
-    if delta > 1 / batch_size:
+    if delta > 1 / units:
+        what = "record of every batch" if name == "batch_size" else "subject of every round"
         found.append(
-            f"delta = {delta:g} is above 1/batch_size = {1 / batch_size:.2g}: "
-            "a mechanism that publishes one record of every batch would be allowed; 1e-6 is usual"
+            f"delta = {delta:g} is above 1/{name} = {1 / units:.2g}: "
+            f"a mechanism that publishes one {what} would be allowed; 1e-6 is usual"
         )
     return found

@@ -2,7 +2,7 @@
 
     DPPCAError
     ├── ParameterError (ValueError)   a parameter breaks a rule; names it, the rule and the value
-    │   └── BatchSizeError            the batch is too small to work; names the smallest possible
+    │   └── BatchSizeError            a batch or round is too small to work; names the smallest
     └── StateError (ValueError)       a saved state does not fit; names the field
 
 Records never raise: a record that cannot be read is a null in its slot.
@@ -41,11 +41,11 @@ class ParameterError(DPPCAError, ValueError):
 
 
 class BatchSizeError(ParameterError):
-    """The batch is too small for any useful release at this privacy level."""
+    """The batch or round is too small for any useful release at this privacy level."""
 
-    def __init__(self, value: int, minimum: int, why: str) -> None:
+    def __init__(self, value: int, minimum: int, why: str, parameter: str = "batch_size") -> None:
         self.minimum = minimum
-        super().__init__("batch_size", f"must be at least {minimum}: {why}", value)
+        super().__init__(parameter, f"must be at least {minimum}: {why}", value)
 
 
 class StateError(DPPCAError, ValueError):

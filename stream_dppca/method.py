@@ -73,7 +73,7 @@ class Method(Protocol):
         """Learn from batch number t = 1, 2, ...; called once per batch, never with a short one."""
         ...
 
-    def check_batch(self, rows: int, slots_per_row: int) -> None:
+    def check_batch(self, rows: int) -> None:
         """Raise `BatchSizeError` if batches of this many rows cannot work."""
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,18 +17,16 @@ from .adaptive.correlated import DECAYS, weights
 from .adaptive.method import range_share, smallest_batch
 from .adaptive.scout import SCOUT_COMPONENTS, STAY, edge_of_noise, form_for, scout_noise
 from .calibration import gaussian_mu
-from .checks import between, one_of, positive, whole
+from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
 from .learned.base import POWER, smallest_learned_batch
 from .learned.covariance import noise_of_sums
 from .learned.method import MOST_FEATURES
 from .learned.warmup import BALL, RECORDS, warm_up_batches
 from .learned.wide import ALONG, BESIDE
-from .participation import Subjects
-from .subjects.planning import ROWS, Fleet, SubjectPlan, plan_subjects
 from .wording import counted, error_lines, warm_up_line
 
-__all__ = ["Plan", "SubjectPlan", "plan"]
+__all__ = ["Plan", "guesses", "plan"]
 
 #: A component is called useful below this sine of its angle to the truth.
 USEFUL = 0.3
@@ -97,7 +95,6 @@ class Plan(BaseModel):
         return "\n".join(lines)
 
 
-@overload
 def plan(
     *,
     d: int,
@@ -111,50 +108,8 @@ def plan(
     trace_ratio: float | None = None,
     gap: float = 0.9,
     range_ratio: float | None = None,
-) -> Plan: ...
-
-
-@overload
-def plan(
-    *,
-    d: int,
-    epsilon: float,
-    delta: float,
-    subjects: float,
-    presence: float = 1.0,
-    period: int = 1,
-    horizon: int | None = None,
-    rows: float = ROWS,
-    batch_size: int | None = None,
-    n_components: int = 1,
-    center: str = "mean",
-    scales: Any = "learn",
-    trace_ratio: float | None = None,
-    gap: float = 0.9,
-    range_ratio: float | None = None,
-) -> SubjectPlan: ...
-
-
-def plan(
-    *,
-    d: int,
-    epsilon: float,
-    delta: float,
-    batch_size: int | None = None,
-    rate: float | None = None,
-    n_components: int = 1,
-    center: str = "mean",
-    scales: Any = "learn",
-    trace_ratio: float | None = None,
-    gap: float = 0.9,
-    range_ratio: float | None = None,
-    subjects: float | None = None,
-    presence: float = 1.0,
-    period: int = 1,
-    horizon: int | None = None,
-    rows: float = ROWS,
-) -> Plan | SubjectPlan:
-    """Predict the error and the delay of `DPPCA` with its default method.
+) -> Plan:
+    """Predict the error and the delay of `DPPCA`; `plan_subjects` is for privacy per subject.
 
     Parameters
     ----------
@@ -174,24 +129,9 @@ def plan(
         eigenvalue; that of Gaussian data by default. Data that hardly varies except along the
         component, such as +-v plus a little noise of sd s, has s sqrt(d). It matters where
         gradients are released: with more than 64 features.
-    subjects
-        With `unit="subject"`: the number of subjects. The result is then a `SubjectPlan`, in
-        rounds.
-    presence
-        The share of the subjects that sends something in a round.
-    period, horizon
-        As for `DPPCA`, in rounds.
-    rows
-        Guess of the average number of records of a subject that count in a round.
 
     Examples
     --------
-    >>> fleet = plan(
-    ...     d=50, epsilon=1.0, delta=1e-6, subjects=1e5, presence=0.9, period=24, horizon=8760,
-    ...     center="none", scales=None,
-    ... )
-    >>> fleet.batch_size, fleet.expected_error[0][0], round(fleet.expected_error[0][1], 2)
-    (100000, 1, 0.01)
     >>> p = plan(d=50, epsilon=1.0, delta=1e-6, batch_size=2500, rate=1000.0)
     >>> p.warm_up_batches
     1
@@ -201,43 +141,12 @@ def plan(
     warm-up: 1 batch, in which nothing else is learned
     ...
     """
-    rows_of = 2 if center == "pairs" else 1
     mu = gaussian_mu(epsilon, delta)
-    whole("d", d)
-    whole("n_components", n_components, high=d)
-    one_of("center", center, ("mean", "none", "pairs", "own")[: 3 if subjects is None else 4])
-    if subjects is not None and center == "pairs":
-        raise ParameterError("center", 'must not be "pairs" with subjects', center)
-    learns = center == "mean" or isinstance(scales, str)
-    if learns and d > MOST_FEATURES and subjects is not None:
-        rule = f'must be at most {MOST_FEATURES} with subjects and center="mean" or scales="learn"'
-        raise ParameterError("d", rule, d)
+    one_of("center", center, ("mean", "none"))
     if rate is not None:
         positive("rate", rate)
-    if not 0 < gap <= 1:
-        raise ParameterError("gap", "must lie in (0, 1]", gap)
-    ratio = 1 + (d - 1) / 10 if trace_ratio is None else trace_ratio
-    if not (math.isfinite(ratio) and ratio >= 1):
-        raise ParameterError("trace_ratio", "must be finite and at least 1", ratio)
-
-    reach = 1.45 * math.sqrt(ratio * n_components) if range_ratio is None else range_ratio
-    positive("range_ratio", reach)
-    if subjects is not None:
-        between("subjects", subjects, 2, 1e9)
-        between("presence", presence, 1e-6, 1.0)
-        between("rows", rows, 1.0, 64.0)
-        whole("period", period)
-        if horizon is not None:
-            whole("horizon", horizon)
-        if batch_size is not None:
-            whole("batch_size", batch_size, 2)
-        fleet = Fleet(
-            d=d, k=n_components, epsilon=epsilon, delta=delta, rule=Subjects(period),
-            subjects=round(subjects), presence=presence, places=batch_size, learns=learns,
-            known_center=center != "mean", ratio=ratio, gap=gap, reach=reach, rows=rows,
-        )  # fmt: skip
-        return plan_subjects(fleet, horizon)
-
+    ratio, reach = guesses(d, n_components, trace_ratio, gap, range_ratio)
+    learns = center == "mean" or isinstance(scales, str)
     guess: _Guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
     minimum = smallest_batch(mu)
     if learns:
@@ -246,31 +155,46 @@ def plan(
         guess = kind(d, n_components, epsilon, delta, ratio, gap, reach, known)
         minimum = smallest_learned_batch(d=d, mu=mu, known_center=known)
     recommended = next((n for n in _round_numbers(minimum) if guess.sine(n, SOON) <= GOOD), 10**9)
-    units = recommended if batch_size is None else batch_size // rows_of
-    if units < minimum:
-        raise BatchSizeError(units * rows_of, minimum * rows_of, "the range drowns in noise")
-    useful = next((t for t in range(1, 1001) if guess.sine(units, t) <= USEFUL), None)
-    records = None if useful is None else useful * units * rows_of
-    spread = ratio * math.sqrt(2) if guess.form(units) == "moment" else 2 * reach
-    warm_up = guess.warm_up(units)
+    size = recommended if batch_size is None else batch_size
+    if size < minimum:
+        raise BatchSizeError(size, minimum, "the range drowns in noise")
+    useful = next((t for t in range(1, 1001) if guess.sine(size, t) <= USEFUL), None)
+    records = None if useful is None else useful * size
+    spread = ratio * math.sqrt(2) if guess.form(size) == "moment" else 2 * reach
+    warm_up = guess.warm_up(size)
     return Plan(
         dimension=d,
         n_components=n_components,
         epsilon=epsilon,
         delta=delta,
-        batch_size=units * rows_of,
+        batch_size=size,
         warm_up_batches=warm_up,
-        minimum_batch_size=minimum * rows_of,
-        recommended_batch_size=recommended * rows_of,
-        noise_per_step=spread / (units * mu * math.sqrt(1 - range_share(units, mu))),
+        minimum_batch_size=minimum,
+        recommended_batch_size=recommended,
+        noise_per_step=spread / (size * mu * math.sqrt(1 - range_share(size, mu))),
         first_share=1 / ratio,
         expected_error=tuple(
-            ((warm_up + 2**i) * units * rows_of, guess.sine(units, warm_up + 2**i))
-            for i in range(7)
+            ((warm_up + 2**i) * size, guess.sine(size, warm_up + 2**i)) for i in range(7)
         ),
         useful_after_records=records,
         useful_after_seconds=None if records is None or rate is None else records / rate,
     )
+
+
+def guesses(
+    d: int, n_components: int, trace_ratio: float | None, gap: float, range_ratio: float | None
+) -> tuple[float, float]:
+    """The total variance and the reach of a gradient over the top eigenvalue, after checks."""
+    whole("d", d)
+    whole("n_components", n_components, high=d)
+    if not 0 < gap <= 1:
+        raise ParameterError("gap", "must lie in (0, 1]", gap)
+    ratio = 1 + (d - 1) / 10 if trace_ratio is None else trace_ratio
+    if not (math.isfinite(ratio) and ratio >= 1):
+        raise ParameterError("trace_ratio", "must be finite and at least 1", ratio)
+    reach = 1.45 * math.sqrt(ratio * n_components) if range_ratio is None else range_ratio
+    positive("range_ratio", reach)
+    return ratio, reach
 
 
 @dataclass(frozen=True)

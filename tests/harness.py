@@ -101,7 +101,7 @@ class Model:
                 "delta": 0.1,
                 "center": "none",
                 "scales": "none",
-                "batch_size": batch,
+                "places" if "subject" in settings else "batch_size": batch,
                 "rows_per_message": rows_per_message,
                 "shards": shards,
                 "http_port": 0,

@@ -7,6 +7,8 @@ import json
 import math
 import pickle
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from stream_dppca import (
     InverseTime,
     LooseBudgetWarning,
     NothingLearnedWarning,
+    PaperDPPCA,
     PublicScaler,
 )
 from stream_dppca.errors import BatchSizeError, DPPCAError, ParameterError, StateError
@@ -36,8 +39,19 @@ PARAMS: dict[str, Any] = {
 }
 
 
+#: Enough subsets for a bin to pass in a small batch.
+PAPER: dict[str, Any] = {"K": 1.0, "a": 0.5, "C1": 20.0}
+
+
 def model(**changes: Any) -> DPPCA:
     return DPPCA(**{**PARAMS, **changes})
+
+
+def paper(**changes: Any) -> PaperDPPCA:
+    return PaperDPPCA(**{**PARAMS, **PAPER, **changes})
+
+
+MODELS: dict[str, Callable[..., DPPCA | PaperDPPCA]] = {"adaptive": model, "paper": paper}
 
 
 def river_cases() -> list[Any]:
@@ -48,9 +62,9 @@ def river_cases() -> list[Any]:
         "learned and seeded": DPPCA(**params, seed=42),
         "unseeded": DPPCA(**params, **known),
         "seeded": DPPCA(**params, **known, seed=42),
-        "pairs": DPPCA(**params, center="pairs"),
         "two": DPPCA(**params, n_components=2),
-        "paper": DPPCA(**{**params, "batch_size": 200}, method="paper", C1=0.5),
+        "paper": PaperDPPCA(**next(PaperDPPCA._unit_test_params()), C1=0.5),
+        "pairs": PaperDPPCA(**next(PaperDPPCA._unit_test_params()), C1=0.5, center="pairs", seed=1),
         "scaler": PublicScaler(**next(PublicScaler._unit_test_params())),
     }
     return [
@@ -74,9 +88,11 @@ def test_river_ran_its_mini_batch_checks() -> None:
 # The three ways in
 
 
-@pytest.mark.parametrize("center", ["none", "pairs"])
 @pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("method, batch_size", [("adaptive", 500), ("paper", 3000)])
+@pytest.mark.parametrize(
+    "method, batch_size, center",
+    [("adaptive", 500, "none"), ("paper", 3000, "none"), ("paper", 3000, "pairs")],
+)
 def test_the_three_ways_in_agree(method: str, batch_size: int, k: int, center: str) -> None:
     rng = np.random.default_rng(0)
     X, _ = spiked(rng, 5 * batch_size // 2, 5, 0.2)
@@ -84,10 +100,12 @@ def test_the_three_ways_in_agree(method: str, batch_size: int, k: int, center: s
     X[8] = 1e200
     frame = pd.DataFrame(X, columns=list(FEATURES))
     settings = {
-        "method": method, "batch_size": batch_size, "n_components": k, "center": center,
-        "epsilon": 8.0, "delta": 1e-3, "seed": 3, "K": 1.0, "a": 0.5, "C1": 10.0,
+        "batch_size": batch_size, "n_components": k, "center": center,
+        "epsilon": 8.0, "delta": 1e-3, "seed": 3,
     }  # fmt: skip
-    one, many, array = (model(**settings) for _ in range(3))
+    if method == "paper":
+        settings["C1"] = 10.0
+    one, many, array = (MODELS[method](**settings) for _ in range(3))
     for row in X:
         one.learn_one(dict(zip(FEATURES, row.tolist(), strict=True)))
     for start in range(0, len(X), 333):
@@ -99,14 +117,22 @@ def test_the_three_ways_in_agree(method: str, batch_size: int, k: int, center: s
     assert one.state() == many.state() == array.state()
 
 
-@pytest.mark.parametrize("center", ["none", "pairs"])
-def test_scales_are_a_division_whatever_the_way_in(center: str) -> None:
+@pytest.mark.parametrize(
+    "method, how",
+    [
+        ("adaptive", {"batch_size": 700}),
+        ("paper", {"batch_size": 700, "epsilon": 20.0, "delta": 1e-3}),
+        ("paper", {"batch_size": 1400, "epsilon": 20.0, "delta": 1e-3, "center": "pairs"}),
+    ],
+)
+def test_scales_are_a_division_whatever_the_way_in(method: str, how: dict[str, Any]) -> None:
+    model = MODELS[method]
     rng = np.random.default_rng(0)
     scales = (1e6, 1e-6, 2.0, 8.0, 0.5)
     X = rng.standard_normal((1500, 5))
     X[3, 2], X[9] = np.nan, 1e300
     raw = X * scales
-    settings: dict[str, Any] = {"seed": 5, "batch_size": 700, "center": center}
+    settings: dict[str, Any] = {"seed": 5, **how}
     plain = model(**settings)
     plain.learn_array(raw / scales)
     array, one = (model(scales=given, **settings) for given in (scales, np.array(scales)))
@@ -121,7 +147,7 @@ def test_scales_are_a_division_whatever_the_way_in(center: str) -> None:
     assert array.components == pytest.approx(plain.components)
     x = dict(zip(FEATURES, raw[0].tolist(), strict=True))
     assert array.transform_one(x)[0] == pytest.approx(X[0] @ plain.components[0])
-    restored = DPPCA.from_state(json.loads(json.dumps(array.state())), scales=scales)
+    restored = type(array).from_state(json.loads(json.dumps(array.state())), scales=scales)
     assert restored.transform_one(x) == array.transform_one(x)
     assert pickle.loads(pickle.dumps(array)).transform_one(x) == array.transform_one(x)
 
@@ -154,16 +180,14 @@ def test_an_array_of_another_shape_is_refused_whole(X: Any) -> None:
 # Learning
 
 
-@pytest.mark.parametrize("center", ["none", "pairs"])
-def test_it_finds_the_direction(center: str) -> None:
+def test_it_finds_the_direction() -> None:
     rng = np.random.default_rng(4)
     X, v = spiked(rng, 40_000, 5, 0.1)
-    mean = 0.0 if center == "none" else 3.0
     # Without a seed, the last one was further off than a lucky first one in 1 of 105 runs.
-    m = model(center=center, seed=1)
+    m = model(seed=1)
     errors = []
     for start in range(0, len(X), 1000):
-        m.learn_array(X[start : start + 1000] + mean)
+        m.learn_array(X[start : start + 1000])
         errors.append(sine(m.components[0], v))
     assert errors[-1] < 0.05
     assert errors[-1] < errors[0]
@@ -257,15 +281,15 @@ def test_nothing_changes_between_batches() -> None:
 # Copies and state
 
 
-def same_records(m: DPPCA) -> list[float]:
+def same_records(m: DPPCA | PaperDPPCA) -> list[float]:
     m.learn_array(np.zeros((1000, 5)))
     m.learn_array(np.random.default_rng(0).standard_normal((1000, 5)))
     return m.components.ravel().tolist()
 
 
-@pytest.mark.parametrize("method, size", [("adaptive", 1000), ("paper", 1000)])
-def test_copies_never_share_noise(method: str, size: int) -> None:
-    m = model(method=method, C1=20.0, epsilon=20.0, K=0.5)
+@pytest.mark.parametrize("method", MODELS)
+def test_copies_never_share_noise(method: str) -> None:
+    m = MODELS[method](epsilon=20.0)
     m.learn_array(np.random.default_rng(1).standard_normal((1500, 5)))
     stored = pickle.dumps(m)
     grouper = compose.Grouper(m, by="group")
@@ -293,14 +317,15 @@ def test_a_pickle_holds_no_record() -> None:
     assert np.float64(123456.789).tobytes() in m._slots._rows.tobytes()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("method", ["adaptive", "paper"])
-def test_state_goes_on_where_it_was(method: str) -> None:
-    settings = {"method": method, "C1": 20.0, "K": 1.0, "epsilon": 20.0, "seed": 9,
-                "step": InverseTime(2.0, 1.0)}  # fmt: skip
+@pytest.mark.parametrize(
+    "method, how",
+    [("adaptive", {}), ("paper", {"step": InverseTime(2.0, 1.0)}), ("paper", {"center": "pairs"})],
+)
+def test_state_goes_on_where_it_was(method: str, how: dict[str, Any]) -> None:
     X = np.random.default_rng(2).standard_normal((3000, 5)) * [3, 1, 1, 1, 1]
-    m = model(**settings)
+    m = MODELS[method](epsilon=20.0, seed=9, **how)
     m.learn_array(X[:1400])
-    restored = DPPCA.from_state(json.loads(json.dumps(m.state())))
+    restored = type(m).from_state(json.loads(json.dumps(m.state())))
     assert restored.n_seen == 1000  # the 400 of the partial batch are to be read again
     assert restored.components == pytest.approx(m.components)
     assert restored.last_release == m.last_release
@@ -318,13 +343,24 @@ def test_state_is_plain_json_and_small() -> None:
 @pytest.mark.parametrize(
     "name, value",
     [("features", ("a", "b", "c", "d", "x")), ("epsilon", 1.0), ("delta", 1e-6), ("seed", 1),
-     ("n_components", 2), ("center", "pairs"), ("max_norm", 10.0), ("method", "paper"),
+     ("n_components", 2), ("center", "mean"), ("max_norm", 10.0), ("memory", "all"),
      ("batch_size", 2000), ("scales", (1.0, 1.0, 1.0, 1.0, 2.0))],
 )  # fmt: skip
 def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: Any) -> None:
-    state = model(epsilon=20.0, C1=0.5).state()
+    state = model(epsilon=20.0).state()
     with pytest.raises(StateError, match=rf"`config\.{name}`"):
         DPPCA.from_state(state, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("K", 2.0), ("a", 1.0), ("zeta", 0.1), ("C1", 8.0), ("center", "pairs"), ("max_norm", 10.0),
+     ("step", InverseTime(2.0, 0.0)), ("scales", (1.0, 1.0, 1.0, 1.0, 2.0))],
+)  # fmt: skip
+def test_a_paper_state_of_another_configuration_is_refused(name: str, value: Any) -> None:
+    state = paper(epsilon=20.0).state()
+    with pytest.raises(StateError, match=rf"`config\.{name}`"):
+        PaperDPPCA.from_state(state, **{name: value})
 
 
 def test_the_sampler_is_no_part_of_the_state() -> None:
@@ -344,7 +380,7 @@ def test_the_sampler_is_no_part_of_the_state() -> None:
 @pytest.mark.parametrize(
     "broken",
     [None, [], {}, {"version": 3}, {"version": 2}, {"version": 1}, {"version": 1, "config": {}},
-     {**model().state(), "version": 3}, {**model().state(), "unit": "subject"},
+     {**model().state(), "version": 3}, {**model().state(), "learned": {}, "n_batches": -1},
      {**model().state(), "centre": [0.0]}, {**model().state(), "config": None},
      {**model().state(), "method": {}}, {**model().state(), "method": {"W": [[1.0]]}},
      {**model().state(), "n_batches": None}],
@@ -364,11 +400,11 @@ def test_a_broken_state_is_refused(broken: Any) -> None:
         ("epsilon", 0), ("epsilon", "1"), ("delta", 0.0), ("delta", 2.0),
         ("batch_size", 0), ("batch_size", 10.5), ("batch_size", True), ("batch_size", None),
         ("n_components", 0), ("n_components", 6), ("n_components", 1.0),
-        ("method", "best"), ("center", "median"), ("memory", 1), ("memory", "long"),
-        ("memory", True), ("missing", "center"), ("missing", "mean"), ("scales", "guess"),
+        ("center", "median"), ("center", "pairs"), ("center", "own"),
+        ("memory", 1), ("memory", "long"), ("memory", True),
+        ("missing", "center"), ("missing", "mean"), ("scales", "guess"),
         ("seed", -1), ("seed", 0.5),
-        ("max_norm", 0.0), ("max_norm", math.inf), ("K", math.nan), ("a", -1.0), ("zeta", 0.0),
-        ("C1", 0.0), ("step", 3), ("scales", (1.0,)), ("scales", 2.0),
+        ("max_norm", 0.0), ("max_norm", math.inf), ("scales", (1.0,)), ("scales", 2.0),
         ("scales", dict.fromkeys("vwxyz", 1.0)), ("scales", "abcde"),
         ("scales", (1.0, 1.0, 1.0, 1.0, 0.0)), ("scales", (1.0, 1.0, 1.0, 1.0, math.nan)),
     ],
@@ -378,20 +414,63 @@ def test_a_bad_parameter_is_named(name: str, value: Any) -> None:
         model(**{name: value})
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("features", ()), ("epsilon", 0), ("delta", 2.0), ("batch_size", 0), ("batch_size", None),
+        ("batch_size", 2**22 + 2), ("n_components", 6), ("seed", -1), ("sampler", "best"),
+        ("center", "mean"), ("center", "own"), ("scales", "learn"), ("scales", (1.0,)),
+        ("max_norm", 0.0), ("K", math.nan), ("a", -1.0), ("zeta", 0.0), ("C1", 0.0), ("step", 3),
+    ],
+)  # fmt: skip
+def test_a_bad_parameter_of_the_paper_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ParameterError, match=rf"`{name}` must .*Found"):
+        paper(**{name: value})
+
+
+def test_what_cannot_be_meant_cannot_be_written() -> None:
+    for name, value in {
+        "K": 9,
+        "zeta": 0.1,
+        "method": "paper",
+        "period": 2,
+        "subject": "a",
+    }.items():
+        with pytest.raises(TypeError, match=name):
+            model(**{name: value})
+    for name, value in {"memory": "all", "missing": "null", "unit": "record"}.items():
+        with pytest.raises(TypeError, match=name):
+            paper(**{name: value})
+
+
 def test_pairs_need_an_even_batch() -> None:
     with pytest.raises(ParameterError, match="`batch_size` must be even"):
-        model(batch_size=1001, center="pairs")
+        paper(batch_size=4001, center="pairs")
 
 
-@pytest.mark.parametrize("method", ["adaptive", "paper"])
-@pytest.mark.parametrize("center", ["none", "pairs"])
+def test_pairs_know_no_mean() -> None:
+    """Differences of neighbours: a mean that all records share changes no release."""
+    X, v = spiked(np.random.default_rng(4), 40_000, 5, 0.1)
+    found = []
+    for mean in (0.0, 1024.0):  # sums that are exact
+        m = paper(center="pairs", seed=1, epsilon=20.0, batch_size=8000, step=InverseTime(4.0))
+        m.learn_array(np.round(X * 2**20) / 2**20 + mean)
+        found.append(m.components)
+    assert sine(found[0][0], v) < 0.1
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    "method, center", [("adaptive", "none"), ("paper", "none"), ("paper", "pairs")]
+)
 def test_a_batch_too_small_says_the_smallest(method: str, center: str) -> None:
+    make = partial(MODELS[method], center=center)
     with pytest.raises(BatchSizeError) as caught:
-        model(batch_size=4, method=method, center=center)
+        make(batch_size=4)
     smallest = caught.value.minimum
-    model(batch_size=smallest, method=method, center=center)
+    make(batch_size=smallest)
     with pytest.raises(BatchSizeError):
-        model(batch_size=smallest - 2, method=method, center=center)
+        make(batch_size=smallest - 2)
 
 
 EXTREMES = {
@@ -402,12 +481,19 @@ EXTREMES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["adaptive", "paper"])
-@pytest.mark.parametrize("center", ["mean", "none", "pairs"])
+@pytest.mark.parametrize(
+    "method, how",
+    [
+        ("adaptive", {"center": "mean"}),
+        ("adaptive", {"center": "none"}),
+        ("paper", {"C1": 0.5}),
+        ("paper", {"C1": 0.5, "center": "pairs"}),
+    ],
+)
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("name", EXTREMES)
-def test_no_batch_is_too_odd(name: str, k: int, center: str, method: str) -> None:
-    m = model(method=method, center=center, n_components=k, C1=0.5, epsilon=20.0, batch_size=400)
+def test_no_batch_is_too_odd(name: str, k: int, method: str, how: dict[str, Any]) -> None:
+    m = MODELS[method](n_components=k, epsilon=20.0, batch_size=400, **how)
     rng = np.random.default_rng(0)
     for odd in (True, False, True):
         X = np.tile(EXTREMES[name], (400, 1)) if odd else rng.standard_normal((400, 5))

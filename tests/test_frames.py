@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from river import compose
 
-from stream_dppca import DPPCA, ParameterError, PublicScaler, SubspaceDistance
+from stream_dppca import DPPCA, ParameterError, PerSubject, PublicScaler, SubspaceDistance
 from stream_dppca.baselines import analyze_gauss, oja
 from stream_dppca.frames import cells_of, column, raw_column
 from stream_dppca.subjects.ids import canonical, canonical_all
@@ -137,7 +137,7 @@ def test_a_cell_that_python_cannot_hold_changes_no_other() -> None:
 def test_subjects_in_frames(kind: Any) -> None:
     """The ids of a column are those of the dicts, in any kind of frame."""
     columns = {**stream(300), "device": [f"d{i % 100}" for i in range(300)]}
-    settings = {"unit": "subject", "subject": "device", "period": 1, "batch_size": 200}
+    settings = {"unit": PerSubject("device", places=200), "batch_size": None}
     by_frame, by_dict = model(**settings), model(**settings)
     by_frame.learn_many(kind(columns))
     for row in pd.DataFrame(columns).to_dict("records"):

@@ -77,17 +77,14 @@ def test_quiet_data_is_predicted_too() -> None:
 
 
 def test_the_minimum_is_where_the_estimator_refuses() -> None:
-    for center in ("none", "pairs"):
-        smallest = plan(d=5, center=center, scales=None, **BASE).minimum_batch_size
-        DPPCA(features=range(5), batch_size=smallest, center=center, scales=None, **BASE)
-        for refuse in (
-            lambda n, c=center: DPPCA(
-                features=range(5), batch_size=n, center=c, scales=None, **BASE
-            ),
-            lambda n, c=center: plan(d=5, batch_size=n, center=c, scales=None, **BASE),
-        ):
-            with pytest.raises(BatchSizeError, match=f"at least {smallest}"):
-                refuse(smallest - 2)
+    smallest = plan(d=5, **BASE, **KNOWN).minimum_batch_size
+    DPPCA(features=range(5), batch_size=smallest, **BASE, **KNOWN)
+    for refuse in (
+        lambda n: DPPCA(features=range(5), batch_size=n, **BASE, **KNOWN),
+        lambda n: plan(d=5, batch_size=n, **BASE, **KNOWN),
+    ):
+        with pytest.raises(BatchSizeError, match=f"at least {smallest}"):
+            refuse(smallest - 1)
 
 
 def test_more_of_everything_helps() -> None:

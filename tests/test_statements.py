@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_dppca import DPPCA, InverseTime, TheoremSchedule
+from stream_dppca import DPPCA, InverseTime, PaperDPPCA, TheoremSchedule
 from stream_dppca.baselines import private_oja
 from stream_dppca.errors import ParameterError
 from tests.conftest import FloatArray, signal_plus_noise, sine, spiked
@@ -17,8 +17,11 @@ pytestmark = pytest.mark.audit  # medians over many long runs
 D = 5
 #: A Gaussian tail, enough subsets for a bin to pass, and steps long enough for ten batches.
 PAPER: dict[str, Any] = {
-    "method": "paper", "K": 1.0, "a": 0.5, "C1": 8.0, "step": InverseTime(50.0, 1.0),
-}  # fmt: skip
+    "K": 1.0,
+    "a": 0.5,
+    "C1": 8.0,
+    "step": InverseTime(50.0, 1.0),
+}
 
 
 def dppca_error(X: FloatArray, v: FloatArray, batch_size: int, seed: int, **changes: Any) -> float:
@@ -31,7 +34,8 @@ def dppca_error(X: FloatArray, v: FloatArray, batch_size: int, seed: int, **chan
         "center": "none",
         "scales": None,
     }
-    pca = DPPCA(**params | changes)
+    made = PaperDPPCA if "K" in changes else DPPCA
+    pca = made(**params | changes)
     pca.learn_array(X)
     return sine(pca.components[0], v)
 

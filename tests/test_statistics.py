@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, PaperDPPCA
 from stream_dppca.adaptive.queries import Gradients, SecondMoments
 from stream_dppca.adaptive.radius import radius
 from stream_dppca.arrays import FloatArray
 from stream_dppca.batch import Batch, Reading, block_size
-from stream_dppca.errors import DPPCAError
 from stream_dppca.statistics import Block, Form, Statistic
 from tests.conftest import batch_of, spiked
 
@@ -40,7 +39,7 @@ class Spread:
     """
 
     def __init__(self, X: FloatArray, reading: Reading, parts: int) -> None:
-        step = block_size(X.shape[1]) * reading.records_per_unit
+        step = block_size(X.shape[1])
         edges = [step * (i * len(X) // (parts * step)) for i in range(parts)]
         self.parts = [Batch(part, reading) for part in np.split(X, edges[1:]) if len(part)]
         assert len(self.parts) > 1
@@ -83,15 +82,13 @@ def forms(d: int) -> Iterator[Form]:
 
 @pytest.mark.usefixtures("several_threads")
 @pytest.mark.parametrize("d", [5, 130])
-@pytest.mark.parametrize(
-    "how", [{}, {"pairs": True}, {"scales": True}, {"scales": True, "pairs": True}], ids=repr
-)
+@pytest.mark.parametrize("how", [{}, {"scales": True}], ids=repr)
 def test_a_batch_in_parts_answers_the_same(d: int, how: dict[str, Any]) -> None:
     if "scales" in how:
         how = how | {"scales": tuple(np.random.default_rng(1).uniform(0.5, 2.0, d).tolist())}
     reading, X = Reading(1e18, **how), records(30_000, d)
     local, spread = Batch(X, reading), Spread(X, reading, parts=3)
-    assert len(local) == len(spread) == 30_000 // reading.records_per_unit
+    assert len(local) == len(spread) == 30_000
     statistic = ClippedMean(0.1, 2.0)
     assert local.total(statistic) == pytest.approx(spread.total(statistic), rel=1e-12)
     for form in forms(d):
@@ -120,8 +117,8 @@ def test_the_mechanism_never_asks_for_the_matrix(d: int, known: bool) -> None:
 
 
 def test_the_paper_method_needs_the_records() -> None:
-    m = DPPCA(features=tuple("abcd"), epsilon=8.0, delta=1e-3, batch_size=20_000, method="paper")
-    with pytest.raises(DPPCAError, match="in this process"):
+    m = PaperDPPCA(features=tuple("abcd"), epsilon=8.0, delta=1e-3, batch_size=20_000)
+    with pytest.raises(TypeError, match="in this process"):
         m._run(Spread(records(20_000, 4), Reading(1e18), parts=2))
 
 
@@ -143,13 +140,12 @@ def test_nulls_add_nothing_and_keep_their_place() -> None:
 
 
 def test_blocks_are_aligned_whatever_comes_in() -> None:
-    """float32, scales, pairs and the buffer itself: products never see memory of odd alignment."""
+    """float32, scales and the buffer itself: products never see memory of odd alignment."""
     X = np.random.default_rng(0).standard_normal((3000, 5))
     for raw, how in (
         (X.astype(np.float32), {}),
         (np.asfortranarray(X), {}),
         (X, {"scales": (1.0, 2.0, 3.0, 4.0, 5.0)}),
-        (X, {"pairs": True}),
     ):
         for block in batch_of(raw, **how)._blocks():
             assert block.X.ctypes.data % 64 == block.scratch.ctypes.data % 64 == 0

@@ -35,8 +35,9 @@ def _warnings(settings: ModelSettings) -> list[str]:
     """Return warnings about a budget that is allowed but seldom intended."""
     from stream_dppca.checks import loose_budget
 
-    # A plan may have no batch size. Then 1 stands for it, because every delta is below 1/1.
-    return loose_budget(settings.epsilon, settings.delta, settings.batch_size or 1)
+    # A plan may have no size. Then 1 stands for it, because every delta is below 1/1.
+    name = "batch_size" if settings.unit == "record" else "places"
+    return loose_budget(settings.epsilon, settings.delta, getattr(settings, name) or 1, name)
 
 
 def _warn(settings: ModelSettings) -> None:
@@ -123,9 +124,10 @@ def _plan(options: argparse.Namespace) -> int:
     settings = load(options, PlanSettings)
     _warn(settings)
     if settings.unit == "subject":
-        if options.subjects is None and settings.batch_size is None:
+        subjects = settings.places if options.subjects is None else options.subjects
+        if subjects is None:
             return fail("--subjects must be given: the number of subjects", EXIT_CONFIGURATION)
-        text = _planned_rounds(settings, options.subjects, options.presence)
+        text = _planned_rounds(settings, subjects, options.presence)
     else:
         text = _planned(settings, options.rate)
     sys.stdout.write(f"{text}\n")
@@ -136,27 +138,28 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
     """Return the predictions as text; there are none for the published algorithm."""
     from stream_dppca import plan
 
-    if settings.unit == "subject":
-        return _planned_rounds(settings)
+    if settings.places is not None:  # all are taken
+        return _planned_rounds(settings, settings.places)
     if settings.method == "paper":
         return "method=paper: no predictions; it needs very large batches"
     return str(plan(batch_size=settings.batch_size, rate=rate, **_known(settings)))
 
 
-def _planned_rounds(
-    settings: ModelSettings, subjects: float | None = None, presence: float = 1.0
-) -> str:
-    """Return the predictions for rounds; without a number of subjects, all places are taken."""
-    from stream_dppca import plan
+def _planned_rounds(settings: ModelSettings, subjects: float, presence: float = 1.0) -> str:
+    """Return the predictions for rounds."""
+    from stream_dppca import plan_subjects
 
     rounds = settings.rounds()
     if rounds is None:
         raise ValueError("there are no rounds with unit=record")
-    expected = plan(
-        subjects=settings.batch_size if subjects is None else subjects, presence=presence,
-        period=rounds.period, horizon=rounds.horizon, batch_size=settings.batch_size,
+    expected = plan_subjects(
+        subjects=subjects,
+        presence=presence,
+        places=settings.places,
+        period=rounds.period,
+        horizon=rounds.horizon,
         **_known(settings),
-    )  # fmt: skip
+    )
     return f"{expected}\nepsilon is for {rounds.scope()}"
 
 

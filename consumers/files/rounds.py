@@ -91,14 +91,14 @@ def run_rounds(
 
         inputs = _inputs(settings.input_topic, last)
         finisher = Finisher(store)
-        width, places, records = len(settings.features), learner.batch_size, settings.records
+        width, places, records = len(settings.features), learner.capacity, settings.records
         for number, kept in sorted_rounds(
             read, rule, span, at_once=rounds_at_once(width, places, records), places=places,
             records=records,
         ):  # fmt: skip
             learner.add(kept.rows(width), kept.subjects)
             finisher.finish([learner.close_round(number, {0: number + 1}, inputs)])
-            progress(learner.n_batches * learner.batch_size, learner.n_batches)
+            progress(learner.n_batches * learner.capacity, learner.n_batches)
         crashpoints.reach("closing")
         return Outcome(
             rounds=span.end - span.first,

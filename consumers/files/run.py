@@ -68,7 +68,7 @@ def run_file(
         if learner.unpublished:
             store.publish(learner.unpublished, learner.positions)
         finisher = Finisher(store)
-        size, total = learner.batch_size, learner.positions.get(0, 0)
+        size, total = learner.capacity, learner.positions.get(0, 0)
         before = total
         batch = np.empty((size, len(settings.features)))
         read = filled = 0
@@ -131,13 +131,13 @@ def _input_record(
 ) -> InputRecord:
     """The record of this input: new, or the last one again."""
     if last is None:
-        return InputRecord(name, learner.batch_size)
+        return InputRecord(name, learner.capacity)
     inputs = last.inputs
     if not inputs:  # a state of version 1 knows only the number of rows that were used
         inputs = (UsedInput.of_version_1(last.input, learner.positions.get(0, 0)),)
     if new_records:
-        return InputRecord(name, learner.batch_size, earlier=inputs)
-    return InputRecord(name, learner.batch_size, earlier=inputs[:-1], resumed=inputs[-1])
+        return InputRecord(name, learner.capacity, earlier=inputs)
+    return InputRecord(name, learner.capacity, earlier=inputs[:-1], resumed=inputs[-1])
 
 
 def how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_dppca import Release
+from stream_dppca import DPPCA, Release
 from stream_dppca.engine import Engine, EngineBatches
 from stream_dppca.statistics import Rows
 
@@ -24,6 +24,7 @@ from .. import crashpoints
 from ..errors import StateRefused
 from ..messages.codecs import Subject
 from ..protocols import FinishedBatch, Message, Positions, Store
+from ..settings import Recipe
 from .releases import ReleaseDocument, make_release, release_message
 from .states import (
     VERSION,
@@ -48,8 +49,8 @@ class Learner:
     ----------
     identity
         The model and task to which the state belongs.
-    parameters
-        Parameters of `DPPCA`.
+    recipe
+        The estimator.
     history
         The newest states, oldest first: the learner resumes after the last one. States that do
         not fit, or that do not follow each other, are refused.
@@ -58,7 +59,7 @@ class Learner:
     def __init__(
         self,
         identity: ModelIdentity,
-        parameters: Mapping[str, Any],
+        recipe: Recipe,
         history: Sequence[StateRecord] = (),
     ) -> None:
         self._identity = identity
@@ -71,10 +72,10 @@ class Learner:
         #: those of the batches that became durable with it.
         self.unpublished: list[Message] = []
         if not history:
-            self._estimator = make_estimator(parameters)
+            self._estimator = make_estimator(recipe)
             return
         last = history[-1]
-        self._estimator = restore_estimator(last.estimator, parameters)
+        self._estimator = restore_estimator(last.estimator, recipe)
         if self._estimator.n_batches != last.batch:
             raise StateRefused(f"the state of batch {last.batch} holds another batch's estimator")
         self.positions = last.next_positions()
@@ -82,21 +83,24 @@ class Learner:
         self.unpublished = last.messages()
 
     @property
-    def batch_size(self) -> int:
-        return self._estimator.batch_size
+    def capacity(self) -> int:
+        """Records of a batch, or subjects that a round has places for."""
+        return self._estimator.capacity
 
     @property
     def n_batches(self) -> int:
         return self._estimator.n_batches
 
-    @property
-    def pairs(self) -> bool:
-        """True if neighbouring slots make one unit."""
-        return self._estimator.reading.pairs
-
     def batches(self, engine: Engine, tasks: int) -> EngineBatches:
         """Makes batches of this model on an engine."""
-        return EngineBatches(engine, self._estimator, tasks)
+        return EngineBatches(engine, self._adaptive, tasks)
+
+    @property
+    def _adaptive(self) -> DPPCA:
+        """The estimator, where only `DPPCA` will do: the settings have refused others."""
+        if not isinstance(self._estimator, DPPCA):
+            raise TypeError("the paper's algorithm knows neither engines nor rounds")
+        return self._estimator
 
     def learn(
         self,
@@ -117,11 +121,11 @@ class Learner:
         """
         estimator = self._estimator
         if not isinstance(rows, np.ndarray):
-            estimator.learn_rows(rows)
-        elif len(rows) == self.batch_size:
+            self._adaptive.learn_rows(rows)
+        elif len(rows) == self.capacity:
             estimator.learn_array(rows)
         else:
-            raise ValueError(f"`rows` must have length {self.batch_size}. Found {len(rows)}.")
+            raise ValueError(f"`rows` must have length {self.capacity}. Found {len(rows)}.")
         crashpoints.reach("batch_full")
         release = estimator.last_release
         if release is None:
@@ -130,7 +134,7 @@ class Learner:
 
     def add(self, rows: NDArray[np.floating[Any]], subjects: Sequence[Subject]) -> None:
         """Add rows to the current round, with the subject of each. They are in memory only."""
-        self._estimator.learn_array(rows, subjects=subjects)
+        self._adaptive.learn_array(rows, subjects=subjects)
 
     def close_round(
         self, number: int, positions: Positions, inputs: Sequence[UsedInput] = ()
@@ -140,7 +144,7 @@ class Learner:
         The time of the release is the end of the round, because the time when the release was made
         may depend on the number of records.
         """
-        release = self._estimator.close_round()
+        release = self._adaptive.close_round()
         crashpoints.reach("batch_full")
         self.last_round = number
         return self._finished(release, self._published(release), positions, inputs)
@@ -151,7 +155,7 @@ class Learner:
             release, model=identity.model, task=identity.task, shards=identity.shards,
             features=[str(name) for name in estimator.features],
             warm_up_left=estimator.warm_up_left,
-            places=estimator.batch_size, rounds=identity.rounds, round=self.last_round,
+            places=estimator.capacity, rounds=identity.rounds, round=self.last_round,
         )  # fmt: skip
 
     def _finished(

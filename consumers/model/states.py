@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from stream_dppca import DPPCA, DPPCAError
+from stream_dppca import DPPCA, DPPCAError, PaperDPPCA, PerSubject
 from stream_dppca.noise import make_noise
 
 from ..errors import StateRefused
 from ..protocols import Message
-from ..settings import RoundRule
+from ..settings import Recipe, RoundRule
 from ..settings.durations import duration_text
 
 __all__ = [
@@ -241,19 +241,30 @@ def check_history(records: Sequence[StateRecord]) -> None:
             )
 
 
-def make_estimator(parameters: Mapping[str, Any]) -> DPPCA:
-    return DPPCA(**parameters)
+def make_estimator(recipe: Recipe) -> DPPCA | PaperDPPCA:
+    return _kind(recipe)(**_parameters(recipe))
 
 
-def restore_estimator(state: dict[str, Any], parameters: Mapping[str, Any]) -> DPPCA:
+def restore_estimator(state: dict[str, Any], recipe: Recipe) -> DPPCA | PaperDPPCA:
     """Restore the estimator of a state; refuse settings that differ from its own."""
     try:
-        return DPPCA.from_state(state, **parameters)
+        return _kind(recipe).from_state(state, **_parameters(recipe))
     except DPPCAError as error:
         raise StateRefused(
             f"the stored model does not fit the settings: {error}. Go back to the old setting, or "
             "give the new model its own name, group and state topic, and start='latest'."
         ) from None
+
+
+def _kind(recipe: Recipe) -> type[DPPCA] | type[PaperDPPCA]:
+    return PaperDPPCA if recipe.method == "paper" else DPPCA
+
+
+def _parameters(recipe: Recipe) -> dict[str, Any]:
+    parameters = dict(recipe.parameters)
+    if "unit" in parameters:
+        parameters["unit"] = PerSubject(**parameters["unit"])
+    return parameters
 
 
 def warm_up() -> None:

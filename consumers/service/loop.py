@@ -116,10 +116,10 @@ class Service:
             spread = replace(spread, may_wait=self._may_wait)
         self._config = replace(task_config(settings), spread=spread)
         # Wrong settings are refused before anything is created on the cluster.
-        places = make_estimator(self._config.estimator).batch_size
+        size = make_estimator(self._config.estimator).capacity
         self._needed: int | None = None  # messages of a batch
         if self._config.rounds is None:
-            self._needed = self._config.offsets_per_batch(places)
+            self._needed = self._config.offsets_per_batch(size)
         self._tasks: dict[int, Task] = {}
         self._membership: Membership | None = None
         self._claim: Claim | None = None

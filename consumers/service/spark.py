@@ -20,11 +20,6 @@ from .spread import CodecRecipe, Spread, SubjectRecipe
 __all__ = ["spark_engine"]
 
 
-def _refuse_what_is_local(settings: Settings) -> None:
-    if settings.method == "paper":
-        raise ConfigurationError("`method`: paper needs all records in one process: engine=local")
-
-
 @contextlib.contextmanager
 def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spread]:
     """Start a session on the cluster of these settings; yield what reading batches on it needs.
@@ -42,7 +37,6 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spr
 
     from stream_dppca.spark import SparkEngine
 
-    _refuse_what_is_local(settings)
     builder = SparkSession.builder.master(settings.spark_master).appName(
         f"stream-dppca-{settings.model}"
     )

@@ -37,7 +37,7 @@ from ..protocols import SchemaSource, TopicOffsets
 from ..settings import Settings
 from .cores import CoreWatch
 from .metrics import Metrics
-from .plan import Range, places
+from .plan import Range
 from .planner import refuse_truncated
 from .registry_wait import RegistryWait
 
@@ -145,8 +145,7 @@ def later_if_away() -> Iterator[None]:
 class TopicSource:
     """Reads the slots of a planned batch from a topic, in any process.
 
-    Ranges take their places one after the other, so that a group reads few partitions; with pairs
-    of neighbours their places are mixed by `plan.places`. Both follow from the plan alone.
+    Ranges take their places one after the other, so that a group reads few partitions.
     """
 
     connection: TaskConnection
@@ -154,7 +153,6 @@ class TopicSource:
     ranges: tuple[Range, ...]
     codec: Callable[[], Codec]  #: makes the codec where it is needed
     width: int
-    mixed: bool
     stall_s: float
 
     def read(self, group: Group) -> FloatArray:
@@ -182,14 +180,6 @@ class TopicSource:
         wanted = []
         at = dict(zip((r.partition for r in self.ranges), begins, strict=False))
         starts = {r.partition: r.start for r in self.ranges}
-        if self.mixed and len(self.ranges) > 1:
-            mixed = places(self.ranges)
-            for (p, start, end), begin in zip(self.ranges, begins, strict=False):
-                own = mixed[begin : begin + end - start]
-                inside = np.flatnonzero((own >= first) & (own < last))
-                if inside.size:
-                    wanted.append(Range(p, start + int(inside[0]), start + int(inside[-1]) + 1))
-            return wanted, lambda p, offsets: mixed[at[p] + offsets - starts[p]]
         for (p, start, end), begin in zip(self.ranges, begins, strict=False):
             low, high = max(first - begin, 0), min(last - begin, end - start)
             if low < high:
@@ -261,7 +251,6 @@ class EngineRanges:
         metrics: Metrics,
         *,
         width: int,
-        mixed: bool,
         slots: int,
         stall_s: float,
     ) -> None:
@@ -274,14 +263,12 @@ class EngineRanges:
             Returns the current first offsets and ends of partitions. It is closed with this.
         width
             Number of features.
-        mixed
-            True if neighbours make pairs.
         slots
             Slots per batch.
         """
         self._spread, self._topic, self._metrics = spread, topic, metrics
         self._batches = batches(GuardedEngine(spread, metrics), spread.tasks())
-        self._width, self._mixed, self._slots, self._stall_s = width, mixed, slots, stall_s
+        self._width, self._slots, self._stall_s = width, slots, stall_s
         self._offsets = offsets
         self._ranges: tuple[Range, ...] | None = None
 
@@ -313,7 +300,7 @@ class EngineRanges:
             raise RuntimeError("the batch is not complete")
         source = TopicSource(
             self._spread.connection, self._topic, self._ranges, self._spread.codec, self._width,
-            self._mixed, self._stall_s,
+            self._stall_s,
         )  # fmt: skip
         self._ranges = None
         self._metrics.slots.inc(self._slots)

@@ -15,10 +15,10 @@ have seen any result of the dropped one. The argument is written out in docs/ser
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
 from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
@@ -29,7 +29,7 @@ from ..model.learner import Finisher, Learner
 from ..model.releases import key_of, parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
 from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Message
-from ..settings import RoundRule
+from ..settings import Recipe, RoundRule
 from .background import Background
 from .metrics import Metrics
 from .planner import PlannedBatch, Planner
@@ -82,7 +82,7 @@ class TaskConfig:
     input_topic: str
     output_topic: str
     features: tuple[str, ...]
-    estimator: Mapping[str, Any]  #: parameters of `DPPCA`
+    estimator: Recipe
     codec: Codec
     start: Literal["earliest", "latest"] = "earliest"
     plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions
@@ -156,7 +156,7 @@ class Task:
 
     def _open_planner(self, cluster: Cluster) -> None:
         config = self._config
-        self._size = config.offsets_per_batch(self._learner.batch_size)
+        self._size = config.offsets_per_batch(self._learner.capacity)
         self.planner = Planner(
             cluster.offsets(config.input_topic), config.input_topic, self._metrics,
             task=self.number, shards=config.shards, size=self._size,
@@ -183,8 +183,7 @@ class Task:
 
         return EngineRanges(
             config.spread, self._learner.batches, cluster.offsets(topic), topic, metrics,
-            width=width, mixed=self._learner.pairs, slots=self._learner.batch_size,
-            stall_s=config.stall_s,
+            width=width, slots=self._learner.capacity, stall_s=config.stall_s,
         )  # fmt: skip
 
     def _start_planner(self) -> None:

@@ -24,6 +24,7 @@ from .load import load_part, load_settings, suggestion, unmatched_variables
 from .model import ModelSettings
 from .operation import OperationSettings
 from .part import CONFIG_VARIABLE, PREFIX, Part
+from .recipe import Recipe
 from .rounds import MESSAGE_KEY, RoundRule
 from .topics import TopicSettings
 from .view import ViewSettings
@@ -40,6 +41,7 @@ __all__ = [
     "OperationSettings",
     "Part",
     "PlanSettings",
+    "Recipe",
     "RoundRule",
     "Settings",
     "TopicSettings",

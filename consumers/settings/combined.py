@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any, Final
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from ..formats import PACKED_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings
@@ -33,13 +33,9 @@ class FileSettings(ModelSettings, NameSettings):
 
 
 class PlanSettings(ModelSettings):
-    """Settings for planning a model, in which the batch size may be left to a recommendation."""
+    """Settings for planning a model, whose size may be left to a recommendation."""
 
-    batch_size: int | None = Field(  # type: ignore[assignment]
-        None,
-        ge=2,
-        description="records per batch (subjects per round); default: the recommended number",
-    )
+    SIZED = False
 
 
 class ClusterSettings(TopicSettings, ConnectionSettings):
@@ -71,11 +67,17 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
                 f"{len(self.features)} features: longer messages are nulls. "
                 f"Found {self.max_message_bytes}."
             )
-        if self.unit == "record" and self.batch_size % rows:
+        if self.batch_size is not None and self.batch_size % rows:
             raise ValueError(
                 f"`batch_size` must be a multiple of `rows_per_message`. Found {self.batch_size} "
                 f"and {rows}."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _records_at_hand(self) -> Settings:
+        if self.method == "paper" and self.engine != "local":
+            raise ValueError("`engine` must be local with method=paper: it needs all records")
         return self
 
     @model_validator(mode="after")

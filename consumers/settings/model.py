@@ -6,13 +6,21 @@ import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
-from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from .durations import Duration, duration_text
 from .part import Part
+from .recipe import MethodName, Recipe
 from .rounds import MESSAGE_KEY, RoundRule
 
 __all__ = ["ModelSettings"]
@@ -21,14 +29,18 @@ __all__ = ["ModelSettings"]
 Scales = Literal["learn", "none"] | tuple[float, ...] | dict[str, float]
 Memory = Literal["auto", "all"] | float
 
-#: Settings that have another name in `DPPCA`.
-_PARAMETERS: Final = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
+#: Settings that only method=paper has, with their names in `PaperDPPCA`.
+_OF_PAPER: Final = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
+#: Settings that method=paper does not have.
+_OF_ADAPTIVE: Final = ("memory", "missing")
 #: Settings that only a model with privacy per subject has.
-_PER_SUBJECT: Final = ("subject", "round", "period", "horizon", "records")
+_PER_SUBJECT: Final = ("subject", "places", "round", "period", "horizon", "records")
 
 
 class ModelSettings(Part):
     """The model, its features and its privacy guarantee."""
+
+    SIZED: ClassVar[bool] = True  #: the size of a batch or round must be set
 
     unit: Literal["record", "subject"] = Field(
         "record",
@@ -47,15 +59,23 @@ class ModelSettings(Part):
     delta: float = Field(
         gt=0, lt=1, description="small probability that epsilon does not cover, such as 1e-6"
     )
-    batch_size: int = Field(
+    batch_size: int | None = Field(
+        None,
         ge=2,
-        description="records per batch, or with unit=subject the number of subjects that a round "
-        "has places for; each batch gives one release",
+        validate_default=True,
+        description="records per batch: each batch gives one release; must be set with unit=record",
     )
     subject: str | None = Field(
         None,
         description="field that names the subject of a record, or @key for the key of the message; "
         "records without it are ignored",
+    )
+    places: int | None = Field(
+        None,
+        ge=2,
+        validate_default=True,
+        description="number of subjects that a round has places for, about as many as are "
+        "expected; must be set with unit=subject",
     )
     round: Duration | None = Field(
         None,
@@ -76,21 +96,24 @@ class ModelSettings(Part):
         4, ge=1, le=64, description="records of a subject that count in a round: the first ones"
     )
     n_components: int = Field(1, ge=1, description="number of components to learn")
-    method: Literal["adaptive", "paper"] = Field(
-        "adaptive", description="learning method; paper is the published algorithm"
+    method: MethodName = Field(
+        "adaptive",
+        description="learning method; paper is the published algorithm, which needs far larger "
+        "batches",
     )
     center: Literal["mean", "none", "pairs", "own"] = Field(
         "mean",
         description="mean learns the mean of each feature; none takes it to be zero, which is "
-        "more accurate if it is; pairs learns from differences of neighbouring records, so from "
-        "local variation only; own, with unit=subject, from deviations of each subject from its "
-        "own mean",
+        "more accurate if it is; own, with unit=subject, learns from deviations of each subject "
+        "from its own mean; method=paper has none, its default, and pairs: differences of "
+        "neighbouring records, so local variation only",
     )
     scales: Annotated[Scales, NoDecode] = Field(
         "learn",
         description="learn finds the scale of each feature in a warm-up, for features in any "
-        "units; none takes values as they are; or public scales to divide by, as numbers in the "
-        'order of the features or by name, such as {"cpu": 10, "disk.read": 1e6}',
+        "units; none, the default of method=paper, takes values as they are; or public scales to "
+        "divide by, as numbers in the order of the features or by name, such as "
+        '{"cpu": 10, "disk.read": 1e6}',
     )
     memory: Memory = Field(
         "auto",
@@ -120,9 +143,13 @@ class ModelSettings(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _unit_of_a_subject(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("subject") and not data.get("unit"):
-            return {**data, "unit": "subject"}
+    def _defaults_of_modes(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if data.get("subject") and not data.get("unit"):
+            data = {**data, "unit": "subject"}
+        if data.get("method") == "paper":
+            data = {"center": "none", "scales": "none", **data}
         return data
 
     @field_validator("features", mode="before")
@@ -133,6 +160,19 @@ class ModelSettings(Part):
         if value.lstrip().startswith("["):  # a JSON list, for names that contain commas
             return json.loads(value)
         return tuple(part.strip() for part in value.split(",") if part.strip())
+
+    @field_validator("batch_size", "places")
+    @classmethod
+    def _size_of_the_unit(cls, value: int | None, info: ValidationInfo) -> int | None:
+        """Require the size that the unit has, and refuse that of the other unit."""
+        unit = info.data.get("unit")
+        own, other = ("batch_size", "places") if unit == "record" else ("places", "batch_size")
+        if unit and info.field_name == own and value is None and cls.SIZED:
+            raise PydanticCustomError("missing", "must be set")
+        if unit and info.field_name == other and value is not None:
+            what = "a batch has batch_size" if unit == "record" else "a round has places"
+            raise ValueError(f"must be left out with unit={unit}: {what}")
+        return value
 
     # Wrapped, and the inner validators are not called: those of a union explain every branch.
     @field_validator("scales", mode="wrap")
@@ -192,11 +232,42 @@ class ModelSettings(Part):
         return self
 
     @model_validator(mode="after")
+    def _of_the_method(self) -> ModelSettings:
+        """Refuse settings that mean nothing with this method."""
+        if self.method == "adaptive":
+            for name in _OF_PAPER:
+                if name in self.model_fields_set:
+                    raise ValueError(f"`{name}` is for method=paper. Found method=adaptive.")
+            if self.center == "pairs":
+                raise ValueError("`center` must not be pairs unless method=paper")
+            return self
+        for name in _OF_ADAPTIVE:
+            if name in self.model_fields_set:
+                raise ValueError(f"`{name}` is for method=adaptive. Found method=paper.")
+        if self.unit == "subject":
+            raise ValueError(
+                "`method` must be adaptive with unit=subject: the paper assumes one record per "
+                "person. Found method=paper."
+            )
+        if self.center not in ("none", "pairs"):
+            raise ValueError(
+                "`center` must be none or pairs with method=paper, which learns no centre. "
+                f"Found {self.center}."
+            )
+        if self.scales == "learn":
+            raise ValueError(
+                "`scales` must be none or public scales with method=paper, which learns none"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _whole_rounds(self) -> ModelSettings:
         if self.unit == "record":
             for name in _PER_SUBJECT:
                 if name in self.model_fields_set and getattr(self, name):
                     raise ValueError(f"`{name}` is for unit=subject. Found unit=record.")
+            if self.center == "own":
+                raise ValueError("`center` must not be own unless unit=subject")
             return self
         if not self.subject:
             raise ValueError(
@@ -231,10 +302,10 @@ class ModelSettings(Part):
             horizon=None if self.horizon is None else self.horizon // self.round,
         )
 
-    def estimator(self) -> dict[str, Any]:
-        """Return the parameters of `DPPCA` that were set, and no defaults.
+    def estimator(self) -> Recipe:
+        """Return the method and the parameters that were set, and no defaults.
 
-        A new model takes the other parameters from the defaults of `DPPCA`, a stored one from its
+        A new model takes the other parameters from the defaults of its class, a stored one from its
         own state, so that it resumes unchanged when a later version has other defaults. Only the
         seed is always included: a model that was seeded must not resume as if it were private.
         """
@@ -242,18 +313,22 @@ class ModelSettings(Part):
             name: getattr(self, name)
             for name, field in ModelSettings.model_fields.items()
             if (field.is_required() or name in self.model_fields_set)
-            and name not in ("unit", *_PER_SUBJECT)
+            and name not in ("unit", "method", *_PER_SUBJECT)
         }
         if given.get("scales") == "none":
             given["scales"] = None
         given["seed"] = self.seed
         rounds = self.rounds()
-        if rounds is not None:  # all of them: no part of the guarantee may come from a default
-            given |= {
-                "unit": self.unit, "subject": self.subject, "period": rounds.period,
-                "horizon": rounds.horizon, "records": self.records,
-            }  # fmt: skip
-        return {_PARAMETERS.get(name, name): value for name, value in given.items()}
+        if rounds is not None:
+            given["unit"] = {
+                "subject": rounds.subject,
+                "places": self.places,
+                "period": rounds.period,
+                "horizon": rounds.horizon,
+                "records": self.records,
+            }
+        parameters = {_OF_PAPER.get(name, name): value for name, value in given.items()}
+        return Recipe(self.method, parameters)
 
 
 def _meant(name: str, others: Sequence[str]) -> str:

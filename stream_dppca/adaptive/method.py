@@ -32,7 +32,7 @@ from ..errors import BatchSizeError
 from ..method import FEW_SUBJECTS, Outcome, checked_basis
 from ..noise import Noise
 from ..oja import column_signs, orthonormal
-from ..participation import Subjects, mu_of
+from ..participation import PerSubject, mu_of, size_words
 from ..statistics import Form, Rows
 from .correlated import DECAYS, CorrelatedRelease, Released
 from .eigen import leading
@@ -107,7 +107,7 @@ class AdaptiveMethod(ABC):
         quantile: float,
         sampling: float,
         size: float,
-        subjects: Subjects | None = None,
+        subjects: PerSubject | None = None,
         part: float = 1.0,
     ) -> None:
         self.W = W
@@ -130,12 +130,12 @@ class AdaptiveMethod(ABC):
         """Forget the past on alarm ("auto"), never ("all"), or after a number of batches."""
         self.estimate.memory = memory
 
-    def check_batch(self, rows: int, slots_per_row: int) -> None:
+    def check_batch(self, rows: int) -> None:
         smallest = smallest_batch(self.mu, self.subjects is not None)
         if rows < smallest:
-            what = "records" if self.subjects is None else "subjects"
+            what, name = size_words(self.subjects)
             why = f"with fewer {what} the range cannot be found within the noise"
-            raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
+            raise BatchSizeError(rows, smallest, why, name)
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
@@ -250,7 +250,7 @@ class MomentMethod(AdaptiveMethod):
         epsilon: float,
         delta: float,
         rows: int,
-        subjects: Subjects | None = None,
+        subjects: PerSubject | None = None,
     ) -> None:
         d, k = W.shape
         sampling = 0.5 * rows * mu_of(epsilon, delta, subjects, rows) ** 2 / d**1.5
@@ -307,7 +307,7 @@ class GradientMethod(AdaptiveMethod):
         epsilon: float,
         delta: float,
         rows: int,
-        subjects: Subjects | None = None,
+        subjects: PerSubject | None = None,
         part: float = 1.0,
     ) -> None:
         d, k = W.shape

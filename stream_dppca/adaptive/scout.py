@@ -22,7 +22,7 @@ import numpy as np
 from ..arrays import FloatArray
 from ..method import Outcome
 from ..noise import Noise
-from ..participation import Subjects, mu_of
+from ..participation import PerSubject, mu_of
 from ..statistics import Rows
 from .correlated import weights
 from .eigen import leading
@@ -78,7 +78,7 @@ class ScoutMethod:
         epsilon: float,
         delta: float,
         rows: int,
-        subjects: Subjects | None = None,
+        subjects: PerSubject | None = None,
     ) -> None:
         self._how: dict[str, Any] = {
             "epsilon": epsilon, "delta": delta, "rows": rows, "subjects": subjects
@@ -111,8 +111,8 @@ class ScoutMethod:
     def W(self, W: FloatArray) -> None:
         self.form.W = W
 
-    def check_batch(self, rows: int, slots_per_row: int) -> None:
-        self.form.check_batch(rows, slots_per_row)
+    def check_batch(self, rows: int) -> None:
+        self.form.check_batch(rows)
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
@@ -179,7 +179,7 @@ def scout_noise(
     delta: float,
     rows: int,
     ratio: float,
-    subjects: Subjects | None = None,
+    subjects: PerSubject | None = None,
 ) -> float:
     """The largest eigenvalue of the noise in a scouting release, in units of the top eigenvalue.
 
@@ -193,7 +193,7 @@ def scout_noise(
 
 
 def form_for(
-    *, d: int, epsilon: float, delta: float, rows: int, subjects: Subjects | None = None
+    *, d: int, epsilon: float, delta: float, rows: int, subjects: PerSubject | None = None
 ) -> str:
     """ "moment", "scout" or "gradient", from public numbers.
 
@@ -218,7 +218,7 @@ def adaptive_method(
     delta: float,
     rows: int,
     memory: float | str = "auto",
-    subjects: Subjects | None = None,
+    subjects: PerSubject | None = None,
 ) -> AdaptiveMethod | ScoutMethod:
     """The form that suits the number of features and the noise, public numbers both."""
     method = _adaptive_method(W, epsilon, delta, rows, subjects)
@@ -227,7 +227,7 @@ def adaptive_method(
 
 
 def _adaptive_method(
-    W: FloatArray, epsilon: float, delta: float, rows: int, subjects: Subjects | None
+    W: FloatArray, epsilon: float, delta: float, rows: int, subjects: PerSubject | None
 ) -> AdaptiveMethod | ScoutMethod:
     how: dict[str, Any] = {
         "epsilon": epsilon, "delta": delta, "rows": rows, "subjects": subjects

@@ -1,8 +1,8 @@
 """Splits a batch into groups of slots, by public numbers alone.
 
-The content of a record must not decide which records share a task: a pair of records would be torn
-apart, and the last digits would reveal it. So a split is a function of the batch size, the number
-of features, the reading and the number of tasks.
+The content of a record must not decide which records share a task: the last digits of their sums
+would reveal it. So a split is a function of the batch size, the number of features and the number
+of tasks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from ..batch import Reading, block_size
+from ..batch import block_size
 from ..checks import whole
 
 __all__ = ["Group", "split"]
@@ -30,11 +30,11 @@ class Group(NamedTuple):
         return self.stop - self.start
 
 
-def split(slots: int, features: int, reading: Reading, tasks: int) -> tuple[Group, ...]:
+def split(slots: int, features: int, tasks: int) -> tuple[Group, ...]:
     """Groups that cover all slots of a batch, in order.
 
     Groups begin at the same slots as blocks of a batch in memory, so that every unit has the same
-    place in its block, and pairs stay together.
+    place in its block.
 
     Parameters
     ----------
@@ -42,21 +42,19 @@ def split(slots: int, features: int, reading: Reading, tasks: int) -> tuple[Grou
         Records per batch.
     features
         Numbers per record.
-    reading
-        The rule by which records become units.
     tasks
         Number of groups that are wanted. There are fewer if there are fewer blocks, and more if a
         group would hold over 128 MB.
 
     Examples
     --------
-    >>> split(20_000, 10, Reading(1e18), 2)
+    >>> split(20_000, 10, 2)
     (Group(start=0, stop=8192), Group(start=8192, stop=20000))
-    >>> len(split(2**22, 64, Reading(1e18), 8))
+    >>> len(split(2**22, 64, 8))
     16
     """
     whole("tasks", tasks, 1, 2**20)
-    each = block_size(features, long=True) * reading.records_per_unit
+    each = block_size(features, long=True)
     blocks = -(-slots // each)
     most = max(MOST_NUMBERS // (each * features), 1)
     groups = min(max(tasks, -(-blocks // most)), blocks)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from ..arrays import FloatArray
 from ..batch import Reading
-from ..errors import ParameterError
 from ..statistics import Form, Statistic
 from .groups import Group, split
 from .protocol import Engine, EngineError, Source
@@ -79,7 +78,7 @@ class EngineRows:
         self.jobs = 0  #: number of jobs that have run
 
     def __len__(self) -> int:
-        return self._slots // self.reading.records_per_unit
+        return self._slots
 
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units."""
@@ -156,17 +155,14 @@ class EngineBatches:
     """
 
     def __init__(self, engine: Engine, model: DPPCA, tasks: int) -> None:
-        if model.method == "paper":
-            rule = 'must be "adaptive" on an engine: the paper\'s statistics are not sums'
-            raise ParameterError("method", rule, model.method)
-        self._engine, self._reading, self._slots = engine, model.reading, model.batch_size
+        self._engine, self._reading, self._slots = engine, model.reading, model.capacity
         self._features = len(model.features)
         self._radii = LastRadii()
         self.split(tasks)
 
     def split(self, tasks: int) -> None:
         """Split the next batches into about this number of groups, which must be public."""
-        self.groups: tuple[Group, ...] = split(self._slots, self._features, self._reading, tasks)
+        self.groups: tuple[Group, ...] = split(self._slots, self._features, tasks)
 
     def rows(self, source: Source) -> EngineRows:
         """The batch whose records are read from this source."""

@@ -14,7 +14,7 @@ from ..adaptive.correlated import DECAYS, Released
 from ..arrays import FloatArray
 from ..method import checked_basis
 from ..noise import Noise
-from ..participation import Subjects, mu_of
+from ..participation import PerSubject, mu_of
 from ..statistics import Rows
 from .covariance import NoiseOfSums, RunningMean
 from .drift import RECENT
@@ -128,7 +128,7 @@ class LearnedBase(Generic[Running]):
         known_center: bool,
         scales: FloatArray | None,
         memory: Memory,
-        subjects: Subjects | None,
+        subjects: PerSubject | None,
         moments: Running,
         constant: float = 1.0,
     ) -> None:

@@ -46,7 +46,7 @@ from ..errors import BatchSizeError, ParameterError
 from ..method import FEW_SUBJECTS, Outcome
 from ..noise import Noise
 from ..oja import orthonormal
-from ..participation import Subjects
+from ..participation import PerSubject, size_words
 from ..projector import Projector
 from ..statistics import Rows
 from .base import (
@@ -106,7 +106,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         known_center: bool,
         scales: FloatArray | None,
         memory: Memory,
-        subjects: Subjects | None = None,
+        subjects: PerSubject | None = None,
     ) -> None:
         super().__init__(
             W=W,
@@ -128,19 +128,19 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         self._presence = 1.0 if subjects is None else 0.0  # weighted mean of the rounds
         self.components: Components | None = None
 
-    def check_batch(self, rows: int, slots_per_row: int) -> None:
+    def check_batch(self, rows: int) -> None:
         d = self.W.shape[0]
         if d > MOST_FEATURES:
             rule = (
-                f'must be at most {MOST_FEATURES} with unit="subject" and center="mean" or '
+                f'must be at most {MOST_FEATURES} with a PerSubject and center="mean" or '
                 'scales="learn"'
             )
             raise ParameterError("features", rule, d)
         smallest = smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center)
         if rows < smallest:
-            what = "records" if self.subjects is None else "subjects"
+            what, name = size_words(self.subjects)
             why = f"with fewer {what} the warm-up takes more than {MOST_WARM_UP} batches"
-            raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
+            raise BatchSizeError(rows, smallest, why, name)
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""

@@ -17,7 +17,7 @@ Noise: a question with share f of a batch has N(0, (sensitivity/mu)^2/f) on ever
     two batches. A question may extend over several batches; its answers are then averaged.
 Delta: none beyond that of mu.
 
-With a known centre (`center="none"`, `"pairs"`, `"own"`) the first three questions are left out.
+With a known centre (`center="none"` or `"own"`) the first three questions are left out.
 
 **Subjects.** A batch is then a round, and mu is that of a round, because subjects come back: the
 warm-up spends as much as every other round. A subject adds the mean over its rows of what a record

@@ -237,7 +237,7 @@ class WideMethod(LearnedBase[RunningMean]):
         self.gradients.remember(memory)
         self.learned = False
 
-    def check_batch(self, rows: int, slots_per_row: int) -> None:
+    def check_batch(self, rows: int) -> None:
         d = self.W.shape[0]
         smallest = max(
             smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center),
@@ -245,7 +245,7 @@ class WideMethod(LearnedBase[RunningMean]):
         )
         if rows < smallest:
             why = f"with fewer records the warm-up takes more than {MOST_WARM_UP} batches"
-            raise BatchSizeError(rows * slots_per_row, smallest * slots_per_row, why)
+            raise BatchSizeError(rows, smallest, why)
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""

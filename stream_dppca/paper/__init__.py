@@ -2,6 +2,7 @@
 
 | module | in the paper |
 |---|---|
+| `paper.estimator` | `PaperDPPCA`, the algorithm as a river transformer |
 | `paper.dppca` | Algorithm 3, DP-PCA: range on the first half, mean on the second, Oja step |
 | `paper.eigenvalue` | Algorithm 4, private top eigenvalue estimation |
 | `paper.mean` | Algorithm 5, private mean estimation |
@@ -13,7 +14,14 @@ Where the paper is loose or silent, docs/privacy.md explains what is done instea
 
 from .dppca import PaperMethod
 from .eigenvalue import private_top_eigenvalue
+from .estimator import PaperDPPCA
 from .histogram import private_histogram
 from .mean import private_mean
 
-__all__ = ["PaperMethod", "private_histogram", "private_mean", "private_top_eigenvalue"]
+__all__ = [
+    "PaperDPPCA",
+    "PaperMethod",
+    "private_histogram",
+    "private_mean",
+    "private_top_eigenvalue",
+]

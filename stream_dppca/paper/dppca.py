@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arrays import BoolArray, FloatArray
 from ..batch import Batch
-from ..errors import BatchSizeError, DPPCAError
+from ..errors import BatchSizeError
 from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import Schedule, oja_step
@@ -40,6 +40,17 @@ def halves(X: FloatArray, null: BoolArray) -> tuple[Half, Half]:
     return Half(X[first], null[first]), Half(X[second], null[second])
 
 
+def differences(X: FloatArray, null: BoolArray) -> tuple[FloatArray, BoolArray]:
+    """Neighbouring records x, y as (y - x)/sqrt 2: mean zero, and the covariance of a record.
+
+    One record is in one difference. A pair with a null is a null.
+    """
+    null = null[0::2] | null[1::2]
+    rows = (X[1::2] - X[0::2]) * 0.5**0.5
+    rows[null] = 0.0
+    return rows, null
+
+
 @dataclass
 class PaperMethod:
     """The steps of Algorithm 3 for one batch, and the iterate w.
@@ -55,33 +66,32 @@ class PaperMethod:
     zeta: float
     C1: float
     schedule: Schedule
+    pairs: bool = False  #: rows are differences of neighbouring records
     budget: MeanBudget = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = MeanBudget.split(self.epsilon, self.delta)
 
     def smallest_batch(self) -> int:
-        """Rows below which some bin can never be released, whatever the data."""
+        """Records below which some bin can never be released, whatever the data."""
         # First half: two differences at least in each subset. Second half: all slots in one bin.
         for_range = 2 * 2 * 2 * subset_count(self.epsilon, self.delta, self.zeta, self.C1)
         for_mean = 2 * int(np.ceil(self.budget.threshold(self.W.size)))
-        return max(for_range, for_mean)
+        return max(for_range, for_mean) * (2 if self.pairs else 1)
 
-    def check_batch(self, rows: int, slots_per_row: int) -> None:
-        """Raise if batches of this many rows cannot work."""
+    def check_batch(self, rows: int) -> None:
+        """Raise if batches of this many records cannot work."""
         smallest = self.smallest_batch()
         if rows < smallest:
-            raise BatchSizeError(
-                rows * slots_per_row,
-                smallest * slots_per_row,
-                "with fewer records no bin of Algorithms 4 and 5 can pass its threshold",
-            )
+            why = "with fewer records no bin of Algorithms 4 and 5 can pass its threshold"
+            raise BatchSizeError(rows, smallest, why)
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Lines 3 to 5 for batch number t = 1, 2, ..."""
         if not isinstance(rows, Batch):  # eigenvalues of subsets are not sums over records
-            raise DPPCAError('method="paper" needs the records of a batch in this process')
-        first, second = halves(*rows.matrix())
+            raise TypeError("Algorithm 3 needs the records of a batch in this process")
+        X, null = rows.matrix()
+        first, second = halves(*(differences(X, null) if self.pairs else (X, null)))
         # Line 3: private top eigenvalue estimation on the first half.
         eigenvalue = private_top_eigenvalue(
             self._gradients(first),

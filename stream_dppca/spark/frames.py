@@ -74,8 +74,7 @@ def fit(
     allow_insecure
         If true, a remote master may do without authentication and encryption.
     parameters
-        Other parameters of `DPPCA`, except center="pairs", whose neighbours may be on different
-        machines, and method="paper", whose statistics are not sums.
+        Other parameters of `DPPCA`, except `unit`.
 
     Returns
     -------
@@ -85,7 +84,6 @@ def fit(
     model = DPPCA(
         features=tuple(features), epsilon=epsilon, delta=delta, batch_size=batch_size, **parameters
     )
-    _check_model(model)
     if slot is None:
         batches: Iterable[DataFrame] = [frames] if isinstance(frames, DataFrame) else frames
         count = len(batches) if isinstance(batches, Sequence) else None
@@ -103,15 +101,6 @@ def fit(
             model.learn_rows(EngineRows(ask, batch_size, model.reading, radii))
             advance()
     return model
-
-
-def _check_model(model: DPPCA) -> None:
-    if model.reading.pairs:
-        rule = 'must be "mean" or "none" with frames: neighbours may be on different machines'
-        raise ParameterError("center", rule, model.center)
-    if model.method == "paper":
-        rule = 'must be "adaptive" with frames: the paper\'s statistics are not sums'
-        raise ParameterError("method", rule, model.method)
 
 
 def _column(name: str) -> str:

@@ -9,7 +9,7 @@
 """
 
 from .first import first_rows
-from .table import MOST_RECORDS, SubjectTable
+from .table import SubjectTable
 from .units import SubjectRows
 
-__all__ = ["MOST_RECORDS", "SubjectRows", "SubjectTable", "first_rows"]
+__all__ = ["SubjectRows", "SubjectTable", "first_rows"]

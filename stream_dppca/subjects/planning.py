@@ -14,14 +14,17 @@ from pydantic import BaseModel, ConfigDict
 
 from ..adaptive.method import range_share, smallest_batch
 from ..adaptive.scout import form_for
-from ..calibration import epsilon_of_periods
-from ..errors import BatchSizeError
+from ..calibration import check_budget, epsilon_of_periods
+from ..checks import between, one_of, whole
+from ..errors import BatchSizeError, ParameterError
 from ..learned.base import COUNT, smallest_learned_batch
+from ..learned.method import MOST_FEATURES
 from ..learned.warmup import RECORDS, warm_up_batches
-from ..participation import Subjects, mu_of
+from ..participation import PerSubject, mu_of
+from ..planning import guesses
 from ..wording import counted, error_lines, warm_up_line
 
-__all__ = ["GOOD", "Fleet", "SubjectPlan", "plan_subjects"]
+__all__ = ["SubjectPlan", "plan_subjects"]
 
 #: A component is called good below this sine of its angle to the truth.
 GOOD = 0.1
@@ -33,7 +36,7 @@ _MOST = 10**9
 
 
 class SubjectPlan(BaseModel):
-    """The prediction of `plan` with subjects."""
+    """The prediction of `plan_subjects`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,10 +50,10 @@ class SubjectPlan(BaseModel):
     #: Subjects in all, and the share of them that sends something in a round.
     subjects: int
     presence: float
-    #: Places per round.
-    batch_size: int
+    #: Subjects that a round has places for.
+    places: int
     #: Below this many places, `DPPCA` refuses.
-    minimum_batch_size: int
+    minimum_places: int
     #: Rounds in which centre and scales are learned, and nothing else.
     warm_up_rounds: int
     #: The guess behind the fields below: the share of the variance along the first component.
@@ -77,7 +80,7 @@ class SubjectPlan(BaseModel):
                 f"epsilon = {self.epsilon:g}, delta = {self.delta:g} per subject and "
                 f"{counted(self.period, 'round')}, {ends}",
                 f"epsilon by periods: {over}",
-                f"{self.batch_size} places per round (at least {self.minimum_batch_size})",
+                f"{self.places} places per round (at least {self.minimum_places})",
                 warm_up_line(self.warm_up_rounds, "round"),
                 *error_lines(self.expected_error, "rounds", self.first_share),
                 *([f"subjects needed for an error of {GOOD:g}: {needed} rounds"] if needed else []),
@@ -93,7 +96,7 @@ class Fleet:
     k: int
     epsilon: float
     delta: float
-    rule: Subjects
+    period: int
     subjects: int
     presence: float
     places: int | None
@@ -108,6 +111,10 @@ class Fleet:
     def size(self) -> int:
         """Places per round."""
         return self.places or max(self.subjects, 2)
+
+    @property
+    def rule(self) -> PerSubject:
+        return PerSubject("subject", places=self.size, period=self.period)
 
     @property
     def there(self) -> float:
@@ -192,11 +199,88 @@ class Fleet:
         return high
 
 
-def plan_subjects(fleet: Fleet, horizon: int | None) -> SubjectPlan:
-    """Predict the error of `DPPCA` with this fleet."""
+def plan_subjects(
+    *,
+    d: int,
+    epsilon: float,
+    delta: float,
+    subjects: float,
+    presence: float = 1.0,
+    places: int | None = None,
+    period: int = 1,
+    horizon: int | None = None,
+    rows: float = ROWS,
+    n_components: int = 1,
+    center: str = "mean",
+    scales: Any = "learn",
+    trace_ratio: float | None = None,
+    gap: float = 0.9,
+    range_ratio: float | None = None,
+) -> SubjectPlan:
+    """Predict the error of `DPPCA` with privacy per subject, round by round.
+
+    Parameters
+    ----------
+    subjects
+        Number of subjects.
+    presence
+        The share of the subjects that sends something in a round.
+    places, period, horizon
+        As for `PerSubject`. Without `places`, there is one for each subject.
+    rows
+        Guess of the average number of records of a subject that count in a round.
+    epsilon, delta, n_components, center, scales
+        As for `DPPCA`.
+    d, trace_ratio, gap, range_ratio
+        As for `plan`.
+
+    Examples
+    --------
+    >>> fleet = plan_subjects(
+    ...     d=50, epsilon=1.0, delta=1e-6, subjects=1e5, presence=0.9, period=24, horizon=8760,
+    ...     center="none", scales=None,
+    ... )
+    >>> fleet.places, fleet.expected_error[0][0], round(fleet.expected_error[0][1], 2)
+    (100000, 1, 0.01)
+    """
+    check_budget(epsilon, delta)
+    one_of("center", center, ("mean", "none", "own"))
+    ratio, reach = guesses(d, n_components, trace_ratio, gap, range_ratio)
+    learns = center == "mean" or isinstance(scales, str)
+    if learns and d > MOST_FEATURES:
+        rule = f'must be at most {MOST_FEATURES} with subjects and center="mean" or scales="learn"'
+        raise ParameterError("d", rule, d)
+    between("subjects", subjects, 2, 1e9)
+    between("presence", presence, 1e-6, 1.0)
+    between("rows", rows, 1.0, 64.0)
+    if horizon is not None:
+        whole("horizon", horizon)
+    if places is not None:
+        whole("places", places, 2)
+    fleet = Fleet(
+        d=d,
+        k=n_components,
+        epsilon=epsilon,
+        delta=delta,
+        period=period,
+        subjects=round(subjects),
+        presence=presence,
+        places=places,
+        learns=learns,
+        known_center=center != "mean",
+        ratio=ratio,
+        gap=gap,
+        reach=reach,
+        rows=rows,
+    )
     if fleet.size < fleet.minimum:
-        raise BatchSizeError(fleet.size, fleet.minimum, "the range drowns in noise")
-    first, period = fleet.warm_up + 1, fleet.rule.period
+        name = "subjects" if places is None else "places"
+        raise BatchSizeError(fleet.size, fleet.minimum, "the range drowns in noise", name)
+    return _planned(fleet, horizon)
+
+
+def _planned(fleet: Fleet, horizon: int | None) -> SubjectPlan:
+    first, period = fleet.warm_up + 1, fleet.period
     last = math.inf if horizon is None else horizon
     rounds = [fleet.warm_up + 2**i for i in range(10) if fleet.warm_up + 2**i <= last]
     if horizon is not None and horizon > fleet.warm_up:
@@ -213,8 +297,8 @@ def plan_subjects(fleet: Fleet, horizon: int | None) -> SubjectPlan:
         horizon=horizon,
         subjects=fleet.subjects,
         presence=fleet.presence,
-        batch_size=fleet.size,
-        minimum_batch_size=fleet.minimum,
+        places=fleet.size,
+        minimum_places=fleet.minimum,
         warm_up_rounds=fleet.warm_up,
         first_share=1 / fleet.ratio,
         expected_error=tuple((n, fleet.sine(n)) for n in rounds),

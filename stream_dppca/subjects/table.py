@@ -27,32 +27,27 @@ from ..arrays import FloatArray
 from ..batch import Reading
 from ..errors import DPPCAError
 from ..frames import raw_column
+from ..participation import PerSubject
 from ..secrecy import Forgetful
 from ..slots import SlotBuffer
 from .ids import canonical, canonical_all
 from .units import SubjectRows
 
-__all__ = ["MOST_RECORDS", "SubjectTable"]
+__all__ = ["SubjectTable"]
 
-#: Most rows per subject and round: bounds on rounding are proven for this many.
-MOST_RECORDS = 64
 #: Single records wait until there are this many, and are then entered together.
 _WAITING = 1024
 
 
 class SubjectTable(Forgetful):
-    """Fills rounds of `size` places from dicts, frames and arrays alike.
+    """Fills the places of rounds from dicts, frames and arrays alike.
 
     Parameters
     ----------
     features
         Names, in the order of the columns.
-    subject
-        The name under which a record holds its subject's id.
-    size
-        Places per round.
-    records
-        Most rows per subject.
+    unit
+        The name of a subject's id, the number of places, and the most rows per subject.
     reading
         The rule by which rows are read.
     own
@@ -64,16 +59,14 @@ class SubjectTable(Forgetful):
     def __init__(
         self,
         features: Sequence[Any],
-        subject: Any,
-        size: int,
-        records: int,
+        unit: PerSubject,
         reading: Reading,
         own: bool = False,
     ) -> None:
         self.features = tuple(features)
-        self.subject = subject
-        self.size = size
-        self.records = records
+        self.subject: Any = unit.subject
+        self.size = unit.places
+        self.records = unit.records
         self.reading = reading
         self.own = own
         self.open = True  #: False after the last round
@@ -115,12 +108,16 @@ class SubjectTable(Forgetful):
         if len(ids) == _WAITING:
             self._enter_waiting()
 
-    def put_frame(self, frame: Any) -> None:
-        """Take the rows of a frame, which holds the ids in the column `subject`."""
+    def put_frame(self, frame: Any) -> tuple[()]:
+        """Take the rows of a frame, which holds the ids in the column `subject`.
+
+        No frame fills a round: a clock ends it.
+        """
         self.check_open()
         ids = raw_column(frame, self.subject)
         if ids is not None:
             self.put_rows(self.frame_to_rows(frame), ids)
+        return ()
 
     def put_rows(self, X: NDArray[np.floating[Any]], ids: Iterable[Any]) -> None:
         """Take the rows of an n x d array, with one id per row."""

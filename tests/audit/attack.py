@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, PaperDPPCA
 from stream_dppca.adaptive import method as adaptive
 from stream_dppca.adaptive import scout
 from stream_dppca.adaptive.correlated import CorrelatedRelease, Weights
@@ -255,18 +255,18 @@ def copies(form: str) -> list[Statistic]:
     ]
 
 
-def slots(**settings: Any) -> list[Statistic]:
+def slots(kind: type[DPPCA] | type[PaperDPPCA] = DPPCA, **settings: Any) -> list[Statistic]:
     """A record that turns bad changes the queries of its own batch, and no later boundary."""
 
     def run(record: Any) -> tuple[list[int], list[FloatArray]]:
-        pca = spied(7, 4, **settings)
+        pca = spied(7, 4, kind, **settings)
         X = np.random.default_rng(7).standard_normal((2 * BATCH, 4))
         X[5] = record
         seen, asked = [], []
         for block in np.array_split(X, 7):
             pca.learn_array(block)
             seen.append(pca.n_seen)
-        if "method" not in settings:  # its range counts read the second batch alone
+        if kind is DPPCA:  # its range counts read the second batch alone
             asked = [c.exact for c in pca._noise.last.gaussians[:COUNTS]]
         return seen, asked
 
@@ -418,7 +418,8 @@ PAPER: dict[str, Callable[[paper.PaperRun], list[Statistic]]] = {
 PAPER_ALONE: dict[str, Callable[[], list[Statistic]]] = {
     "A3 lone bins": paper.lone_bins,
     "A4 halves": paper.halves,
-    "slots": lambda: slots(method="paper"),
+    "slots": lambda: slots(PaperDPPCA),
+    "slots in pairs": lambda: slots(PaperDPPCA, center="pairs"),
 }
 ADAPTIVE: dict[str, Callable[[AdaptiveRun], list[Statistic]]] = {
     "mean canary": mean_canary,

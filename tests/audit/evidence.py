@@ -19,12 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
 
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, PaperDPPCA
 from stream_dppca.arrays import BoolArray, FloatArray
 from stream_dppca.noise import SeededNoise
 
@@ -158,10 +158,13 @@ class Spy:
         return self.gaussians + (vars(self)["last"].heard if "last" in vars(self) else [])
 
 
-def spied(seed: int, d: int, **settings: Any) -> DPPCA:
+Estimator = TypeVar("Estimator", DPPCA, PaperDPPCA)
+
+
+def spied(seed: int, d: int, kind: type[Estimator] = DPPCA, **settings: Any) -> Estimator:
     features = tuple(f"x{i}" for i in range(d))
     settings = {"epsilon": EPSILON, "delta": DELTA, "batch_size": BATCH} | settings
     settings = {"center": "none", "scales": None} | settings
-    pca = DPPCA(features=features, seed=seed, **settings)
+    pca = kind(features=features, seed=seed, **settings)
     pca._noise = Spy(seed)
     return pca

@@ -11,6 +11,7 @@ from scipy import stats
 
 from stream_dppca.arrays import FloatArray
 from stream_dppca.noise import SeededNoise
+from stream_dppca.paper import PaperDPPCA
 from stream_dppca.paper import histogram as algorithm4
 from stream_dppca.paper import mean as algorithm5
 from stream_dppca.paper.mean import MeanBudget
@@ -79,7 +80,7 @@ def corner_record(corner: FloatArray, positive: bool) -> FloatArray:
 
 def run(n: int, seed: int = 11) -> PaperRun:
     # A small step: components are linear in the mean.
-    pca = spied(seed, D, method="paper", step=lambda t: 0.05)
+    pca = spied(seed, D, PaperDPPCA, step=lambda t: 0.05)
     rng, run, budget = np.random.default_rng(seed), PaperRun(), stated_budget()
     half = BATCH // 2
     for t in range(n):
@@ -180,7 +181,7 @@ def halves() -> list[Statistic]:
     """A4: with the noise frozen, each half leaves what the other half releases bit-equal."""
 
     def seen(slot: int, record: Any) -> tuple[bytes, bytes]:
-        pca = spied(3, D, method="paper")
+        pca = spied(3, D, PaperDPPCA)
         pca._method.W = W0
         X = batch(False, False, CORNERS[1])
         X[slot] = record

@@ -41,7 +41,7 @@ from stream_dppca.learned.statistics import (
 )
 from stream_dppca.method import Outcome
 from stream_dppca.noise import SeededNoise
-from stream_dppca.participation import mu_of
+from stream_dppca.participation import PerSubject, mu_of
 from stream_dppca.statistics import Bundle
 from stream_dppca.subjects import SubjectTable, first_rows, units
 from stream_dppca.subjects import table as tables
@@ -179,9 +179,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def model(kind: str) -> DPPCA:
     settings: dict[str, Any] = {
-        "epsilon": EPSILON, "delta": DELTA, "batch_size": PLACES, "unit": "subject",
-        "subject": "id", "period": PERIOD, "records": RECORDS, "seed": 5,
-    }  # fmt: skip
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "unit": PerSubject("id", places=PLACES, period=PERIOD, records=RECORDS),
+        "seed": 5,
+    }
     form = scout.form_for if kind != "gradients" else lambda **_: "gradient"
     with patch.object(scout, "form_for", form):
         return DPPCA(features=tuple(range(D)), **settings | KINDS[kind])
@@ -477,9 +479,14 @@ def coin_flips(periods: int, period: int, seed: int = 1) -> float:
     base = np.repeat(np.eye(d), 40, axis=0)
     ids: list[Any] = list(range(len(base)))
     pca = DPPCA(
-        features=tuple(range(d)), batch_size=places, unit="subject", subject="id", period=period,
-        center="none", scales=None, seed=seed, memory="all", **LOUD,
-    )  # fmt: skip
+        features=tuple(range(d)),
+        unit=PerSubject("id", places=places, period=period),
+        center="none",
+        scales=None,
+        seed=seed,
+        memory="all",
+        **LOUD,
+    )
     spy = Spy(seed)
     pca._noise = spy  # type: ignore[assignment]
     coins = np.random.default_rng(seed).random(periods) < 0.5

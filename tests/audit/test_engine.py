@@ -16,7 +16,6 @@ _SKIPS_A_BAD_RECORD = (
 )
 MUTANTS = (
     Mutant("a group begins after a bad record", *_SKIPS_A_BAD_RECORD, "tasks", ("engine",), 1),
-    Mutant("a group begins after a bad record", *_SKIPS_A_BAD_RECORD, "pairs", ("engine",), 60),
     Mutant(
         "groups split by the content of the batch",
         "engine.rows:EngineBatches.rows",

@@ -26,10 +26,6 @@ def test_no_record_spends_more_than_it_may(kind: str) -> None:
         assert max(f.spent for f in found if f.batch == batch) > 0.7
 
 
-def test_pairs_spend_no_more() -> None:
-    assert not [finding for finding in learned.attack(center="pairs") if finding.caught]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_record_spends_more_with_many_features(kind: str) -> None:
     with learned.many_features():

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from consumers.protocols import Claim, Cluster, Membership
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task, TaskConfig
+from consumers.settings import Recipe
 
 from ..processes import PATIENCE_SECONDS, wait_for
 
@@ -53,7 +54,11 @@ def memory_log(on: MemoryBroker, max_records: int = 100, max_bytes: int = 1 << 2
 
 
 def config(
-    format: str = "json", shards: int = 1, rows_per_message: int | None = None, **estimator: Any
+    format: str = "json",
+    shards: int = 1,
+    rows_per_message: int | None = None,
+    method: Literal["adaptive", "paper"] = "adaptive",
+    **estimator: Any,
 ) -> TaskConfig:
     """A configuration in which the planner's clock does not tick: `drain` takes its samples."""
     return TaskConfig(
@@ -62,7 +67,7 @@ def config(
         input_topic=INPUT,
         output_topic=OUTPUT,
         features=FEATURES,
-        estimator={**ESTIMATOR, **estimator},
+        estimator=Recipe(method, {**ESTIMATOR, **estimator}),
         codec=make_codec(format, FEATURES, 1 << 20, True, rows_per_message),  # type: ignore[arg-type]
         plan_interval_s=3600.0,
         refresh_s=0.0,

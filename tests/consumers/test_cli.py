@@ -48,7 +48,9 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     learns = command in ("serve", "check-config", "show-config", "run")
     asks = command not in ("run", "plan")
     assert ("--method {adaptive,paper}" in text) == (learns or command == "plan")
-    assert ("each batch gives one release (required)" in " ".join(text.split())) == learns
+    assert ("over any `period`; smaller is stricter (required)" in " ".join(text.split())) == (
+        learns or command == "plan"
+    )
     assert ("{PLAIN,SCRAM-SHA-256,SCRAM-SHA-512}" in text) == asks
     assert ("--stall-timeout-s" in text) == (learns and asks)
     assert ("--input-topic" in text) == asks
@@ -335,20 +337,25 @@ def test_a_plan_per_subject(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "100000 subjects" in said and "90 %" in said
     assert "any 24 rounds of one hour, broker time" in said
-    assert cli.main(["plan", *FLEET, "--subject", "device_id", "--batch-size", "100000"]) == 0
+    assert cli.main(["plan", *FLEET, "--subject", "device_id", "--places", "100000"]) == 0
     assert "100000 subjects" in capsys.readouterr().out
     assert cli.main(["plan", *FLEET, "--subject", "device_id"]) == 78
     assert "--subjects must be given" in capsys.readouterr().err
-    assert cli.main(["plan", *FLEET, "--subjects", "10", "--batch-size", "10"]) == 78
-    assert "batch_size" in capsys.readouterr().err
+    assert cli.main(["plan", *FLEET, "--subjects", "50"]) == 78
+    assert "`subjects` must be at least" in capsys.readouterr().err
+    assert cli.main(["plan", *FLEET, "--subjects", "1e5", "--places", "50"]) == 78
+    assert "`places` must be at least" in capsys.readouterr().err
+    assert cli.main(["plan", *FLEET, "--subjects", "1e5", "--batch-size", "10"]) == 78
+    assert "`batch_size`: must be left out" in capsys.readouterr().err
 
 
 def test_settings_per_subject_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    given = [*LEAST, "--subject", "device_id", "--round", "24h", "--batch-size", "20000"]
+    least = ["--features", "a,b", "--epsilon", "1", "--delta", "1e-6", "--input-topic", "t"]
+    given = [*least, "--subject", "device_id", "--round", "24h", "--places", "20000"]
     assert cli.main(["check-config", "--offline", *given]) == 0
     said = capsys.readouterr().out
     assert "any round of one day, broker time" in said and "the settings are fine" in said
     assert cli.main(["check-config", "--offline", *given, "--center", "pairs"]) == 78
-    assert "mix subjects" in capsys.readouterr().err
+    assert "`center` must not be pairs" in capsys.readouterr().err
     assert cli.main(["check-config", "--offline", *given, "--period", "36h"]) == 78
     assert "`period` must be a whole number of rounds" in capsys.readouterr().err

@@ -507,42 +507,6 @@ def test_another_file_of_the_same_name_is_refused(
     assert state.read_bytes() == before
 
 
-def test_a_state_file_of_version_1_resumes(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    """`states/file-v1.json` was written by the last code of that version, from 600 of 700 rows."""
-    state = tmp_path / "state"
-    old = (Path(__file__).parent / "states" / "file-v1.json").read_bytes()
-    state.write_bytes(old)
-    assert learn(state, write(tmp_path, "npy", rows(700)[:500])) == 65
-    assert b"has 500 rows, but the state has used 600" in capfdbinary.readouterr().err
-    assert learn(state, write(tmp_path, "npy", rows(1000))) == 0
-    output = capfdbinary.readouterr().out
-    assert output.splitlines()[0].decode() == json.loads(old)["release"]["value"]
-    assert sorted(batches(output)) == [2, 3]
-    kept = json.loads(state.read_bytes())
-    assert kept["version"] == 3 and kept["positions"] == {"0": 900}
-    assert learn(state, write(tmp_path, "npy", rows(1200)), "--new-records") == 65
-
-
-def test_new_records_after_a_state_of_version_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """That state knows its input by name only, and the name is kept."""
-    state = tmp_path / "state"
-    state.write_bytes((Path(__file__).parent / "states" / "file-v1.json").read_bytes())
-    old, new = write(tmp_path, "npy", rows(700)), tmp_path / "new.npy"
-    np.save(new, rows(BATCH, seed=1))
-    assert learn(state, old, "--new-records") == 65
-    assert "version 1 has used 600 rows" in capsys.readouterr().err
-    assert learn(state, new, "--new-records") == 0
-    kept = json.loads(state.read_bytes())
-    assert [(i["name"], i["rows"]) for i in kept["inputs"]] == [("data", 600), ("new", BATCH)]
-    assert kept["positions"] == {"0": 900}
-    assert learn(state, old, "--new-records") == 65
-    assert learn(state, new) == 0
-
-
 def test_the_state_tells_no_row(tmp_path: Path) -> None:
     """Digests are keyed: the same rows give others in another state."""
     path, kept = write(tmp_path, "npy", rows(BATCH)), []

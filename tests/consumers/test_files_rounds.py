@@ -20,7 +20,7 @@ from consumers.files.sorting import sorted_rounds
 from consumers.files.span import Span
 from consumers.files.stamped import StampedRows, read_stamped_blocks
 from consumers.settings import RoundRule
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, PerSubject
 from stream_dppca.subjects.ids import canonical
 
 from ..launch import silence
@@ -31,7 +31,7 @@ from .test_task import Crash, crash_at
 HOUR = 3600
 START = 1_700_000_000 // HOUR * HOUR
 PLACES = 60
-FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3", "--batch-size",
+FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3", "--places",
          str(PLACES), "--center", "none", "--scales", "none", "--subject", "device", "--round",
          "1h", "--time", "at", "--quiet"]  # fmt: skip
 
@@ -120,8 +120,15 @@ def released(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 def expected(rows: Sequence[Row], hours: int) -> list[Any]:
     """The releases of the estimator, hour by hour."""
-    told = DPPCA(features=FEATURES, epsilon=8, delta=1e-3, batch_size=PLACES, center="none",
-                 scales=None, unit="subject", subject="device", seed=0)  # fmt: skip
+    told = DPPCA(
+        features=FEATURES,
+        epsilon=8,
+        delta=1e-3,
+        unit=PerSubject("device", places=PLACES),
+        center="none",
+        scales=None,
+        seed=0,
+    )
     found = []
     for hour in range(hours):
         mine = [r for r in rows if (r["at"] - START) // HOUR == hour]
@@ -452,11 +459,10 @@ def test_time_and_subject_belong_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(write(tmp_path / "a.csv", fleet([0])))
-    plain = FLAGS[:10]
+    plain = [*FLAGS[:6], "--batch-size", str(PLACES), *FLAGS[8:12]]
     assert main(["run", "--input", path, *plain, "--time", "at", "--quiet"]) == 78
     assert "--time is for --subject" in capsys.readouterr().err
-    subject = ["--subject", "device", "--round", "1h"]
-    assert main(["run", "--input", path, *plain, *subject, "--quiet"]) == 78
+    assert main(["run", "--input", path, *FLAGS[:-3], "--quiet"]) == 78
     assert "--time must be given" in capsys.readouterr().err
     for option in ("--from", "--until"):
         assert main(["run", "--input", path, *plain, option, "2026-01-31", "--quiet"]) == 78

@@ -22,7 +22,7 @@ from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import describe
 from consumers.model.merge import merge_releases
 from consumers.model.releases import ReleaseDocument, parse_release, release_message
-from consumers.model.states import decode_state
+from consumers.model.states import decode_state, make_estimator
 from consumers.service.loop import Service, task_config
 from consumers.service.metrics import Metrics
 from consumers.service.round_task import RoundTask
@@ -46,7 +46,7 @@ BY_BROKER = {"message.timestamp.type": "LogAppendTime"}
 
 def settings(**changes: Any) -> Settings:
     return load_settings(
-        {"features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "batch_size": PLACES,
+        {"features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "places": PLACES,
          "center": "none", "scales": "none", "input_topic": "in", "model": "m", "http_port": 0,
          "subject": "device", "round": "10s", "clock_slack": "2s", "partition_refresh_s": 0.1,
          "start": "1970-01-01T02:46:40Z", **changes}
@@ -247,7 +247,7 @@ def test_nothing_is_at_rest_but_states_at_the_ends_of_rounds() -> None:
         ({"horizon": "100s"}, "horizon"),
         ({"subject": "user"}, "subject 'device'"),
         ({"records": 3}, "records"),
-        ({"batch_size": 61}, "batch_size"),
+        ({"places": 61}, "places"),
     ],
 )
 def test_a_state_with_other_rounds_is_refused(changes: dict[str, Any], named: str) -> None:
@@ -262,7 +262,7 @@ def test_a_state_with_another_unit_is_refused() -> None:
     on, s = broker(), settings()
     fill(on, 1)
     drain(start_task(on, 1))
-    by_record = settings(subject=None, round=None, start="earliest")
+    by_record = settings(subject=None, round=None, start="earliest", places=None, batch_size=PLACES)
     log = log_of(on, s)
     membership = log.join()
     with pytest.raises(StateRefused, match="unit 'subject'"):
@@ -294,7 +294,7 @@ def test_the_horizon_ends_the_model() -> None:
 def test_a_release_says_what_is_promised() -> None:
     on = broker()
     s = settings(round="1h", period="24h", epsilon=1, delta=1e-6, start="1970-01-01T02:00Z",
-                 batch_size=2000)  # fmt: skip
+                 places=2000)  # fmt: skip
     task = start_task(on, 2000, s)
     while not states(on):
         task.step(0.0)
@@ -445,8 +445,9 @@ def test_a_service_with_a_standby_in_real_time() -> None:
 def test_states_of_all_kinds_of_rounds_can_be_stored() -> None:
     """With centre and scales learned, full rounds, rounds with few subjects and empty ones."""
     rng = np.random.default_rng(0)
-    s = settings(center="mean", scales="learn", batch_size=1500)
-    told = DPPCA(**s.estimator())
+    s = settings(center="mean", scales="learn", places=1500)
+    told = make_estimator(s.estimator())
+    assert isinstance(told, DPPCA)
     seen = set()
     for number, devices in enumerate([1500] * 8 + [0, 40, 1500, 700]):
         X = rng.standard_normal((devices, 3)) * [3.0, 1.0, 0.3] + number

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
@@ -16,6 +17,7 @@ from consumers.settings import (
     ConnectionSettings,
     FileSettings,
     ModelSettings,
+    Recipe,
     RoundRule,
     Settings,
     load_part,
@@ -25,7 +27,7 @@ from consumers.settings import (
     unmatched_variables,
 )
 from consumers.settings.table import DOCS_FILE, with_tables
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, PaperDPPCA, PerSubject
 
 LEAST: dict[str, Any] = {
     "features": "cpu, memory,disk.read", "epsilon": "1", "delta": "1e-6", "batch_size": "1000",
@@ -42,7 +44,7 @@ def test_the_least_that_must_be_set() -> None:
     assert settings.output_topic == "telemetry.components"
     assert settings.state_topic == "telemetry.dppca-state"
     assert settings.http_host == "127.0.0.1"
-    assert settings.estimator()["batch_size"] == 1000
+    assert settings.estimator().parameters["batch_size"] == 1000
     with pytest.raises(ConfigurationError) as caught:
         load_settings({})
     for name in LEAST:
@@ -184,7 +186,8 @@ def test_a_part_asks_for_what_it_needs_and_no_more() -> None:
         (FileSettings, set(LEAST)),
         (Settings, set(LEAST)),
     ):
-        assert {n for n, field in kind.model_fields.items() if field.is_required()} == needed
+        required = {n for n, field in kind.model_fields.items() if field.is_required()}
+        assert required == needed - {"batch_size"}  # or `places`, with subjects
         load_part(kind, {name: LEAST[name] for name in needed})
         for name in needed:
             with pytest.raises(ConfigurationError, match=f"^`{name}`: must be set"):
@@ -217,11 +220,53 @@ def test_all_settings_can_be_used_as_any_of_their_parts() -> None:
 def test_only_what_was_set_goes_to_the_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
     required = {"features", "epsilon", "delta", "batch_size"}
     # The seed is always there: None says that the model must be private.
-    assert load_settings(LEAST).estimator().keys() == required | {"seed"}
+    least = load_settings(LEAST).estimator()
+    assert least.method == "adaptive" and least.parameters.keys() == required | {"seed"}
     monkeypatch.setenv("DPPCA_CENTER", "none")
-    given = load_settings({**LEAST, "paper_k": "4", "scales": ""}).estimator()
-    assert given.keys() == required | {"seed", "center", "K", "scales"}
-    assert (given["center"], given["K"], given["scales"]) == ("none", 4.0, None)  # "" is none
+    given = load_settings({**LEAST, "memory": "all", "scales": ""}).estimator().parameters
+    assert given.keys() == required | {"seed", "center", "memory", "scales"}
+    assert (given["center"], given["memory"], given["scales"]) == ("none", "all", None)
+
+
+def test_the_settings_of_the_paper() -> None:
+    large = {**LEAST, "batch_size": "100000", "method": "paper"}
+    recipe = load_settings({**large, "paper_k": "2", "paper_c1": "8", "seed": "1"}).estimator()
+    assert recipe.method == "paper"
+    made = make_estimator(recipe)
+    assert isinstance(made, PaperDPPCA)
+    assert (made.K, made.a, made.zeta, made.C1, made.center) == (2.0, 1.0, 0.01, 8.0, "none")
+    shown = load_settings(large).shown()
+    assert (shown["center"], shown["scales"]) == ("none", "none")
+    pairs = load_settings({**large, "center": "pairs", "scales": "1,2,3"}).estimator()
+    assert make_estimator(pairs).state()["config"]["scales"] == [1.0, 2.0, 3.0]
+    with pytest.raises(StateRefused, match=r"`config\.method` is 'paper', expected 'adaptive'"):
+        restore_estimator(made.state(), load_settings(LEAST).estimator())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"paper_k": "4"}, "`paper_k` is for method=paper. Found method=adaptive."),
+        ({"paper_zeta": "0.1"}, "`paper_zeta` is for method=paper"),
+        ({"center": "pairs"}, "`center` must not be pairs unless method=paper"),
+        ({"center": "own"}, "`center` must not be own unless unit=subject"),
+        ({"method": "paper", "memory": "auto"}, "`memory` is for method=adaptive"),
+        ({"method": "paper", "missing": "null"}, "`missing` is for method=adaptive"),
+        ({"method": "paper", "center": "mean"}, "`center` must be none or pairs with method=paper"),
+        ({"method": "paper", "scales": "learn"}, "`scales` must be none or public scales"),
+        ({"method": "paper", "engine": "spark", "spark_master": "x"}, "`engine` must be local"),
+        (
+            {"method": "paper", "unit": "subject", "batch_size": None, "places": 100,
+             "subject": "id", "round": "1h"},
+            "`method` must be adaptive with unit=subject: the paper assumes one record per person",
+        ),
+        ({"places": "100"}, "`places`: must be left out with unit=record: a batch has batch_size"),
+        ({"batch_size": None}, "`batch_size`: must be set: DPPCA_BATCH_SIZE, --batch-size"),
+    ],
+)  # fmt: skip
+def test_what_means_nothing_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        load_settings({**LEAST, **changes})
 
 
 @pytest.mark.parametrize(
@@ -235,7 +280,7 @@ def test_only_what_was_set_goes_to_the_estimator(monkeypatch: pytest.MonkeyPatch
 )  # fmt: skip
 def test_scales_are_learned_or_numbers_in_order_or_by_name(text: Any, scales: Any) -> None:
     settings = load_settings({**LEAST, "scales": text})
-    assert settings.estimator()["scales"] == scales
+    assert settings.estimator().parameters["scales"] == scales
     settings.shown()
     assert make_estimator(settings.estimator()).scales == scales
 
@@ -261,6 +306,7 @@ def test_scales_by_name_in_a_file(tmp_path: Path) -> None:
 def test_memory(text: str, memory: Any) -> None:
     settings = load_settings({**LEAST, "memory": text, "sampler": "opendp"})
     made = make_estimator(settings.estimator())
+    assert isinstance(made, DPPCA)
     assert (made.memory, made.sampler, made.missing) == (memory, "opendp", "null")
     for bad in ("1", "-3", "nan", "some", "true"):
         with pytest.raises(ConfigurationError, match=r"^`memory`: must be auto, all, or a number"):
@@ -268,22 +314,28 @@ def test_memory(text: str, memory: Any) -> None:
 
 
 def test_the_defaults_are_those_of_the_estimator() -> None:
-    """The table of the docs shows them; a new model gets them from `DPPCA` itself."""
-    parameters = inspect.signature(DPPCA).parameters
+    """The table of the docs shows them; a new model gets them from its class itself."""
+    parameters = dict(inspect.signature(PerSubject).parameters)
+    parameters |= inspect.signature(PaperDPPCA).parameters
+    parameters |= inspect.signature(DPPCA).parameters
     names = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
     for name, field in ModelSettings.model_fields.items():
-        # Durations become numbers of rounds, and `round` is for those who close them.
-        if not field.is_required() and name not in ("round", "period"):
+        # Durations become numbers of rounds, and `round` is for those who close them. The method is
+        # a class, and subjects and places have no default.
+        if not field.is_required() and name not in (
+            "round", "period", "method", "subject", "places",
+        ):  # fmt: skip
             assert field.get_default() == parameters[names.get(name, name)].default, name
 
 
 def test_a_stored_model_keeps_its_own_values() -> None:
     """A stored model resumes as if no default had changed since the state was written."""
     settings = load_settings(LEAST)
-    old = make_estimator({**settings.estimator(), "center": "pairs", "max_norm": 7.0})
+    given = {**settings.estimator().parameters, "center": "none", "max_norm": 7.0}
+    old = make_estimator(Recipe("adaptive", given))
     restored = restore_estimator(old.state(), settings.estimator())
-    assert (restored.center, restored.max_norm) == ("pairs", 7.0)
-    explicit = load_settings({**LEAST, "center": "none"})
+    assert (restored.center, restored.max_norm) == ("none", 7.0)
+    explicit = load_settings({**LEAST, "center": "mean"})
     with pytest.raises(StateRefused, match="center"):
         restore_estimator(old.state(), explicit.estimator())
 
@@ -368,7 +420,12 @@ def test_a_registry_has_an_address_and_both_halves_of_a_login() -> None:
 
 # Privacy per subject
 
-ROUNDS: dict[str, Any] = {**LEAST, "subject": "device_id", "round": "1h"}
+ROUNDS: dict[str, Any] = {
+    **{name: value for name, value in LEAST.items() if name != "batch_size"},
+    "places": "1000",
+    "subject": "device_id",
+    "round": "1h",
+}
 
 
 def test_a_subject_is_the_unit_and_durations_become_rounds() -> None:
@@ -376,13 +433,13 @@ def test_a_subject_is_the_unit_and_durations_become_rounds() -> None:
     assert settings.unit == "subject"
     assert settings.rounds() == RoundRule("device_id", 3_600_000, 24, 8760)
     given = settings.estimator()
-    assert {name: given[name] for name in ("unit", "subject", "period", "horizon", "records")} == {
-        "unit": "subject", "subject": "device_id", "period": 24, "horizon": 8760, "records": 4,
-    }  # fmt: skip
-    assert "round" not in given and make_estimator(given).privacy.unit == "subject"
+    unit = PerSubject("device_id", places=1000, period=24, horizon=8760, records=4)
+    assert given.parameters["unit"] == dataclasses.asdict(unit)
+    made = make_estimator(given)
+    assert isinstance(made, DPPCA) and made.unit == unit and made.privacy.unit == "subject"
     assert load_settings(ROUNDS).rounds() == RoundRule("device_id", 3_600_000, 1)
     assert load_settings(LEAST).rounds() is None
-    assert not {"unit", "subject", "period", "records"} & load_settings(LEAST).estimator().keys()
+    assert "unit" not in load_settings(LEAST).estimator().parameters
     shown = settings.shown()
     assert (shown["round"], shown["horizon"], shown["clock_slack"]) == ("1h", "365d", "10s")
 
@@ -392,7 +449,12 @@ def test_a_subject_is_the_unit_and_durations_become_rounds() -> None:
     [
         ({"subject": None, "unit": "subject"}, "`subject` must be set"),
         ({"round": None}, "`round` must be set"),
-        ({"unit": "record"}, "is for unit=subject"),
+        ({"unit": "record", "places": None, "batch_size": 9}, "is for unit=subject"),
+        ({"places": None}, "`places`: must be set: DPPCA_PLACES, --places, or in the file"),
+        (
+            {"batch_size": "9"},
+            "`batch_size`: must be left out with unit=subject: a round has places",
+        ),
         ({"round": "1.5h"}, "`round`: must be a whole number with a unit"),
         ({"round": "0h"}, "`round`: must be a whole number with a unit"),
         ({"round": "3600"}, "`round`: must be a whole number with a unit"),

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from consumers.errors import (
 )
 from consumers.kafka.memory import MemoryBroker
 from consumers.model.releases import parse_release
-from consumers.model.states import SlotRule, StateRecord, decode_state
+from consumers.model.states import StateRecord, decode_state
 from consumers.protocols import FinishedBatch
 from consumers.service import task as task_module
 from consumers.service.metrics import Metrics
@@ -832,30 +831,6 @@ def test_lost_states_and_another_number_of_shards_are_refused() -> None:
     claim = settled(membership, 2)
     with pytest.raises(StateRefused, match="another number of shards"):
         Task(1, log, membership, claim, config(shards=2), Metrics())
-
-
-def test_a_state_of_version_1_resumes() -> None:
-    """`states/task-v1.json` was written by the last code of that version: messages of 70 rows, and
-    its second batch ended inside the ninth. The rest of that message is dropped."""
-    on = cluster()
-    on.produce(STATE, (Path(__file__).parent / "states" / "task-v1.json").read_bytes())
-    X = rows(20 * 70).reshape(20, 70, 3)
-    for message in X:
-        on.produce(INPUT, message.astype("<f8").tobytes())
-    task = start_task(memory_log(on), format="float64", rows_per_message=60)
-    assert task.current is not None and b'"batch":2' in task.current.value
-    fed = fed_to(task)
-    drain(task)
-    after = states(on)
-    assert [(s.batch, s.next_positions()) for s in after] == [
-        (2, {0: 9}),
-        (3, {0: 14}),
-        (4, {0: 19}),
-    ]
-    assert np.concatenate(fed).tolist() == X[9:19, :60].reshape(-1, 3).tolist()
-    assert [s.slots for s in after] == [None, *[SlotRule("offsets", 60)] * 2]
-    numbers = [r.batch for r in releases(memory_log(on))]
-    assert numbers == [2, 3, 4]
 
 
 def test_a_state_of_another_slot_rule_is_refused() -> None:

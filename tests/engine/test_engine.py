@@ -47,7 +47,7 @@ def model(d: int, **how: Any) -> DPPCA:
 
 
 def on_engine(X: FloatArray, reading: Reading, tasks: int) -> EngineRows:
-    groups = split(len(X), X.shape[1], reading, tasks)
+    groups = split(len(X), X.shape[1], tasks)
 
     def ask(question: questions.Question) -> list[questions.Partial]:
         return [questions.answer(question, ArraySource(X), reading, group) for group in groups]
@@ -59,23 +59,21 @@ def on_engine(X: FloatArray, reading: Reading, tasks: int) -> EngineRows:
 
 
 @pytest.mark.parametrize("slots, d", [(100, 3), (SIZE, 3), (SIZE + 2, 130), (2**20, 1000)])
-@pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("tasks", [1, 3, 8, 1000])
 def test_groups_cover_all_slots_in_order_and_keep_blocks_whole(
-    slots: int, d: int, pairs: bool, tasks: int
+    slots: int, d: int, tasks: int
 ) -> None:
-    reading = Reading(1e18, pairs=pairs)
-    groups = split(slots, d, reading, tasks)
+    groups = split(slots, d, tasks)
     assert groups[0].start == 0 and groups[-1].stop == slots
     assert all(a.stop == b.start for a, b in pairwise(groups))
-    step = block_size(d) * reading.records_per_unit
+    step = block_size(d)
     assert all(group.slots > 0 and group.start % step == 0 for group in groups)
     assert all(group.slots * d <= 2**24 or len(groups) == slots // step for group in groups)
 
 
 def test_tasks_must_be_a_number() -> None:
     with pytest.raises(ParameterError, match="`tasks` must be"):
-        split(100, 3, Reading(1e18), 0)
+        split(100, 3, 0)
 
 
 # Answers
@@ -83,9 +81,7 @@ def test_tasks_must_be_a_number() -> None:
 
 @pytest.mark.usefixtures("several_threads")
 @pytest.mark.parametrize("d", [5, 130])
-@pytest.mark.parametrize(
-    "how", [{}, {"pairs": True}, {"scales": True}, {"partial": True}], ids=repr
-)
+@pytest.mark.parametrize("how", [{}, {"scales": True}, {"partial": True}], ids=repr)
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_counts_are_equal_and_sums_agree(d: int, how: dict[str, Any], tasks: int) -> None:
     if "scales" in how:
@@ -165,7 +161,6 @@ def test_the_fingerprint_sees_how_a_lone_row_is_rounded(monkeypatch: pytest.Monk
         (1100, {"center": "none", "scales": None, "batch_size": 4096}),  # gradients
         (5, {}),  # centre and scales learned, with the warm-up
         (70, {"n_components": 3}),
-        (5, {"center": "pairs"}),
         (5, {"missing": "center"}),
     ],
     ids=repr,
@@ -236,14 +231,6 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     m.learn_one({0: 1.0})
     with pytest.raises(ParameterError, match="while 1 records wait"):
         m.learn_rows(EngineBatches(LocalEngine(), m, tasks=2).rows(DrawnSource(1, 5)))
-
-
-def test_the_papers_method_is_refused() -> None:
-    paper = model(4, method="paper", batch_size=20_000, epsilon=8.0, delta=1e-3)
-    with pytest.raises(ParameterError, match="`method` must be"):
-        EngineBatches(LocalEngine(), paper, tasks=2)
-    with pytest.raises(ParameterError, match="`method` must be"):
-        paper.learn_rows(on_engine(records(20_000, 4), paper.reading, 2))
 
 
 @dataclass(frozen=True)

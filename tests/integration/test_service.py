@@ -13,7 +13,7 @@ import pytest
 from consumers.model.uncertainty import angle
 from demo.generator import messages
 from demo.telemetry import FEATURES, telemetry, true_direction
-from stream_dppca import DPPCA, Projector
+from stream_dppca import DPPCA, PerSubject, Projector
 
 from ..harness import READERS, model, round_model
 from ..launch import silence
@@ -92,9 +92,14 @@ def test_privacy_per_subject(
         found = m.releases()
         silence(monkeypatch.setattr)
         told = DPPCA(
-            features=("cpu", "memory", "disk.read"), epsilon=50, delta=0.1, batch_size=m.batch,
-            center="none", scales=None, unit="subject", subject="device", period=1, seed=0,
-        )  # fmt: skip
+            features=("cpu", "memory", "disk.read"),
+            epsilon=50,
+            delta=0.1,
+            unit=PerSubject("device", places=m.batch),
+            center="none",
+            scales=None,
+            seed=0,
+        )
         rounds = m.by_round()
         assert len(rounds) >= 2
         for number in range(count):

@@ -155,7 +155,7 @@ def agree(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     "format, how",
     [
         ("json", {}),
-        ("float32", {"center": "pairs", "scales": "none"}),
+        ("float32", {"center": "none", "scales": "none"}),
         ("avro", {}),
         ("protobuf", {}),
     ],
@@ -183,14 +183,13 @@ def test_a_slot_is_the_same_whatever_the_split(broker: RunningBroker, fresh_name
     fill(servers, topic, "float32")
     given = settings(servers, topic, "float32")
     on = spread(given, PicklingEngine())
-    for mixed in (False, True):
-        ranges = (Range(0, 100, 2100), Range(1, 50, 1050))
-        source = TopicSource(on.connection, topic, ranges, on.codec, 3, mixed, 60.0)
-        whole = source.read(Group(0, 9000))
-        parts = [source.read(Group(a, b)) for a, b in ((0, 1000), (1000, 1004), (1004, 9000))]
-        assert np.concatenate(parts).tobytes() == whole.tobytes()
-        valid = np.isfinite(whole).all(axis=1)
-        assert 0.5 < valid.mean() < 0.97  # there were nulls, garbage and aborted records
+    ranges = (Range(0, 100, 2100), Range(1, 50, 1050))
+    source = TopicSource(on.connection, topic, ranges, on.codec, 3, 60.0)
+    whole = source.read(Group(0, 9000))
+    parts = [source.read(Group(a, b)) for a, b in ((0, 1000), (1000, 1004), (1004, 9000))]
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+    valid = np.isfinite(whole).all(axis=1)
+    assert 0.5 < valid.mean() < 0.97  # there were nulls, garbage and aborted records
     assert "password" not in repr(source) and servers not in repr(source)
 
 

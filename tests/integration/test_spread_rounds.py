@@ -26,7 +26,7 @@ from consumers.service.rounds import PlannedRound
 from consumers.service.spread import CodecRecipe, Spread, SubjectRecipe
 from consumers.service.spread_rounds import EngineRounds
 from consumers.settings import RoundRule, Settings
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, PerSubject
 from tests.engine.helpers import PicklingEngine
 
 from ..processes import wait_for
@@ -90,16 +90,21 @@ def planned(servers: str, topic: str) -> PlannedRound:
 def settings(servers: str, topic: str) -> Settings:
     return Settings(
         features=FEATURES, bootstrap_servers=servers, input_topic=topic, epsilon=1.0, delta=1e-6,
-        batch_size=PLACES, unit="subject", subject="id", round="1h", period="1h", records=RECORDS,
+        places=PLACES, unit="subject", subject="id", round="1h", period="1h", records=RECORDS,
         http_port=0,
     )  # fmt: skip
 
 
 def model() -> DPPCA:
     return DPPCA(
-        features=FEATURES, epsilon=8.0, delta=1e-3, batch_size=PLACES, unit="subject",
-        subject="id", period=1, records=RECORDS, center="none", scales=None, seed=3,
-    )  # fmt: skip
+        features=FEATURES,
+        epsilon=8.0,
+        delta=1e-3,
+        unit=PerSubject("id", places=PLACES, records=RECORDS),
+        center="none",
+        scales=None,
+        seed=3,
+    )
 
 
 def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> EngineRounds:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_dppca import DPPCA, ParameterError, Projector, SubspaceDistance
+from stream_dppca import DPPCA, ParameterError, PerSubject, Projector, SubspaceDistance
 from tests.conftest import sine
 
 D, B = 6, 2000
@@ -219,9 +219,11 @@ class TestMemory:
 def test_too_many_features_of_subjects_are_refused() -> None:
     with pytest.raises(ParameterError, match="`features` must be at most 1023"):
         DPPCA(
-            features=range(1024), epsilon=1.0, delta=1e-6, batch_size=10**6, unit="subject",
-            subject="id",
-        )  # fmt: skip
+            features=range(1024),
+            epsilon=1.0,
+            delta=1e-6,
+            unit=PerSubject("id", places=10**6),
+        )
 
 
 def test_a_release_of_version_1_projects() -> None:

@@ -22,7 +22,7 @@ from consumers.kafka.configure import task_connection
 from consumers.kafka.executor import close_consumers
 from consumers.service.plan import Range
 from consumers.service.spread import CodecRecipe, TopicSource
-from stream_dppca import DPPCA, ParameterError
+from stream_dppca import DPPCA, ParameterError, PerSubject
 from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine
 from stream_dppca.spark import SparkEngine, fit, refuse_exposed
 from tests.engine.helpers import DrawnSource
@@ -64,7 +64,7 @@ def test_seeded_releases_are_those_of_the_local_estimator(
 def test_a_topic_gives_the_statistics_of_a_local_run(
     session: Any, servers: str, format: str
 ) -> None:
-    """Pairs and packed rows, and formats whose schemas the executors fetch; JSON is below."""
+    """Packed rows, and formats whose schemas the executors fetch; JSON is below."""
     topic, packed = f"of-{format}", format == "float32"
     with registry() as served, closing_consumers():
         how = {} if packed else {"schema_registry_url": served.url}
@@ -73,8 +73,8 @@ def test_a_topic_gives_the_statistics_of_a_local_run(
         each = given.rows_per_message
         ranges = (Range(0, 0, 4500 // each), Range(1, 0, 4500 // each))
         source = TopicSource(task_connection(given), topic, ranges, CodecRecipe.of(given),
-                             len(FEATURES), packed, 240.0)  # fmt: skip
-        center = {"center": "pairs", "scales": None} if packed else {}
+                             len(FEATURES), 240.0)  # fmt: skip
+        center = {"center": "none", "scales": None} if packed else {}
         local, spread = (
             DPPCA(features=FEATURES, **HOW | center | {"batch_size": BATCH}) for _ in range(2)
         )
@@ -195,8 +195,7 @@ def test_frames_that_break_the_rules_are_refused(session: Any) -> None:
         (frame.withColumn("slot", F.col("slot") - 1), {}, "`slot` must"),
         ([frame], {}, "must be None if frames are batches"),
         (text, {"slot": None}, "columns of numbers"),
-        (frame, {"center": "pairs"}, "different machines"),
-        (frame, {"method": "paper", "epsilon": 8.0, "batch_size": 20_000}, "not sums"),
+        (frame, {"unit": PerSubject("f.1", places=1000)}, "must be left out"),
     ):
         with pytest.raises(ParameterError, match=why):
             fit(bad, **({"features": names, "slot": "slot"} | HOW | how))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, PerSubject
 from stream_dppca.batch import Reading
 from stream_dppca.subjects import SubjectRows, SubjectTable
 
@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 def table(d: int, size: int, records: int = 3, own: bool = False, **reading: Any) -> SubjectTable:
     how = Reading(**{"max_norm": 1e18} | reading)
-    return SubjectTable(tuple(range(d)), "id", size, records, how, own)
+    return SubjectTable(tuple(range(d)), PerSubject("id", places=size, records=records), how, own)
 
 
 def round_of(X: FloatArray, ids: Any, size: int, **how: Any) -> SubjectRows:
@@ -39,9 +39,23 @@ def fleet(
     return X, ids, v
 
 
-def model(d: int, size: int, **settings: Any) -> DPPCA:
+#: Fields of `PerSubject`; other settings are those of `DPPCA`.
+OF_SUBJECTS = ("subject", "period", "horizon", "records")
+
+
+def model(d: int, places: int, **settings: Any) -> DPPCA:
     how: dict[str, Any] = {
-        "epsilon": 4.0, "delta": 1e-5, "batch_size": size, "center": "none", "scales": None,
-        "unit": "subject", "subject": "id", "seed": 1,
-    }  # fmt: skip
-    return DPPCA(features=tuple(range(d)), **how | settings)
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "center": "none",
+        "scales": None,
+        "unit": per_subject(places, **settings),
+        "seed": 1,
+    }
+    rest = {name: value for name, value in settings.items() if name not in OF_SUBJECTS}
+    return DPPCA(features=tuple(range(d)), **how | rest)
+
+
+def per_subject(places: int, **settings: Any) -> PerSubject:
+    named = {name: value for name, value in settings.items() if name in OF_SUBJECTS}
+    return PerSubject(**{"subject": "id", "places": places} | named)

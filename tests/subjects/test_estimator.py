@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from stream_dppca import DPPCA, BatchSizeError, DPPCAError, ParameterError, StateError
+from stream_dppca import (
+    DPPCA,
+    BatchSizeError,
+    DPPCAError,
+    ParameterError,
+    PerSubject,
+    StateError,
+)
 from stream_dppca.adaptive import GradientMethod, scout
 from stream_dppca.calibration import gaussian_mu
 from stream_dppca.release import Release, SubjectStatement
@@ -46,7 +54,7 @@ def test_dicts_frames_and_arrays_give_the_same_release() -> None:
 
 def test_an_empty_round_is_released_and_changes_nothing() -> None:
     X, ids, _ = fleet(np.random.default_rng(3), 600, 5)
-    for settings in ({}, {"center": "mean", "scales": "learn", "epsilon": 8.0, "batch_size": 600}):
+    for settings in ({}, {"center": "mean", "scales": "learn", "epsilon": 8.0}):
         est = model(5, 600, **settings)
         first = est.close_round()
         assert first.skipped and first.components == ()
@@ -249,7 +257,7 @@ def test_a_state_goes_on_where_it_was_taken(settings: dict[str, Any]) -> None:
         est.learn_array(X, subjects=ids)
         est.close_round()
     other = DPPCA.from_state(json.loads(json.dumps(est.state())))
-    assert (other.unit, other.subject, other.period, other.horizon) == ("subject", "id", 2, 99)
+    assert other.unit == PerSubject("id", places=1000, period=2, horizon=99, records=3)
     for m in (est, other):
         m.learn_array(X, subjects=ids)
     assert est.close_round() == other.close_round()
@@ -258,24 +266,26 @@ def test_a_state_goes_on_where_it_was_taken(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("subject", "user"), ("period", 3), ("horizon", 100), ("records", 2), ("batch_size", 999)],
+    [("subject", "user"), ("period", 3), ("horizon", 100), ("records", 2), ("places", 999)],
 )
 def test_a_state_with_other_rounds_is_refused(name: str, value: Any) -> None:
-    state = model(4, 1000, period=2, horizon=99, records=3).state()
-    with pytest.raises(StateError, match=f"config.{name}"):
-        DPPCA.from_state(state, **{name: value})
+    est = model(4, 1000, period=2, horizon=99, records=3)
+    assert isinstance(est.unit, PerSubject)
+    with pytest.raises(StateError, match=rf"`config\.unit\.{name}` is .*, expected {value!r}"):
+        DPPCA.from_state(est.state(), unit=replace(est.unit, **{name: value}))
+    DPPCA.from_state(est.state(), unit=est.unit)
 
 
 def test_a_state_of_another_unit_is_refused() -> None:
     state = model(4, 1000).state()
-    assert state["unit"] == "subject"
-    with pytest.raises(StateError, match="`unit` is 'record', expected 'subject'"):
-        DPPCA.from_state(state | {"unit": "record"})
+    with pytest.raises(StateError, match="`config` cannot be used: `batch_size` must be given"):
+        DPPCA.from_state(state | {"config": state["config"] | {"unit": "record"}})
     record = DPPCA(features=(0, 1), epsilon=1.0, delta=1e-6, batch_size=1000).state()
-    with pytest.raises(StateError, match="`unit` is 'subject', expected 'record'"):
-        DPPCA.from_state(record | {"unit": "subject"})
-    with pytest.raises(StateError, match=r"config\.unit"):
-        DPPCA.from_state(record, unit="subject", subject="id")
+    unit = PerSubject("id", places=1000)
+    with pytest.raises(ParameterError, match="`batch_size` must be left out"):
+        DPPCA.from_state(record, unit=unit)
+    with pytest.raises(StateError, match=r"`config\.unit` is 'record', expected {'subject': 'id'"):
+        DPPCA.from_state(record, unit=unit, batch_size=None)
 
 
 # What is refused
@@ -284,19 +294,20 @@ def test_a_state_of_another_unit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "parameter", "why"),
     [
-        ({"center": "pairs"}, "center", "pairs of neighbours mix subjects"),
-        ({"method": "paper"}, "method", "one record per person"),
+        ({"center": "pairs"}, "center", "one of mean, none, own"),
+        ({"batch_size": 1000}, "batch_size", "must be left out with a PerSubject: its `places`"),
         ({"subject": None}, "subject", "must name the id"),
         ({"subject": 0}, "subject", "not a feature"),
         ({"period": 0}, "period", "at least 1"),
         ({"horizon": 0}, "horizon", "at least 1"),
         ({"records": 0}, "records", "at least 1"),
         ({"records": 1, "center": "own"}, "records", "at least 2"),
-        ({"batch_size": 2**22}, "batch_size", "/ records"),
-        ({"unit": "user"}, "unit", "one of record, subject"),
-        ({"unit": "record", "subject": None, "center": "own"}, "center", "unless unit"),
-        ({"unit": "record"}, "subject", "unless unit"),
-        ({"unit": "record", "subject": None, "period": 3}, "period", "unless unit"),
+        ({"places": 2**22}, "places", "/ records"),
+        ({"places": 1}, "places", "at least 2"),
+        ({"unit": "user"}, "unit", "or a PerSubject"),
+        ({"unit": "subject"}, "unit", "or a PerSubject"),
+        ({"unit": "record", "center": "own", "batch_size": 1000}, "center", "unless `unit`"),
+        ({"unit": "record"}, "batch_size", "must be given: .* a PerSubject with its places"),
         ({"missing": "center", "center": "own", "scales": "learn"}, "missing", "must be"),
         ({"sampler": "opendp", "period": 10**6}, "sampler", "exact"),
     ],
@@ -305,15 +316,15 @@ def test_what_does_not_fit_is_refused_with_a_reason(
     settings: dict[str, Any], parameter: str, why: str
 ) -> None:
     with pytest.raises(ParameterError, match=why) as error:
-        model(4, settings.pop("batch_size", 1000), **settings)
+        model(4, **{"places": 1000} | settings)
     assert error.value.parameter == parameter
 
 
 def test_rounds_that_are_too_small_are_refused() -> None:
-    with pytest.raises(BatchSizeError, match="fewer subjects"):
-        model(4, 100, epsilon=1.0, delta=1e-6)
-    with pytest.raises(BatchSizeError, match="fewer subjects"):
-        model(4, 1000, epsilon=1.0, delta=1e-6, period=24)
+    for known in ({}, {"center": "mean", "scales": "learn"}):
+        for places, period in ((40, 1), (300, 24)):
+            with pytest.raises(BatchSizeError, match=r"`places` must be .* fewer subjects"):
+                model(4, places, epsilon=1.0, delta=1e-6, period=period, **known)
 
 
 def test_subjects_and_rows_must_fit() -> None:
@@ -325,7 +336,7 @@ def test_subjects_and_rows_must_fit() -> None:
     records = DPPCA(features=(0, 1), epsilon=2.0, delta=1e-3, batch_size=400)
     with pytest.raises(ParameterError, match="subjects"):
         records.learn_array(np.ones((2, 2)), subjects=[1, 2])
-    with pytest.raises(DPPCAError, match="unit"):
+    with pytest.raises(DPPCAError, match="PerSubject"):
         records.close_round()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_dppca import BatchSizeError, ParameterError, SubjectPlan, plan
+from stream_dppca import BatchSizeError, ParameterError, SubjectPlan, plan, plan_subjects
 from stream_dppca.subjects.planning import GOOD
 from tests.conftest import sine
 from tests.subjects.fleets import fleet, model
@@ -31,7 +31,7 @@ def test_the_prediction_is_near_the_simulation(
     d: int, subjects: int, presence: float, epsilon: float, period: int, rounds: int
 ) -> None:
     public: dict[str, Any] = {"epsilon": epsilon, "delta": 1e-6, "period": period, **KNOWN}
-    expected = plan(d=d, subjects=subjects, presence=presence, horizon=rounds, **public)
+    expected = plan_subjects(d=d, subjects=subjects, presence=presence, horizon=rounds, **public)
     assert expected.expected_error[-1][0] == rounds
     sines = []
     for seed in range(7):
@@ -51,14 +51,14 @@ def test_the_prediction_is_near_the_simulation(
 
 
 def test_how_many_devices_are_needed() -> None:
-    found = plan(d=50, epsilon=1.0, delta=1e-6, subjects=1e5, **KNOWN)
+    found = plan_subjects(d=50, epsilon=1.0, delta=1e-6, subjects=1e5, **KNOWN)
     assert isinstance(found, SubjectPlan)
     (first, needed), *later = found.subjects_needed
     assert first == 1 and needed is not None and 1700 < needed < 3500
-    again = plan(d=50, epsilon=1.0, delta=1e-6, subjects=needed, **KNOWN)
+    again = plan_subjects(d=50, epsilon=1.0, delta=1e-6, subjects=needed, **KNOWN)
     assert again.expected_error[0][1] <= GOOD
     assert all(number is not None and number < needed for _, number in later)
-    year = plan(
+    year = plan_subjects(
         d=50, epsilon=1.0, delta=1e-6, subjects=1e5, presence=0.9, period=24, horizon=365, **KNOWN
     )
     assert year.expected_error[-1][0] == 365 and year.epsilon_over[0] == (1, 1.0)
@@ -67,21 +67,23 @@ def test_how_many_devices_are_needed() -> None:
 
 
 def test_learned_scales_take_a_warm_up() -> None:
-    found = plan(d=10, epsilon=1.0, delta=1e-6, subjects=2000)
+    found = plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=2000)
     assert found.warm_up_rounds == 1
     assert found.expected_error[0][0] == 2 and "warm-up: 1 round, in which" in str(found)
-    nothing = str(plan(d=10, epsilon=1.0, delta=1e-6, subjects=2000, horizon=1))
+    nothing = str(plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=2000, horizon=1))
     assert "the horizon ends within the warm-up" in nothing and "needed" not in nothing
 
 
 def test_what_does_not_fit_is_refused() -> None:
     public: dict[str, Any] = {"d": 10, "epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(BatchSizeError):
-        plan(subjects=100, **public, **KNOWN)
+    with pytest.raises(BatchSizeError, match="`subjects` must be at least"):
+        plan_subjects(subjects=50, **public, **KNOWN)
+    with pytest.raises(BatchSizeError, match="`places` must be at least"):
+        plan_subjects(subjects=1000, places=50, **public, **KNOWN)
     for wrong in ({"presence": 0.0}, {"presence": 2.0}, {"period": 0}, {"rows": 0.5}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
-            plan(subjects=1000, **public, **wrong)  # type: ignore[call-overload]
+            plan_subjects(subjects=1000, **public, **wrong)
     with pytest.raises(ParameterError, match="center"):
-        plan(subjects=1000, center="pairs", **public)
+        plan_subjects(subjects=1000, center="pairs", **public)
     with pytest.raises(ParameterError, match="center"):
         plan(center="own", **public)

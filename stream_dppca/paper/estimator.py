@@ -1,0 +1,156 @@
+"""`PaperDPPCA`: Algorithm 3 as a river transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from ..arrays import FloatArray
+from ..batch import Reading
+from ..checks import between, one_of, whole
+from ..errors import ParameterError, StateError
+from ..noise import Sampler
+from ..oja import InverseTime, Schedule
+from ..slots import SlotBuffer
+from ..streaming import StreamingPCA
+from .dppca import PaperMethod
+
+__all__ = ["PaperDPPCA"]
+
+Centering = Literal["none", "pairs"]
+
+#: A batch must be in the memory of one process.
+LARGEST_BATCH = 2**22
+
+
+class PaperDPPCA(StreamingPCA):
+    """DP-PCA as published: Algorithms 3, 4 and 5 to the letter.
+
+    It has the guarantee, the releases and the states of `DPPCA`, needs far larger batches, and
+    learns neither centre nor scales.
+
+    Parameters
+    ----------
+    features, epsilon, delta, batch_size, n_components, max_norm, sampler, seed
+        As for `DPPCA`.
+    center
+        `"none"`: records are taken as they are. `"pairs"`: differences of neighbouring records, so
+        local variation only, which is a small part of the variance in telemetry.
+    scales
+        Public scales by which features are divided, by name or in order; None for none.
+    K, a
+        The tail of Assumption A.4.
+    zeta
+        The failure probability of a batch.
+    C1
+        The constant of Algorithm 4.
+    step
+        The step size: `InverseTime`, by default with c1 = 1 and c2 = 0, or `TheoremSchedule`, with
+        which no state can be saved.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stream_dppca import InverseTime
+    >>> from stream_dppca.paper import PaperDPPCA
+    >>> pca = PaperDPPCA(
+    ...     features=("a", "b", "c"), epsilon=4.0, delta=1e-3, batch_size=50_000,
+    ...     K=1.0, a=0.5, C1=8.0, step=InverseTime(4.0, 1.0), seed=1,
+    ... )
+    >>> rng = np.random.default_rng(7)
+    >>> pca.learn_array(rng.normal(size=(200_000, 3)) * [1.0, 0.1, 0.1])
+    >>> bool(abs(pca.components[0, 0]) > 0.95)
+    True
+
+    References
+    ----------
+    [^1]: Liu, Kong, Jain, Oh. DP-PCA: Statistically Optimal and Differentially Private PCA.
+    NeurIPS 2022.
+    """
+
+    METHOD = "paper"
+
+    def __init__(
+        self,
+        *,
+        features: Sequence[Hashable],
+        epsilon: float,
+        delta: float,
+        batch_size: int,
+        n_components: int = 1,
+        center: Centering = "none",
+        seed: int | None = None,
+        scales: Sequence[float] | Mapping[Any, float] | None = None,
+        max_norm: float = 1e18,
+        sampler: Sampler = "exact",
+        K: float = 4.0,
+        a: float = 1.0,
+        zeta: float = 0.01,
+        C1: float = 4.0,
+        step: Schedule | None = None,
+    ) -> None:
+        self.features = features
+        self.epsilon = epsilon
+        self.delta = delta
+        self.batch_size = batch_size
+        self.n_components = n_components
+        self.center = center
+        self.seed = seed
+        self.scales = scales
+        self.max_norm = max_norm
+        self.sampler = sampler
+        self.K = K
+        self.a = a
+        self.zeta = zeta
+        self.C1 = C1
+        self.step = step
+        self._begin()
+
+    def _make_slots(self) -> SlotBuffer:
+        scales = self._scale_list()
+        reading = Reading(self.max_norm, None if scales is None else tuple(scales))
+        return SlotBuffer(self.features, self.batch_size, reading)
+
+    def _make_method(self, W: FloatArray) -> PaperMethod:
+        return PaperMethod(
+            W=W,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            K=self.K,
+            a=self.a,
+            zeta=self.zeta,
+            C1=self.C1,
+            schedule=self.step or InverseTime(),
+            pairs=self.center == "pairs",
+        )
+
+    def _config(self) -> dict[str, Any]:
+        if not isinstance(self.step, InverseTime | None):
+            raise StateError("config.step", "must be an InverseTime to be saved")
+        return super()._config()
+
+    @classmethod
+    def _from_config(cls, config: dict[str, Any]) -> dict[str, Any]:
+        config = super()._from_config(config)
+        return (
+            config if config["step"] is None else config | {"step": InverseTime(**config["step"])}
+        )
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        whole("batch_size", self.batch_size, 2, LARGEST_BATCH)
+        one_of("center", self.center, get_args(Centering))
+        if self.center == "pairs" and self.batch_size % 2:
+            raise ParameterError("batch_size", 'must be even with center="pairs"', self.batch_size)
+        self._check_scales()
+        between("K", self.K, 1e-3, 1e3)
+        between("a", self.a, 0.0, 10.0)
+        between("zeta", self.zeta, 1e-12, 0.5)
+        between("C1", self.C1, 0.1, 1e3)
+        if self.step is not None and not callable(self.step):
+            raise ParameterError("step", "must be a schedule such as InverseTime", self.step)
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        names = ("ordinal_date", "gallup", "ipsos", "morning_consult", "rasmussen", "you_gov")
+        yield {"features": names, "epsilon": 20.0, "delta": 1e-3, "batch_size": 400}

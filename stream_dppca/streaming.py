@@ -1,0 +1,520 @@
+"""What the estimators of this package share: the buffer, the order of steps, results, the state."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import warnings
+from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, ClassVar, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from river import base
+
+from . import state as saved
+from .arrays import FloatArray
+from .calibration import check_budget
+from .checks import between, loose_budget, one_of, whole
+from .errors import (
+    DPPCAError,
+    LooseBudgetWarning,
+    NothingLearnedWarning,
+    ParameterError,
+    StateError,
+)
+from .frames import frame_like, require_frame
+from .learned import WARMING_UP, WARMING_UP_ANEW
+from .method import Method, Outcome
+from .noise import Noise, Sampler, make_noise
+from .oja import column_signs, orthonormal
+from .projector import Projector
+from .release import PrivacyStatement, Release, Status, SubjectStatement
+from .slots import SlotBuffer
+from .statistics import Rows
+from .subjects import SubjectTable
+from .values import number, numbers
+
+__all__ = ["StreamingPCA"]
+
+
+class StreamingPCA(base.MiniBatchTransformer):
+    """A private PCA on a stream, whatever its method: batches in, releases out.
+
+    Between releases nothing that can be seen depends on the records. Subclasses have the parameters
+    below and their own, and call `_begin` when all are set.
+
+    Parameters
+    ----------
+    features
+        The features, a public tuple of names fixed beforehand.
+    epsilon, delta
+        The guarantee.
+    n_components
+        Number of components.
+    scales
+        Public scales by which features are divided; None for none.
+    max_norm
+        Public cap on the norm of a scaled record.
+    sampler, seed
+        Source of the noise.
+    """
+
+    METHOD: ClassVar[str]  #: its name in states and releases
+
+    features: Sequence[Hashable]
+    epsilon: float
+    delta: float
+    n_components: int
+    scales: Any
+    max_norm: float
+    sampler: Sampler
+    seed: int | None
+
+    def _begin(self) -> None:
+        """Make everything that follows from the parameters."""
+        self._check_parameters()
+        self._slots: SlotBuffer | SubjectTable = self._make_slots()
+        name = "places" if isinstance(self._slots, SubjectTable) else "batch_size"
+        for problem in loose_budget(self.epsilon, self.delta, self.capacity, name):
+            warnings.warn(problem, LooseBudgetWarning, stacklevel=3)
+        self._noise: Noise = make_noise(self.seed, self.sampler)
+        start = self._noise.at_batch(0).direction(len(self.features), self.n_components)
+        self._method: Method = self._make_method(orthonormal(start))
+        self._method.check_batch(self.capacity)
+        self._privacy = self._statement()
+        self._n_batches = 0
+        self._release: Release | partial[Release] | None = None
+        self._learned = False  # from at least one batch
+        self._interrupted = False  # in the middle of a batch
+        self._warned = False  # that there is nothing to transform with
+        self._warned_of_batch = False  # that nothing was learned from one
+
+    @abstractmethod
+    def _make_slots(self) -> SlotBuffer | SubjectTable:
+        """The place where records wait for a full batch, or for the end of a round."""
+
+    @abstractmethod
+    def _make_method(self, W: FloatArray) -> Method:
+        """The method, which begins with these components."""
+
+    def _statement(self) -> PrivacyStatement | SubjectStatement:
+        return PrivacyStatement(**self._said())
+
+    def _said(self) -> dict[str, Any]:
+        """The part of the statement that does not depend on the unit."""
+        return {
+            "epsilon": float(self.epsilon),
+            "delta": float(self.delta),
+            "method": self.METHOD,
+            "private": self._noise.private,
+        }
+
+    def __copy__(self) -> Self:
+        """Return a deep copy: a shallow one would share the partial batch with its original."""
+        return copy.deepcopy(self)
+
+    @property
+    def capacity(self) -> int:
+        """Records of a batch, or subjects that a round has places for."""
+        return self._slots.size
+
+    # Learning
+
+    def learn_one(self, x: dict[Any, Any]) -> None:
+        """Take one record, a dict. A bad record, or anything but a dict, is a null in its slot.
+
+        Nothing raises: a record without a slot would shift all records after it.
+        """
+        batch = self._slots.put_dict(x)
+        if batch is not None:
+            self._run(batch)
+
+    def learn_many(self, X: Any) -> None:
+        """Take the rows of a frame (pandas, polars, pyarrow), in order.
+
+        Missing columns make nulls; nothing in the frame raises.
+        """
+        require_frame(X)
+        for batch in self._slots.put_frame(X):
+            self._run(batch)
+
+    def _checked_rows(self, X: NDArray[Any]) -> NDArray[np.floating[Any]]:
+        """An n x d array of float32 or float64, or an error that names the rule."""
+        if not isinstance(X, np.ndarray):
+            raise ParameterError("X", "must be a numpy array", type(X).__name__)
+        rows = X if X.dtype == np.float32 else numbers(X)
+        if rows.ndim != 2 or rows.shape[1] != len(self._slots.features):
+            rule = f"must have shape (n, {len(self._slots.features)})"
+            raise ParameterError("X", rule, rows.shape)
+        return rows
+
+    def learn_array(self, X: NDArray[Any]) -> None:
+        """Take the rows of an n x d numpy array, columns in the order of `features`.
+
+        A row with a cell that is not a number is a null, whatever the type of the array.
+        """
+        if isinstance(self._slots, SlotBuffer):
+            for batch in self._slots.put_rows(self._checked_rows(X)):
+                self._run(batch)
+
+    def _run(self, rows: Rows) -> None:
+        """Learn from a full batch, then show the result."""
+        self._refuse_if_interrupted()
+        # From here on the records count as used, whatever happens.
+        self._n_batches = t = self._n_batches + 1
+        self._interrupted = True
+        with np.errstate(all="ignore"):  # a warning would say something about the records
+            outcome = self._method.step(rows, t, self._noise.at_batch(t))
+            if not self._learned and outcome.skipped is None:
+                # From here on, signs follow from release to release.
+                self._method.W = self._method.W * column_signs(self._method.W)
+                self._learned = True
+        self._interrupted = False
+        self._release = partial(
+            _release_of,
+            outcome,
+            self.components,
+            self._status(outcome),
+            self._projector(),
+            self._slots.features,
+            t,
+            None if isinstance(self._slots, SubjectTable) else t * self.capacity,
+            self.privacy,
+        )
+        if outcome.skipped not in (None, WARMING_UP):
+            self._warn_of_batch(t, str(outcome.skipped))
+
+    def _warn_of_batch(self, batch: int, reason: str) -> None:
+        """Warn once that nothing was learned. The reason is part of the release."""
+        if not self._warned_of_batch:
+            self._warned_of_batch = True
+            warnings.warn(
+                f"{type(self).__name__} has learned nothing from batch {batch}: {reason}. "
+                "If this continues, check the feature names",
+                NothingLearnedWarning,
+                stacklevel=4,
+            )
+
+    def _status(self, outcome: Outcome) -> Status:
+        if outcome.skipped in (WARMING_UP, WARMING_UP_ANEW):
+            return "warming_up"
+        if not self._learned:
+            return "nothing_learned"
+        return "learned" if outcome.skipped is None else "skipped"
+
+    def _refuse_if_interrupted(self) -> None:
+        """Raise if a batch ended half-way (Ctrl-C, no memory): no state knows what it has spent."""
+        if self._interrupted:
+            rounds = isinstance(self._slots, SubjectTable)
+            used, number = ("rounds", self._n_batches) if rounds else ("records", self.n_seen)
+            raise DPPCAError(
+                f"batch {self._n_batches} was interrupted, so this model cannot continue. Restore "
+                f"the last state that was saved, and do not use the first {number} {used} of "
+                "this stream again."
+            )
+
+    # Results
+
+    @property
+    def components(self) -> FloatArray:
+        """k x d, orthonormal rows; no rows before anything has been learned."""
+        d = len(self._slots.features)
+        return np.ascontiguousarray(self._method.W.T) if self._learned else np.zeros((0, d))
+
+    def raw_directions(self) -> FloatArray:
+        """k x d: changes of raw features along each component; no rows before anything is known."""
+        found = self._projector()
+        return np.zeros((0, len(self.features))) if found is None else found.raw_directions()
+
+    def raw_weights(self) -> FloatArray:
+        """k x d: weights of raw features in each score, as long as nothing is clamped."""
+        found = self._projector()
+        return np.zeros((0, len(self.features))) if found is None else found.raw_weights()
+
+    @property
+    def n_batches(self) -> int:
+        """Batches released, skipped ones included."""
+        return self._n_batches
+
+    @property
+    def warm_up_left(self) -> int:
+        """Batches that the warm-up still needs, as far as is known; 0 without one or after it."""
+        return 0
+
+    @property
+    def n_seen(self) -> int:
+        """Slots taken, the partial batch included. With subjects it is not public, and absent."""
+        if isinstance(self._slots, SubjectTable):
+            raise AttributeError("n_seen is not public with privacy per subject")
+        return self._n_batches * self.capacity + self._slots.fill
+
+    @property
+    def last_release(self) -> Release | None:
+        """The newest release, None before the first."""
+        if isinstance(self._release, partial):  # made when it is first used
+            self._release = self._release()
+        return self._release
+
+    @property
+    def privacy(self) -> PrivacyStatement | SubjectStatement:
+        """The privacy guarantee, as it was when the estimator was made."""
+        return self._privacy
+
+    def transform_one(self, x: dict[Any, Any]) -> dict[Hashable, Any]:
+        """Scores along the components, {0: ..., 1: ...}; {} before anything has been learned.
+
+        A feature that is missing or bad counts as its mean.
+        """
+        row = np.array([[number(x.get(name)) for name in self._slots.features]])
+        return dict(enumerate(self.transform_array(row)[0].tolist()))
+
+    def transform_many(self, X: Any) -> Any:
+        """Scores of the rows of a frame, in a frame of its kind with its index.
+
+        The columns are 0, 1, ... in pandas and "0", "1", ... elsewhere; there are none before
+        anything has been learned.
+        """
+        require_frame(X)
+        scores = self.transform_array(self._slots.frame_to_rows(X))
+        return frame_like(X, scores, range(scores.shape[1]))
+
+    def transform_array(self, X: NDArray[Any]) -> FloatArray:
+        """Scores of the rows of an n x d array: n x k, n x 0 before anything has been learned."""
+        found = self._projector()
+        if found is None:
+            self._warn()
+            return np.zeros((len(X), 0))
+        return found.transform_array(self._capped(X))
+
+    def inverse_transform(self, scores: NDArray[Any]) -> FloatArray:
+        """Raw records, n x d, that have these scores and lie in the private subspace."""
+        found = self._projector()
+        if found is None:
+            raise ParameterError("scores", "need a model that has learned something", None)
+        return found.inverse_transform(scores)
+
+    def reconstruction_error(self, X: NDArray[Any]) -> FloatArray:
+        """Distance of each row to the private subspace, in standard deviations of the features.
+
+        With known scales, it is in their units. It is NaN before anything has been learned.
+        """
+        found = self._projector()
+        if found is None:
+            self._warn()
+            return np.full(len(X), np.nan)
+        return found.reconstruction_error(self._capped(X))
+
+    def score_one(self, x: dict[Any, Any]) -> float:
+        """Anomaly score: `reconstruction_error` of one record, 0 before anything is known.
+
+        `SubspaceDistance` offers it through river's `AnomalyDetector`.
+        """
+        if not self._learned:
+            self._warn()
+            return 0.0
+        row = np.array([[number(x.get(name)) for name in self._slots.features]])
+        return float(self.reconstruction_error(row)[0])
+
+    def _capped(self, X: NDArray[Any]) -> FloatArray:
+        """Rows in which values beyond the public cap are missing, as in learning."""
+        with np.errstate(all="ignore"):
+            rows = numbers(X)
+            return np.where(np.abs(rows) <= self.max_norm * self._known_scales(), rows, np.nan)
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{type(self).__name__} has not learned anything yet: there are no components, and "
+                "no scores",
+                NothingLearnedWarning,
+                stacklevel=3,
+            )
+
+    def _projector(self) -> Projector | None:
+        """The projector that scores raw records; None before anything has been learned."""
+        if not self._learned:
+            return None
+        return Projector.plain(self._slots.features, self._method.W, self._known_scales())
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """The state of the estimator, as plain JSON: released values and counters, no record.
+
+        The partial batch is not in it: its records must be read again after a restore.
+        """
+        self._refuse_if_interrupted()
+        release = self.last_release
+        return {
+            "version": saved.VERSION,
+            "config": self._config(),
+            "n_batches": self._n_batches,
+            "learned": self._learned,
+            "method": self._method.state(),
+            "release": None if release is None else release.model_dump(mode="json"),
+        }
+
+    @classmethod
+    def from_state(
+        cls, state: dict[str, Any], *, sampler: Sampler = "exact", **expected: Any
+    ) -> Self:
+        """An estimator that resumes where `state` was taken, with an empty partial batch.
+
+        Parameters
+        ----------
+        state
+            Result of `state()`, also after a round trip through JSON.
+        sampler
+            Source of the noise of the next batches. It is not part of the state.
+        expected
+            Parameters of the estimator. One that differs from the state's is refused by name. All
+            others come from the state, never from the current defaults.
+
+        Examples
+        --------
+        >>> from stream_dppca import DPPCA
+        >>> pca = DPPCA(features=("a", "b"), epsilon=1.0, delta=1e-6, batch_size=1000)
+        >>> DPPCA.from_state(pca.state(), epsilon=2.0)
+        Traceback (most recent call last):
+        ...
+        stream_dppca.errors.StateError: state field `config.epsilon` is 1.0, expected 2.0
+        """
+        state = saved.sections(state)
+        params = saved.settings(state["config"], cls.METHOD, _kept_parameters(cls))
+        params |= {"sampler": sampler}
+        try:
+            params = cls._from_config(params)
+            restored = cls(**params)
+        except (TypeError, ParameterError) as error:
+            raise StateError("config", f"cannot be used: {error}") from None
+        config, wanted = restored._config(), cls(**{**params, **expected})._config()
+        for name in expected:
+            saved.compare(f"config.{name}", config[name], wanted[name])
+        try:
+            restored._method.load(state["method"])
+            restored._n_batches = int(state["n_batches"])
+            if restored._n_batches < 0:
+                raise StateError("n_batches", "must not be negative")
+            if state["release"] is not None:
+                restored._release = Release.model_validate(state["release"])
+            restored._learned = bool(state["learned"])
+        except StateError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise StateError("method", f"cannot be used: {type(error).__name__}") from None
+        return restored
+
+    def _config(self) -> dict[str, Any]:
+        """The parameters as plain JSON."""
+        config = {name: _plain(getattr(self, name)) for name in _kept_parameters(type(self))}
+        config["features"] = list(self._slots.features)
+        config["scales"] = self._scale_list()
+        return {"method": self.METHOD, **config}
+
+    @classmethod
+    def _from_config(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """The parameters of which `_config` has made plain JSON."""
+        return config | {"features": tuple(config["features"])}
+
+    # Parameters
+
+    def _check_parameters(self) -> None:
+        features = self.features
+        if isinstance(features, str) or not isinstance(features, Sequence) or not features:
+            raise ParameterError("features", "must be a non-empty tuple of names", features)
+        if len(set(features)) != len(features):
+            raise ParameterError("features", "must not name a feature twice", features)
+        check_budget(self.epsilon, self.delta)
+        whole("n_components", self.n_components, 1, len(features))
+        one_of("sampler", self.sampler, get_args(Sampler))
+        if self.seed is not None:
+            whole("seed", self.seed, 0, 2**63 - 1)
+        between("max_norm", self.max_norm, 1e-18, 1e18)
+
+    def _check_scales(self, words: str = "None") -> None:
+        scales = self.scales
+        if scales is None:
+            return
+        if isinstance(scales, str) or not isinstance(scales, Sequence | Mapping | np.ndarray):
+            rule = f"must be {words}, or numbers in order or by name"
+            raise ParameterError("scales", rule, scales)
+        rule = f"must have one number for each of the {len(self.features)} features"
+        if len(scales) != len(self.features):
+            raise ParameterError("scales", rule, len(scales))
+        if isinstance(scales, Mapping) and (lost := set(scales) - set(self.features)):
+            raise ParameterError("scales", rule, sorted(map(str, lost)))
+        for scale in scales.values() if isinstance(scales, Mapping) else scales:
+            between("scales", scale, 1e-18, 1e18)
+
+    def _scale_list(self) -> list[float] | None:
+        """The scales in the order of the features."""
+        scales = self.scales
+        if scales is None or isinstance(scales, str):
+            return None
+        if isinstance(scales, Mapping):
+            return [float(scales[name]) for name in self.features]
+        return [float(scale) for scale in scales]
+
+    def _known_scales(self) -> FloatArray:
+        scales = self._scale_list()
+        return np.ones(len(self.features)) if scales is None else np.array(scales)
+
+
+def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values.tolist())
+
+
+@cache
+def _kept_parameters(of: type[StreamingPCA]) -> tuple[str, ...]:
+    """Names of the parameters that a state keeps. All samplers have the same law."""
+    names = inspect.signature(of).parameters.values()
+    fixed = (p.name for p in names if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    return tuple(name for name in fixed if name != "sampler")
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as plain JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _release_of(
+    outcome: Outcome,
+    components: FloatArray,
+    status: Status,
+    found: Projector | None,
+    features: tuple[Any, ...],
+    batch: int,
+    n_seen: int | None,
+    privacy: PrivacyStatement | SubjectStatement,
+) -> Release:
+    clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
+    return Release(
+        status=status,
+        batch=batch,
+        n_seen=n_seen,
+        subjects=outcome.units,
+        features=features,
+        components=tuple(map(tuple, components.tolist())),
+        spread=_numbers(outcome.spread),
+        explained_variance_ratio=_numbers(outcome.ratio),
+        explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
+        range=outcome.range,
+        step=outcome.step,
+        drift=outcome.drift,
+        skipped=outcome.skipped is not None,
+        reason=outcome.skipped,
+        sigma=outcome.sigma,
+        privacy=privacy,
+        center=None if found is None else _numbers(found.center),
+        scale=None if found is None else _numbers(found.scale),
+        mean=None if found is None else _numbers(found.mean),
+        deviation=None if found is None else _numbers(found.deviation),
+        clamp=_numbers(clamp),
+    )

@@ -220,7 +220,7 @@ def test_a_cell_that_cannot_be_read_is_a_null_of_its_own(
         lambda pca: pca.learn_many(frame_with("device", cells)),
         lambda pca: pca.learn_array(np.ones((3, 3)), subjects=cells),
     ):
-        by_subject = model(unit="subject", subject="device", period=1, batch_size=200)
+        by_subject = model(unit=PerSubject("device", places=200), batch_size=None)
         way(by_subject)
         assert by_subject._slots._fill + by_subject._slots._waiting.fill == (2 if text else 0)
     assert capfd.readouterr() == ("", "")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream_dppca.participation import PerSubject
 from stream_dppca.slots import SlotBuffer
 from stream_dppca.subjects import SubjectTable
 from stream_dppca.subjects.first import first_rows
@@ -116,7 +117,7 @@ def test_a_long_id_takes_no_place_by_any_way_in(long: Any) -> None:
     filled.put_rows(np.ones((1, 2)), np.array([long]))
     filled.put_rows(np.ones((1, 2)), np.array([long], dtype=object))
     for frame in (pd.DataFrame(columns), polars.DataFrame(columns), pa.table(columns)):
-        named = SubjectTable(("0", "1"), "id", 3, 3, filled.reading)
+        named = SubjectTable(("0", "1"), PerSubject("id", places=3, records=3), filled.reading)
         named.put_frame(frame)
         assert len(named._places) == 1
     filled._enter_waiting()

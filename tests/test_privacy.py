@@ -50,7 +50,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "gradient": {"batch_size": 64, **KNOWN},
     "scout": {"batch_size": 64, **KNOWN},  # continues as gradient
     "paper": {"batch_size": 240, "C1": 10.0},
-    "paper in pairs": {"batch_size": 960, "C1": 10.0, "center": "pairs"},
+    "paper in pairs": {"batch_size": 720, "C1": 14.0, "center": "pairs"},
     "learned": {"batch_size": 64},
     "learned scales": {"batch_size": 64, "center": "none"},
     "partial": {"batch_size": 64, "missing": "center"},

@@ -67,7 +67,7 @@ site: $(VENV)/.ready  ## the documentation as a site, links checked
 
 lock:  ## docker/requirements.txt: what the image holds, pinned with hashes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/python -m uv pip compile pyproject.toml --extra service --extra confluent --extra avro --extra protobuf \
+	@$(BIN)/python -m uv pip compile pyproject.toml --extra service --extra avro --extra protobuf \
 		--generate-hashes --python-version 3.11 --no-header --quiet --output-file docker/requirements.txt
 
 clean:
@@ -83,7 +83,7 @@ $(VENV)/.demo: pyproject.toml
 
 $(VENV)/.cluster: $(VENV)/.demo
 	@echo "pyspark, which holds Spark (once, 450 MB)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,service,spark,confluent]"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,service,spark]"
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml

@@ -37,7 +37,7 @@ def spark_home() -> Path:
     """Return the folder of Spark; refuses if pyspark or Java is missing."""
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        raise ConfigurationError("a Spark cluster needs pyspark: pip install '.[spark,confluent]'")
+        raise ConfigurationError("a Spark cluster needs pyspark: pip install '.[service,spark]'")
     if shutil.which("java") is None:
         raise ConfigurationError("a Spark cluster needs Java 17 on the path; there is none")
     return Path(found.submodule_search_locations[0])

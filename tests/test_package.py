@@ -30,7 +30,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MANIFESTS = ("docker/kubernetes.yaml", "docker/kubernetes-check.yaml")
 OLDEST_KUBERNETES = "1.25"
 #: Extras of the image, as `make lock` has them.
-EXTRAS = ("service", "confluent", "avro", "protobuf")
+EXTRAS = ("service", "avro", "protobuf")
 
 
 def documents(name: str) -> list[Any]:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
 from typing import Any, Final
 
 from kafka import KafkaProducer, codec  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
-from kafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped]
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unavailable
 from ..protocols import Message
 from .config import KafkaConfig
-from .lean import receive_more_at_a_time
-from .unpack import unpacked
 
 __all__ = [
     "FENCED",
     "close_client",
-    "passing_damage",
     "read_tail",
     "read_to_end",
     "send_messages",
@@ -43,80 +38,6 @@ FENCED = (
     kafka_errors.FencedInstanceIdError,
     kafka_errors.RebalanceInProgressError,
 )
-
-
-class _AnyText(bytes):
-    """Bytes that can always be decoded."""
-
-    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
-        return super().decode(encoding, "replace")
-
-    def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
-        return _AnyText(found) if isinstance(found, bytes) else found
-
-
-_read_msg = DefaultRecordBatch._read_msg
-
-
-def _read_any_msg(batch: Any) -> Any:
-    """Read a record whose headers may have names that are not UTF-8.
-
-    Names of headers are bytes to a broker and text to kafka-python, which can neither read nor skip
-    a record with such a name. One such message would stop a task for good.
-    """
-    try:
-        return _read_msg(batch)
-    except UnicodeDecodeError:
-        batch._buffer = _AnyText(batch._buffer)
-        return _read_msg(batch)
-
-
-_next_record = DefaultRecordBatch.__next__
-_damage_passed = ContextVar("damage_passed", default=False)
-
-
-@contextlib.contextmanager
-def passing_damage() -> Iterator[None]:
-    """Read batches of the input as far as they can be read, and skip the rest.
-
-    kafka-python raises at a batch whose frame is damaged, and gets no further. States and releases
-    are written by the service itself, and are read without this: skipping one would lose it.
-    """
-    token = _damage_passed.set(True)
-    try:
-        yield
-    finally:
-        _damage_passed.reset(token)
-
-
-def _unpack(batch: Any) -> None:
-    """Decompress a batch. All errors of the libraries become one error of kafka-python."""
-    if not batch._decompressed and batch.compression_type != batch.CODEC_NONE:
-        packed, found = memoryview(batch._buffer)[batch._pos :], bytearray()
-        try:
-            for piece in unpacked(batch.compression_type, packed):
-                found += piece
-        except kafka_errors.CorruptRecordError:
-            if not _damage_passed.get():
-                raise
-        batch._buffer, batch._pos = found, 0
-    batch._decompressed = True
-
-
-def _next_readable(batch: Any) -> Any:
-    try:
-        return _next_record(batch)
-    except kafka_errors.CorruptRecordError:
-        if not _damage_passed.get():
-            raise
-        raise StopIteration from None
-
-
-DefaultRecordBatch._read_msg = _read_any_msg
-DefaultRecordBatch._maybe_uncompress = _unpack
-DefaultRecordBatch.__next__ = _next_readable
-receive_more_at_a_time()
 
 
 def missing_codec() -> ConfigurationError:

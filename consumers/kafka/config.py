@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final
 
 __all__ = [
-    "LIBRDKAFKA_READER",
     "MAX_RECORD_BYTES",
+    "POLL_BYTES",
     "READ_ROWS",
     "KafkaConfig",
     "TaskConnection",
@@ -20,18 +19,9 @@ __all__ = [
 MAX_RECORD_BYTES: Final = 32 << 20
 #: Rows that one read of the input may bring, so that messages of many rows do not fill the memory.
 READ_ROWS: Final = 1 << 16
-#: Options of every librdkafka reader: it reads committed messages from given offsets, and commits
-#: nothing itself.
-LIBRDKAFKA_READER: Final[Mapping[str, Any]] = MappingProxyType({
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",
-    "isolation.level": "read_committed",
-    "check.crcs": True,
-    "enable.partition.eof": True,  # tells the position, also past messages that cannot be read
-    "allow.auto.create.topics": False,
-    "fetch.queue.backoff.ms": 5,  # pause while the queue is full; the default is a second
-})  # fmt: skip
+#: Bytes of messages after which one read of the input ends. The last messages that it takes at once
+#: come on top: as many as make up this number if each is as large as is allowed.
+POLL_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -50,6 +40,16 @@ class KafkaConfig:
     max_message_bytes: int = 1 << 20  #: longer messages of the input are not kept
     #: The connection in librdkafka's names, if librdkafka reads the input.
     librdkafka: Mapping[str, Any] | None = None
+
+    @property
+    def most_messages(self) -> int:
+        """Most messages of one read of the input."""
+        return int(self.fetch.get("max_poll_records", 5000))
+
+    @property
+    def messages_at_once(self) -> int:
+        """Most messages that one read takes from its client at once."""
+        return max(1, POLL_BYTES // self.max_message_bytes)
 
     @property
     def client(self) -> dict[str, Any]:
@@ -87,5 +87,5 @@ class KafkaConfig:
 class TaskConnection:
     """Connection to the cluster for a task of an engine. It can be pickled."""
 
-    librdkafka: Mapping[str, str]  #: as librdkafka names it
-    careful: Callable[[], KafkaConfig]  #: for kafka-python, whose TLS context cannot be pickled
+    name: str  #: tells it from others
+    config: Callable[[], KafkaConfig]  #: made where it is needed: a TLS context cannot be pickled

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ __all__ = [
     "registry_options",
     "task_connection",
 ]
+
+#: Most that a task of an engine fetches at once.
+TASK_FETCH_BYTES: Final = 4 << 20
 
 _FETCH: Final = (
     "max_poll_records",
@@ -86,17 +90,25 @@ def task_connection(settings: ClusterSettings) -> TaskConnection:
     # Tasks are sent what they need, and no other secret of the service.
     own = {name: getattr(settings, name) for name in ClusterSettings.model_fields}
     return TaskConnection(
-        _librdkafka(settings, f"stream-dppca-{settings.model}"),
-        partial(kafka_config, ClusterSettings.model_construct(**own)),
+        uuid.uuid4().hex, partial(_task_config, ClusterSettings.model_construct(**own))
     )
+
+
+def _task_config(settings: ClusterSettings) -> KafkaConfig:
+    """Return the configuration in a task, which reads up to given offsets and no further."""
+    found = kafka_config(settings)
+    fetch = {
+        **found.fetch,
+        # Messages beyond the ranges of a task are fetched for nothing.
+        "fetch_max_bytes": min(settings.fetch_max_bytes, TASK_FETCH_BYTES),
+        # A fetch that waits for new messages at the end of a log delays the next task.
+        "fetch_max_wait_ms": 10,
+    }
+    return replace(found, fetch=fetch)
 
 
 def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
     """Return the connection in the names of librdkafka."""
-    if importlib.util.find_spec("confluent_kafka") is None:
-        raise ConfigurationError(
-            "`reader`: confluent needs confluent-kafka: pip install '.[confluent]'"
-        )
     found = {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,

@@ -1,15 +1,18 @@
-"""A faster reader of the input, as an extra: librdkafka behind the same Protocol.
+"""The default reader of the input: librdkafka behind the same Protocol as kafka-python.
 
 kafka-python spends more time on reading a message than the service spends on decoding it;
 librdkafka reads in C. It only reads: the group, the transactions and the fencing of a task stay
-with kafka-python, which also reads the batches that librdkafka cannot (`damaged.py`).
+with kafka-python, which also reads the batches that librdkafka cannot. librdkafka decompresses
+whole batches, so its memory is not bounded where producers are not trusted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -20,21 +23,40 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from ..errors import ClusterError, OffsetsGone
+from ..errors import ClusterError, OffsetsGone, Unavailable
 from ..protocols import Chunk
-from .config import LIBRDKAFKA_READER, KafkaConfig
-from .damaged import DAMAGED, DamagedBatches
-from .reader import KafkaOffsets
+from .config import POLL_BYTES, KafkaConfig
+from .reader import KafkaOffsets, KafkaReader
 
 __all__ = ["ConfluentReader"]
 
 #: Most that is read ahead. Without a bound, librdkafka would fill the memory.
-AHEAD_KILOBYTES: Final = 32 << 10
+AHEAD_BYTES: Final = 32 << 20
+#: Largest answer of a broker, unless fetches may be larger.
+ANSWER_BYTES: Final = 100_000_000
+#: Longest wait of one read of a batch that librdkafka cannot read.
+READ_SECONDS: Final = 0.2
 
+#: It reads committed messages from given offsets, and commits nothing itself.
+_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "check.crcs": True,
+        "enable.partition.eof": True,  # tells the position, also past what cannot be read
+        "allow.auto.create.topics": False,
+        "message.max.bytes": 1000,  # of producers; `fetch.max.bytes` may not be less
+        "fetch.queue.backoff.ms": 5,  # pause while the queue is full; the default is a second
+    }
+)
+#: Errors at a batch whose frame is damaged.
+_DAMAGED: Final = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
 #: Errors that say that an offset is below or above those of the partition.
-_GONE = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
+_GONE: Final = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 #: Other errors mean that brokers are away; librdkafka resumes by itself when they are back.
-_LASTING = frozenset(
+_LASTING: Final = frozenset(
     (
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
@@ -51,17 +73,21 @@ class ConfluentReader(KafkaOffsets):
     def __init__(self, config: KafkaConfig, topic: str, *, stamped: bool = False) -> None:
         super().__init__(config, topic)
         self._stamped = stamped
-        fetch = config.fetch
-        self._most = int(fetch.get("max_poll_records", 5000))
+        self._most, self._at_once = config.most_messages, config.messages_at_once
         self._at: dict[int, int] = {}
+        self._paused: frozenset[int] = frozenset()
         self._damaged: set[int] = set()  # partitions in which librdkafka is stuck
-        self._careful = DamagedBatches(config, topic, stamped=stamped)
+        self._careful: KafkaReader | None = None  # gets past them
+        fetch = config.fetch
+        most_bytes = int(fetch.get("fetch_max_bytes", 50 << 20))
         self._fast = Consumer(
             {
                 **(config.librdkafka or {}),
-                **LIBRDKAFKA_READER,
+                **_OPTIONS,
                 "group.id": f"{config.group}.reader",  # required, but nothing joins the group
-                "queued.max.messages.kbytes": AHEAD_KILOBYTES,
+                "queued.max.messages.kbytes": max(1, min(AHEAD_BYTES, most_bytes) >> 10),
+                "fetch.max.bytes": most_bytes,
+                "receive.message.max.bytes": max(ANSWER_BYTES, most_bytes + 512),
                 "fetch.min.bytes": fetch.get("fetch_min_bytes", 1),
                 "fetch.wait.max.ms": fetch.get("fetch_max_wait_ms", 200),
                 "fetch.message.max.bytes": fetch.get("max_partition_fetch_bytes", 4 << 20),
@@ -72,62 +98,76 @@ class ConfluentReader(KafkaOffsets):
     def assign(self, offsets: Mapping[int, int]) -> None:
         self._at = dict(offsets)
         self._damaged.clear()
-        self._paused: frozenset[int] = frozenset()
-        self._fast.assign([TopicPartition(self._topic, p, at) for p, at in offsets.items()])
+        self._paused = frozenset()
+        with _translated():
+            self._fast.assign([TopicPartition(self._topic, p, at) for p, at in offsets.items()])
+            self._fast.resume(self._named(offsets))  # a partition stays paused when it is assigned
 
     def pause(self, partitions: Collection[int]) -> None:
         wanted = frozenset(partitions) & self._at.keys()
         # A pause drops what librdkafka has read ahead, so only changes are passed on.
-        self._fast.pause(self._named(wanted - self._paused))
-        self._fast.resume(self._named(self._paused - wanted))
+        with _translated():
+            self._fast.pause(self._named(wanted - self._paused))
+            self._fast.resume(self._named(self._paused - wanted))
         self._paused = wanted
 
     def _named(self, partitions: Collection[int]) -> list[TopicPartition]:
         return [TopicPartition(self._topic, p) for p in sorted(partitions)]
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        try:
-            # `consume` waits for all that it is asked for: wait for one, then take what is there.
-            messages = self._fast.consume(1, timeout_s)
-            if messages:
-                messages += self._fast.consume(self._most - 1, 0)
-        except KafkaException as error:
-            raise _cluster_error(error) from error
-        found: dict[int, tuple[list[int], list[bytes | None]]] = {}
-        message: Any  # its types do not know that a message that was read has an offset
-        stamps: dict[int, tuple[list[int | None], list[bytes | None]]] = {}
-        for message in messages:
+        found: dict[int, list[Any]] = {}
+        for message in self._messages(timeout_s):
             if message.error() is not None:
                 self._note(message)
-                continue
-            partition = message.partition()
-            if self._stamped:
-                times, keys = stamps.setdefault(partition, ([], []))
-                kind, time_ms = message.timestamp()
-                times.append(time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None)
-                keys.append(message.key())
-            if partition not in found:
-                found[partition] = [], []
-            offsets, values = found[partition]
-            offsets.append(message.offset())
-            values.append(message.value())
-        for partition, (offsets, _) in found.items():
-            self._pass(partition, offsets[-1] + 1)
-        chunks = [
-            Chunk(partition, *both, *stamps.get(partition, ())) for partition, both in found.items()
-        ]
+            else:
+                found.setdefault(message.partition(), []).append(message)
+        for partition, messages in found.items():
+            self._pass(partition, messages[-1].offset() + 1)
+        chunks = [self._chunk(partition, messages) for partition, messages in found.items()]
         while self._damaged:
             chunks += self._read_damaged(self._damaged.pop())
         return chunks
 
+    def _messages(self, timeout_s: float) -> list[Any]:
+        """Messages and errors that are there, few at a time: each may be as large as is allowed."""
+        with _translated():
+            # `consume` waits for all that it is asked for: wait for one, then take what is there.
+            found = more = self._fast.consume(1, timeout_s)
+            size = 0
+            while more and len(found) < self._most and size < POLL_BYTES:
+                more = self._fast.consume(min(self._at_once, self._most - len(found)), 0)
+                size += sum(len(m.value() or b"") + len(m.key() or b"") for m in more)
+                found += more
+        return found
+
+    def _chunk(self, partition: int, messages: list[Any]) -> Chunk:
+        offsets, values = [m.offset() for m in messages], [m.value() for m in messages]
+        if not self._stamped:
+            return Chunk(partition, offsets, values)
+        stamps = [m.timestamp() for m in messages]
+        times = [at if kind == TIMESTAMP_LOG_APPEND_TIME else None for kind, at in stamps]
+        return Chunk(partition, offsets, values, times, [m.key() for m in messages])
+
     def _read_damaged(self, partition: int) -> list[Chunk]:
-        """Continue with kafka-python, past the damaged batch."""
-        chunks, at = self._careful.pass_one(partition, self._at[partition])
+        """Read with kafka-python, past the batch here.
+
+        librdkafka stops for good at a batch that it cannot decompress, and it cannot decompress all
+        that brokers accept (lz4 with bytes after its frame).
+        """
+        if self._careful is None:
+            self._careful = KafkaReader(self._config, self._topic, stamped=self._stamped)
+        start = self._at[partition]
+        self._careful.assign({partition: start})
+        chunks: list[Chunk] = []
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while (at := self._careful.positions()[partition]) <= start:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{self._topic}:{partition} could not be read")
+            chunks += self._careful.read(READ_SECONDS)
+        self._careful.assign({})
         self._pass(partition, at)
-        try:
+        with _translated():
             self._fast.seek(TopicPartition(self._topic, partition, at))
-        except KafkaException as error:
-            raise _cluster_error(error) from error
         return chunks
 
     def _note(self, message: Any) -> None:
@@ -139,7 +179,7 @@ class ConfluentReader(KafkaOffsets):
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
             self._pass(message.partition(), message.offset())
-        elif error.code() in DAMAGED and message.partition() in self._at:
+        elif error.code() in _DAMAGED and message.partition() in self._at:
             self._damaged.add(message.partition())
         elif error.code() in _GONE:
             raise OffsetsGone("an offset is out of range")
@@ -153,11 +193,16 @@ class ConfluentReader(KafkaOffsets):
         return dict(self._at)
 
     def close(self) -> None:
-        self._careful.close()
+        if self._careful is not None:
+            self._careful.close()
         with contextlib.suppress(KafkaException, RuntimeError):
             self._fast.close()
         super().close()
 
 
-def _cluster_error(error: KafkaException) -> ClusterError:
-    return ClusterError(f"librdkafka: {error.args[0].name()}")
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise ClusterError(f"librdkafka: {error.args[0].name()}") from error

@@ -1,42 +1,26 @@
-"""Reads planned ranges of a topic in a task of an engine, with librdkafka.
+"""Reads planned ranges of a topic in a task of an engine.
 
-A task reads one part of a batch, but its process runs many tasks, so consumers are kept and
-assigned again. They join no consumer group and commit nothing.
+A task reads one part of a batch, but its process runs many tasks, so readers are kept and assigned
+again. They join no consumer group and commit nothing.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from ..errors import ClusterError, OffsetsGone
+from ..protocols import Chunk, Reader
+from .cluster import KafkaCluster
+from .config import TaskConnection
 
-from ..errors import ClusterError
-from ..protocols import Chunk
-from .config import LIBRDKAFKA_READER, TaskConnection
-from .damaged import DAMAGED, DamagedBatches
+__all__ = ["close_readers", "read_ranges"]
 
-__all__ = ["close_consumers", "read_ranges"]
-
-#: Messages that are taken at once.
-MOST: Final = 10_000
 POLL_SECONDS: Final = 0.2
-#: Most that is fetched ahead.
-QUEUED_BYTES: Final = 4 << 20
 
-#: Offsets, values, times and keys, as in `Chunk`.
-_Found = tuple[list[int], list[bytes | None], list[int | None], list[bytes | None]]
-
-_consumers: dict[tuple[tuple[str, str], ...], Consumer] = {}
+_readers: dict[tuple[str, str, bool], Reader] = {}
 
 
 def read_ranges(
@@ -66,85 +50,45 @@ def read_ranges(
     stamped
         True if chunks are to have the times and keys of messages.
     """
-    consumer = _consumer(connection.librdkafka)
-    careful: DamagedBatches | None = None
+    reader = _reader(connection, topic, stamped)
     ends = {p: end for p, start, end in ranges if end > start}
     reached = {p: start for p, start, end in ranges if end > start}
     try:
-        consumer.assign([TopicPartition(topic, p, at) for p, at in reached.items()])
+        reader.assign(reached)
         waited = time.monotonic()
         while reached:
-            found: dict[int, _Found] = {}
-            damaged: set[int] = set()
             before = dict(reached)
-            # A call that asks for many messages would wait for all of them, or until its timeout.
-            messages = consumer.consume(1, POLL_SECONDS)
-            for message in messages + consumer.consume(MOST, 0):
-                _take(consumer, topic, message, ends, reached, found, damaged, stamped)
-            past: list[Chunk] = []
-            for p in damaged & reached.keys():
-                careful = careful or DamagedBatches(connection.careful(), topic, stamped=stamped)
-                chunks, at = careful.pass_one(p, reached[p])
-                past += [cut for chunk in chunks if (cut := _cut(chunk, reached[p], ends[p]))]
-                reached[p] = at
-                consumer.seek(TopicPartition(topic, p, at))
+            try:
+                chunks = reader.read(POLL_SECONDS)
+            except OffsetsGone:
+                chunks = []
+                _pass_removed(reader, topic, reached)
+                reader.assign(reached)
+            wanted = [(c, c.partition) for c in chunks if c.partition in reached]
+            found = [cut for c, p in wanted if (cut := _cut(c, before[p], ends[p]))]
+            for p, at in reader.positions().items():
+                if p in reached:
+                    reached[p] = max(reached[p], at)
             for p in [p for p, at in reached.items() if at >= ends[p]]:
                 del reached[p]
-                consumer.incremental_unassign([TopicPartition(topic, p)])
+            if reached.keys() != before.keys():
+                reader.pause(ends.keys() - reached.keys())
             if reached != before:
                 waited = time.monotonic()
             elif time.monotonic() - waited > stall_s:
                 p, at = min(reached.items())
                 raise ClusterError(f"partition {p} of {topic!r} stands still at offset {at}")
-            yield from (Chunk(p, *parts) for p, parts in found.items())
-            yield from past
-    except KafkaException as error:
-        raise ClusterError(f"librdkafka: {error.args[0].name()}") from None
+            yield from found
     finally:
-        consumer.unassign()
-        if careful is not None:
-            careful.close()
+        reader.assign({})
 
 
-def _take(
-    consumer: Consumer,
-    topic: str,
-    message: Any,  # its types do not know that a message that was read has an offset
-    ends: Mapping[int, int],
-    reached: dict[int, int],
-    found: dict[int, _Found],
-    damaged: set[int],
-    stamped: bool,
-) -> None:
-    """Take a message, or handle the error that came instead of one."""
-    p, error = message.partition(), message.error()
-    if p not in reached:
-        return
-    if error is None:
-        offset = message.offset()
-        if reached[p] <= offset < ends[p]:
-            offsets, values, times, keys = found.setdefault(p, ([], [], [], []))
-            offsets.append(offset)
-            values.append(message.value())
-            if stamped:
-                kind, time_ms = message.timestamp()
-                times.append(time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None)
-                keys.append(message.key())
-        reached[p] = max(reached[p], offset + 1)
-    elif error.code() == KafkaError._PARTITION_EOF:
-        reached[p] = max(reached[p], message.offset())
-    elif error.code() in DAMAGED:
-        damaged.add(p)
-    elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        first, end = consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)
-        if reached[p] >= first:
+def _pass_removed(reader: Reader, topic: str, reached: dict[int, int]) -> None:
+    """Resume at the first offsets that exist: retention removed what was before."""
+    for p, (first, end) in reader.bounds(sorted(reached)).items():
+        if reached[p] > end:
             raise ClusterError(f"partition {p} of {topic!r} ends at {end}, before planned offsets")
-        reached[p] = first  # retention removed what was between: nulls
-        if first < ends[p]:
-            consumer.incremental_unassign([TopicPartition(topic, p)])
-            consumer.incremental_assign([TopicPartition(topic, p, first)])
-    elif error.fatal() or not error.retriable():
-        raise ClusterError(f"librdkafka: {error.name()}")
+        reached[p] = max(reached[p], first)
 
 
 def _cut(chunk: Chunk, start: int, end: int) -> Chunk | None:
@@ -156,26 +100,14 @@ def _cut(chunk: Chunk, start: int, end: int) -> Chunk | None:
     return Chunk(p, offsets[a:b], values[a:b], times[a:b], keys[a:b])
 
 
-def close_consumers() -> None:
-    """Close the consumers of this process; new ones are made when they are needed."""
-    while _consumers:
-        _consumers.popitem()[1].close()
+def _reader(connection: TaskConnection, topic: str, stamped: bool) -> Reader:
+    key = connection.name, topic, stamped
+    if key not in _readers:
+        _readers[key] = KafkaCluster(connection.config()).reader(topic, stamped=stamped)
+    return _readers[key]
 
 
-def _consumer(connection: Mapping[str, str]) -> Consumer:
-    key = tuple(sorted(connection.items()))
-    if key not in _consumers:
-        _consumers[key] = Consumer(
-            {
-                **connection,
-                **LIBRDKAFKA_READER,
-                "group.id": "stream-dppca.executor",  # required, but nothing joins the group
-                # Messages beyond the ranges of a task are fetched for nothing.
-                "queued.max.messages.kbytes": QUEUED_BYTES >> 10,
-                "fetch.max.bytes": QUEUED_BYTES,
-                # A fetch that waits for new messages at the end of a log delays the next task.
-                "fetch.wait.max.ms": 10,
-            },
-            logger=logging.getLogger("kafka.librdkafka"),
-        )
-    return _consumers[key]
+def close_readers() -> None:
+    """Close the readers of this process; new ones are made when they are needed."""
+    while _readers:
+        _readers.popitem()[1].close()

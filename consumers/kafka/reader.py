@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[import-untyped]
@@ -12,9 +13,9 @@ from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Bounds, Chunk
-from .client import close_client, passing_damage, translated_errors
-from .config import KafkaConfig
-from .lean import Entry, make_lean
+from .bounded import make_bounded
+from .client import close_client, translated_errors
+from .config import POLL_BYTES, KafkaConfig
 
 __all__ = ["KafkaOffsets", "KafkaReader"]
 
@@ -93,49 +94,74 @@ class KafkaOffsets:
 
 
 class KafkaReader(KafkaOffsets):
-    """Reads chosen partitions."""
+    """Reads chosen partitions, in bounded memory whatever producers have compressed."""
 
     def __init__(self, config: KafkaConfig, topic: str, *, stamped: bool = False) -> None:
         super().__init__(config, topic, **config.fetch)
         self._stamped = stamped
-        # Connects now, so that errors are raised here.
-        self._lean = make_lean(self._consumer, config.max_message_bytes)
+        self._most, self._at_once = config.most_messages, config.messages_at_once
+        self._at: dict[
+            int, int
+        ] = {}  # where to resume; of partitions that are read, an older place
+        make_bounded(self._consumer, config.max_message_bytes)  # connects, or raises here
 
     def assign(self, offsets: Mapping[int, int]) -> None:
+        self._at = dict(offsets)
         with translated_errors():
-            at = {TopicPartition(self._topic, p): offset for p, offset in offsets.items()}
-            self._consumer.assign(list(at))
-            self._consumer.resume(*at)
-            for partition, offset in at.items():
-                self._consumer.seek(partition, offset)
+            self._consumer.assign(self._named(offsets))
+            self._seek(offsets)
 
     def pause(self, partitions: Collection[int]) -> None:
+        """Stop reading these partitions for now, and resume all others.
+
+        A consumer of kafka-python that is told to pause a partition may never return what it has
+        already parsed of it, and never fetch it again: it looks for parsed messages of a resumed
+        partition only while it has none of any other, and does not notice that it has returned the
+        last of those. So paused partitions are not assigned, and what was fetched of them is
+        fetched again.
+        """
+        self._at = self.positions()
+        wanted = self._at.keys() - set(partitions)
         with translated_errors():
-            for partition in self._consumer.assignment():
-                if partition.partition in partitions:
-                    self._consumer.pause(partition)
-                else:
-                    self._consumer.resume(partition)
+            resumed = wanted - {tp.partition for tp in self._consumer.assignment()}
+            self._consumer.assign(self._named(wanted))
+            self._seek({p: self._at[p] for p in resumed})
+
+    def _named(self, partitions: Iterable[int]) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, p) for p in sorted(partitions)]
+
+    def _seek(self, offsets: Mapping[int, int]) -> None:
+        for partition, offset in offsets.items():
+            self._consumer.seek(TopicPartition(self._topic, partition), offset)
 
     def read(self, timeout_s: float) -> list[Chunk]:
-        with translated_errors(), passing_damage():
-            polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
-        found = {tp.partition: messages for tp, messages in polled.items() if messages}
-        if not self._lean:
-            found = {p: [_entry(message) for message in messages] for p, messages in found.items()}
+        if not self._consumer.assignment():
+            time.sleep(timeout_s)
+            return []
+        found: dict[int, list[Any]] = {}
+        messages = size = 0
+        with translated_errors():
+            # Few at a time, because each may be as large as is allowed.
+            while messages < self._most and size < POLL_BYTES:
+                wait_ms = 0 if messages else int(timeout_s * 1000)
+                most = min(self._at_once, self._most - messages)
+                polled = self._consumer.poll(timeout_ms=wait_ms, max_records=most)
+                if not polled:
+                    break
+                for tp, entries in polled.items():
+                    found.setdefault(tp.partition, []).extend(entries)
+                    messages += len(entries)
+                    size += sum(len(e.value or b"") + len(e.key or b"") for e in entries)
         return [self._chunk(partition, entries) for partition, entries in found.items()]
 
-    def _chunk(self, partition: int, entries: Sequence[Entry]) -> Chunk:
-        offsets, values, keys, times = zip(*entries, strict=True)
-        return Chunk(partition, offsets, values, *((times, keys) if self._stamped else ()))
+    def _chunk(self, partition: int, entries: Sequence[Any]) -> Chunk:
+        offsets, values = [e.offset for e in entries], [e.value for e in entries]
+        if not self._stamped:
+            return Chunk(partition, offsets, values)
+        times = [e.timestamp if e.timestamp_type == LOG_APPEND_TIME else None for e in entries]
+        return Chunk(partition, offsets, values, times, [e.key for e in entries])
 
     def positions(self) -> dict[int, int]:
         with translated_errors():
             at = {tp.partition: self._consumer.position(tp) for tp in self._consumer.assignment()}
-        return {p: offset or 0 for p, offset in at.items()}
-
-
-def _entry(message: Any) -> Entry:
-    appended = message.timestamp_type == LOG_APPEND_TIME
-    time_ms = message.timestamp if appended else None
-    return Entry(message.offset, message.value, message.key, time_ms)
+        return self._at | {p: offset or 0 for p, offset in at.items()}

@@ -32,7 +32,7 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spr
         Connection to Kafka.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise ConfigurationError("`engine`: spark needs pyspark: pip install '.[spark,confluent]'")
+        raise ConfigurationError("`engine`: spark needs pyspark: pip install '.[service,spark]'")
     from pyspark.sql import SparkSession
 
     from stream_dppca.spark import SparkEngine

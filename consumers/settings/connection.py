@@ -50,9 +50,10 @@ class ConnectionSettings(Part):
     transaction_timeout_s: float = Field(
         60.0, ge=1, le=900, description="age at which brokers abort a transaction, in seconds"
     )
-    reader: Literal["kafka-python", "confluent"] = Field(
-        "kafka-python",
-        description="client that reads the input; confluent is faster and needs its extra",
+    reader: Literal["confluent", "kafka-python"] = Field(
+        "confluent",
+        description="client that reads the input: confluent (librdkafka) is faster; kafka-python "
+        "bounds the memory that a decompression bomb takes",
     )
     max_poll_records: int = Field(
         5000,

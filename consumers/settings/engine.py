@@ -21,7 +21,7 @@ class EngineSettings(Part):
     engine: Literal["local", "spark"] = Field(
         "local",
         description="engine that reads and adds up records: local is this process; spark uses the "
-        "executors of a cluster, which need this package and confluent-kafka (docs/scale.md)",
+        "executors of a cluster, which need this package and its extra service (docs/scale.md)",
     )
     spark_master: str | None = Field(
         None, description="address of the Spark master, such as spark://host:7077 or local[2]"

@@ -15,7 +15,6 @@ import pytest
 from kafka.errors import KafkaConnectionError
 
 from consumers.errors import ClusterError, Fenced, OffsetsGone
-from consumers.kafka import lean
 from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
@@ -48,6 +47,15 @@ class Case:
     def kept(self, part: Any) -> Any:
         self._open.append(part)
         return part
+
+    def few(self) -> Cluster:
+        """The same log, of which a reader reads few messages at a time."""
+        few = self.make()
+        if isinstance(few, KafkaCluster):
+            few.config = replace(few.config, fetch={"max_poll_records": 5})
+        elif isinstance(few, MemoryCluster):
+            few.max_records = 5
+        return few
 
     def close(self) -> None:
         for part in reversed(self._open):
@@ -250,6 +258,45 @@ class Contract:
 
         wait_for("40 messages", all_came)
         assert sorted(found) == sorted((i % 2, i // 2, b"%d" % i) for i in range(40))
+
+    def test_a_partition_that_was_paused_while_parsed_is_read_to_its_end(self, case: Case) -> None:
+        """kafka-python sets the parsed messages aside, and did not find them again once all other
+        partitions were at their ends: the reader stood still for good."""
+        topic = case.names["input_topic"]
+        for i in range(40):
+            case.produce(topic, b"%d" % i, i % 2)
+        reader = case.kept(case.few().reader(topic))
+        reader.assign({0: 0, 1: 0})
+        found = read_all(reader, 1)
+        paused = found[-1][0]
+        reader.pause([paused])
+
+        def other_came() -> bool:
+            found.extend(read_once(reader))
+            return sum(p != paused for p, *_ in found) == 20
+
+        wait_for("the other partition", other_came)
+        assert len(found) < 40
+        assert read_once(reader) == []
+        reader.pause([])
+        found += read_all(reader, 40 - len(found))
+        assert sorted(found) == sorted((i % 2, i // 2, b"%d" % i) for i in range(40))
+
+    def test_a_partition_that_is_assigned_again_is_not_paused(self, case: Case) -> None:
+        """As when a partition is added, or retention removes what is not read yet."""
+        topic = case.names["input_topic"]
+        for i in range(4):
+            case.produce(topic, b"%d" % i, i % 2)
+        reader = case.kept(case.log.reader(topic))
+        reader.assign({0: 0, 1: 0})
+        reader.pause([0, 1])
+        assert read_once(reader) == []
+        reader.assign({0: 1})
+        assert read_all(reader, 1) == [(0, 1, b"2")]
+        reader.assign({})
+        assert read_once(reader) == [] and reader.positions() == {}
+        reader.assign({0: 1, 1: 0})
+        assert sorted(read_all(reader, 3)) == [(0, 1, b"2"), (1, 0, b"1"), (1, 1, b"3")]
 
     def test_going_back(self, case: Case) -> None:
         """A reader that was at the end and is assigned an earlier offset is at that offset.
@@ -506,13 +553,6 @@ class TestKafka(Contract):
         producer.abort_transaction()
         producer.close()
         wait_for("the end of the transaction", lambda: offsets.ends([0]) == {0: 3})
-
-    def test_another_version_of_the_client(
-        self, case: Case, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Messages are read through its public interface alone."""
-        monkeypatch.setattr(lean, "TESTED", ())
-        self.test_times_and_cuts(case)
 
     def test_a_release_is_dated_to_the_second(self, case: Case, broker: Any) -> None:
         from kafka import KafkaConsumer

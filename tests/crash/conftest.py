@@ -14,6 +14,7 @@ import pytest
 from demo.broker import BrokerUnavailable, LocalBroker
 
 from ..consumers.conftest import _no_settings_from_outside  # noqa: F401
+from ..harness import READERS
 from ..integration.conftest import QUICK, fresh_name, refuse  # noqa: F401
 
 
@@ -42,6 +43,13 @@ def killable() -> Iterator[LocalBroker]:
             yield broker
     except BrokerUnavailable as error:
         refuse(str(error))
+
+
+@pytest.fixture(params=READERS)
+def each_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The client that reads the input of all models, unless they choose one."""
+    monkeypatch.setenv("STREAM_DPPCA_READER", request.param)
+    return str(request.param)
 
 
 @pytest.fixture

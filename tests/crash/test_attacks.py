@@ -20,6 +20,8 @@ from ..processes import PATIENT_LEAVING, Instance, stop_at, wait_for
 
 REFUSED = 65
 
+pytestmark = pytest.mark.usefixtures("each_reader")
+
 
 def run_to_the_end(m: Model, **environment: str) -> Instance:
     instance = m.start(**PATIENT_LEAVING, **environment)

@@ -23,7 +23,7 @@ from . import TARGETS
 def fuzz(name: str, messages: int, seed: int) -> None:
     """Run the fuzzer on one target; does not return."""
     atheris: Any = import_module("atheris")
-    with atheris.instrument_imports(include=["consumers.model", "consumers.kafka.lean"]):
+    with atheris.instrument_imports(include=["consumers.model", "consumers.kafka.bounded"]):
         targets = import_module("tests.fuzz.targets")
     one = targets.target(name)
     with tempfile.TemporaryDirectory() as corpus:

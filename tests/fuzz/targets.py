@@ -23,7 +23,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kafka.errors import CorruptRecordError
 
 from consumers.formats import Format
-from consumers.kafka.lean import read_entries
+from consumers.kafka.bounded import read_entries
 from consumers.messages.codecs import make_codec, make_subject_codec
 from consumers.protocols import RegisteredSchema
 
@@ -138,19 +138,15 @@ def _codec_target(format: Format) -> Callable[[bytes], None]:
 
 
 def _batch_target() -> Callable[[bytes], None]:
-    assert [entry.value for entry in read_entries(_batch(), 0, 3, 7, 2, None, 99)] == [
-        b"abc",
-        None,
-        b"vv",
-    ]
+    assert [value for _, _, value in read_entries([_batch()], 3, 7, 2, 99)] == [b"abc", None, b"vv"]
 
     def one(batch: bytes) -> None:
         try:
-            entries = list(read_entries(batch, 0, 3, 7, 2, None, 99))
+            entries = list(read_entries([batch], 3, 7, 2, 99))
         except CorruptRecordError as error:
             assert not error.__context__ or error.__suppress_context__
         else:
-            assert len(entries) == 3 and all(entry.offset >= 7 for entry in entries)
+            assert len(entries) == 3 and all(offset >= 7 for offset, _, _ in entries)
 
     return one
 

@@ -20,11 +20,10 @@ from kafka import KafkaProducer, codec
 from kafka.record import default_records
 
 from consumers.errors import ConfigurationError
-from consumers.kafka import lean
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.configure import task_connection
-from consumers.kafka.executor import close_consumers, read_ranges
+from consumers.kafka.executor import close_readers, read_ranges
 from consumers.model.uncertainty import angle
 from consumers.protocols import Reader, TopicInfo
 from consumers.settings import ClusterSettings
@@ -96,15 +95,13 @@ def test_compressed_topics(
         opened.close()
 
 
-@pytest.mark.parametrize("reader", [*READERS, "any kafka-python"])
+@pytest.mark.parametrize("reader", READERS)
 def test_bytes_after_a_compressed_batch(
     broker: RunningBroker, fresh_name: Any, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers accept them after gzip and lz4, and refuse all other damage that we know of. Without
     special care they stop kafka-python at gzip, and librdkafka at lz4, for good."""
     topic, servers = fresh_name("tail"), broker.bootstrap_servers
-    if reader == "any kafka-python":
-        monkeypatch.setattr(lean, "TESTED", ())
     on = KafkaCluster(config(servers, reader))
     sent = send_tails(on, servers, topic, monkeypatch)
     opened = on.reader(topic)
@@ -116,15 +113,20 @@ def test_bytes_after_a_compressed_batch(
     on.close()
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("stamped", [False, True])
 def test_tasks_of_an_engine_get_past_them_too(
-    broker: RunningBroker, fresh_name: Any, stamped: bool, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker,
+    fresh_name: Any,
+    stamped: bool,
+    reader: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic, servers = fresh_name("tail"), broker.bootstrap_servers
     on = KafkaCluster(config(servers, "kafka-python"))
     sent = send_tails(on, servers, topic, monkeypatch)
     on.close()
-    given = ClusterSettings(bootstrap_servers=servers, input_topic=topic)
+    given = ClusterSettings(bootstrap_servers=servers, input_topic=topic, reader=reader)
     reached = pickle.loads(pickle.dumps(task_connection(given)))
     found: list[tuple[int, Any]] = []
     try:
@@ -133,7 +135,7 @@ def test_tasks_of_an_engine_get_past_them_too(
             lengths = {len(chunk.times), len(chunk.keys)}
             assert lengths == {len(chunk.values) if stamped else 0}
     finally:
-        close_consumers()
+        close_readers()
     assert found == list(enumerate(sent))[3:-2]
 
 

@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
-from consumers.kafka.executor import close_consumers
+from consumers.kafka.executor import close_readers
 from consumers.service.loop import Service
 from consumers.service.plan import Range
 from consumers.service.spread import CodecRecipe, Spread, TopicSource
@@ -38,7 +38,7 @@ FEATURES = ("a", "b", "c")
 @pytest.fixture(autouse=True)
 def no_consumer_is_left() -> Iterator[None]:
     yield
-    close_consumers()
+    close_readers()
 
 
 BATCH, BATCHES = 9000, 3

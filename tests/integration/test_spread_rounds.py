@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from consumers.errors import ClusterError, ConfigurationError, StateRefused
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
-from consumers.kafka.executor import close_consumers
+from consumers.kafka.executor import close_readers
 from consumers.messages.codecs import make_subject_codec
 from consumers.protocols import Bounds
 from consumers.service import spread_rounds
@@ -40,7 +40,7 @@ PARTITIONS = 3
 @pytest.fixture(autouse=True)
 def no_consumer_is_left() -> Iterator[None]:
     yield
-    close_consumers()
+    close_readers()
 
 
 def fill(servers: str, topic: str, by_broker: bool = True) -> RoundRule:

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 from pyspark.sql import functions as F
 
 from consumers.kafka.configure import task_connection
-from consumers.kafka.executor import close_consumers
+from consumers.kafka.executor import close_readers
 from consumers.service.plan import Range
 from consumers.service.spread import CodecRecipe, TopicSource
 from stream_dppca import DPPCA, ParameterError, PerSubject
@@ -142,7 +142,7 @@ def closing_consumers() -> Iterator[None]:
     try:
         yield
     finally:
-        close_consumers()
+        close_readers()
 
 
 def test_errors_of_tasks_quote_no_record(session: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import ConfigurationError
+from ..files.store import unsealed
 from ..model.releases import ReleaseDocument, parse_release
 from ..model.states import decode_state
 from ..protocols import Message
@@ -53,9 +54,10 @@ def head(truth: Truth | None = None) -> tuple[str, ...]:
 def stored_release(file: Path) -> Message:
     """The last release of a state file, exactly as it was published."""
     try:
-        value = file.read_bytes()
+        found = unsealed(file.read_bytes())
     except OSError as error:
         raise ConfigurationError(f"--state: {file} cannot be read ({error.strerror})") from None
+    value = b"" if found is None else found.state
     return decode_state(value, f"--state: {file} is not a state file").release.message()
 
 

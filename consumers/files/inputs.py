@@ -1,27 +1,82 @@
-"""Recognises an input that was used before, by keyed digests of its rows.
+"""Recognises an input that was used before, by digests of its rows.
 
 Rows are hashed as they are learned, converted and in order, so an input is recognised in any
-format, and also if rows were added to its end. Two digests are kept of each input. The digest of
-its first batch tells whether a new input is really new, before anything is learned from it. The
-digest of all rows that were used must match the same rows again before a run is resumed.
+format, and also if rows were added to its end. Two kinds of digests are kept of each input. That of
+its first batch tells whether a new input is really new, before anything is learned from it. That of
+all rows that were used must match the same rows again before a run is resumed.
+
+**A digest tells whether the rows are these**, which is all that there is to know about a record if
+the others are known. So digests are never in a state, which is an output. They are in a file of
+their own, as secret as the input (`StateFile.keep_secret`). It is written before the state, so it
+may be one batch ahead: of the last input it has the digests at the end of the last two batches.
 """
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from ..errors import StateRefused
 from ..model.states import UsedInput
 from .blocks import Rows
 
-__all__ = ["InputRecord"]
+__all__ = ["InputRecord", "SeenInput", "seen_inputs"]
 
-DIGEST_BYTES: Final = 16
+DIGEST_BYTES: Final = 32
+
+
+class SeenInput(msgspec.Struct, frozen=True):
+    """What is known of an input. As secret as the input."""
+
+    name: str
+    first_batch: str  #: digest of the first batch of rows
+    marks: tuple[tuple[int, str], ...]  #: numbers of rows, from the beginning, and their digests
+
+
+_decode = msgspec.json.Decoder(tuple[SeenInput, ...]).decode
+
+
+def seen_inputs(
+    secret: bytes | None, used: Sequence[UsedInput], state: object
+) -> tuple[SeenInput, ...]:
+    """What is known of the inputs of a state, as far as the state has used them.
+
+    Parameters
+    ----------
+    secret
+        The content of the secret file; None if there is none.
+    used
+        The inputs of the state.
+    state
+        The path of the state, for errors.
+    """
+    if not used:
+        return ()
+    if secret is None:
+        raise StateRefused(
+            f"{state}.secret is missing. It tells which rows the state has used; without it, rows "
+            f"could be used twice. Put it back: it belongs next to {state}, also in a copy or a "
+            "backup. If it is lost, begin a new --state, with records that were never used."
+        )
+    try:
+        found = _decode(secret)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = ()
+    known = tuple(
+        msgspec.structs.replace(seen, marks=tuple(m for m in seen.marks if m[0] == one.rows))
+        for one, seen in zip(used, found, strict=False)
+        if one.name == seen.name
+    )
+    if len(known) < len(used) or not all(seen.marks for seen in known):
+        raise StateRefused(
+            f"{state}.secret does not belong to {state}: one of them is damaged, or from another "
+            "time. Put back both from the same copy."
+        )
+    return known
 
 
 class InputRecord:
@@ -33,70 +88,59 @@ class InputRecord:
         Name of the input.
     batch_size
         Rows per batch.
-    earlier
-        Inputs that the state has used before this one. If this one turns out to be one of them, it
-        is refused. A state of version 1 knows them by name only, so the name decides.
-    resumed
-        The same input as far as it was used, if it is given again. The rows that were used are
-        skipped; the input is refused if they are not the same.
+    seen
+        Inputs that the state has used. If this one turns out to be one of them, it is refused.
+    again
+        True if this input is the last of them once more. The rows that were used are skipped; the
+        input is refused if they are not the same.
     """
 
     def __init__(
-        self,
-        name: str,
-        batch_size: int,
-        earlier: Sequence[UsedInput] = (),
-        resumed: UsedInput | None = None,
+        self, name: str, batch_size: int, seen: Sequence[SeenInput] = (), again: bool = False
     ) -> None:
         self._name, self._batch_size = name, batch_size
-        self._earlier, self._resumed = tuple(earlier), resumed
-        for used in self._earlier:
-            if used.name == name and not used.digest:
-                raise StateRefused(
-                    f"a state of version 1 has used {used.rows} rows of {name}, and does not say "
-                    "which ones, so it is not known whether these rows are new. If they are, give "
-                    "the input another name."
-                )
-        known = [*earlier, *([resumed] if resumed is not None else [])]
-        self._key = known[-1].key if known else secrets.token_hex(DIGEST_BYTES)
-        self._hash = hashlib.blake2b(key=bytes.fromhex(self._key), digest_size=DIGEST_BYTES)
+        self._earlier = tuple(seen[:-1] if again else seen)
+        self._marks = seen[-1].marks[-1:] if again else ()
+        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self._first_batch = ""
         self.used = 0  #: rows used so far
-        self.missing = resumed.rows if resumed is not None else 0  #: rows still to be skipped
+        self.missing = self._marks[0][0] if self._marks else 0  #: rows still to be skipped
 
     def pass_over(self, rows: Rows) -> Rows:
         """Skip the rows that were used before; return the rows after them."""
-        if not self.missing or self._resumed is None:
+        if not self.missing:
             return rows
         old, new = rows[: self.missing], rows[self.missing :]
         self._add(old)
         self.missing -= len(old)
-        digest = self._resumed.digest  # a state of version 1 has none
-        if not self.missing and digest and self._hash.hexdigest() != digest:
+        if not self.missing and self._mark() not in self._marks:
             raise StateRefused(
                 f"{self._name} is not the input that the state knows by this name: its first "
                 f"{self.used} rows differ from the {self.used} rows that were used. Give the same "
-                "input again, or --new-records if none of its rows has been used."
+                "input again. Only if none of its rows was used before, in any file or order, give "
+                "--new-records."
             )
         return new
 
     def check_end(self, read: int) -> None:
         """Refuse an input that has fewer rows than were used of it."""
-        if self.missing and self._resumed is not None:
+        if self.missing:
             raise StateRefused(
-                f"{self._name} has {read} rows, but the state has used {self._resumed.rows} rows "
-                "of the input with this name: it is another input, or rows were removed. Give the "
-                "same input again, or --new-records if none of its rows has been used."
+                f"{self._name} has {read} rows, but the state has used {self._marks[0][0]} rows of "
+                "the input with this name: it is another input, or rows were removed. Give the "
+                "same input again. Only if none of its rows was used before, in any file or order, "
+                "give --new-records."
             )
 
     def use(self, rows: Rows) -> None:
         """Mark the rows of a batch as used, before they are learned."""
         self._add(rows)
+        self._marks = (*self._marks[-1:], self._mark())
         for known in self._earlier:
             if known.first_batch == self._first_batch:
                 self._refuse(known, last=known is self._earlier[-1])
 
-    def _refuse(self, known: UsedInput, last: bool) -> None:
+    def _refuse(self, known: SeenInput, last: bool) -> None:
         way = (
             "To resume it, run again without --new-records."
             if last
@@ -104,8 +148,11 @@ class InputRecord:
         )
         raise StateRefused(
             f"{self._name} begins with the same {self._batch_size} rows as {known.name}, which is "
-            f"already used up to row {known.rows}. {way}"
+            f"already used up to row {known.marks[-1][0]}. {way}"
         )
+
+    def _mark(self) -> tuple[int, str]:
+        return self.used, self._hash.hexdigest()
 
     def _add(self, rows: Rows) -> None:
         if self.used < self._batch_size <= self.used + len(rows):
@@ -122,9 +169,11 @@ class InputRecord:
         self.used += len(rows)
 
     def inputs(self) -> tuple[UsedInput, ...]:
-        """All inputs of the state, this one included."""
-        this = UsedInput(
-            name=self._name, key=self._key, rows=self.used, first_batch=self._first_batch,
-            digest=self._hash.hexdigest(),
-        )  # fmt: skip
-        return (*self._earlier, this)
+        """All inputs of the state, this one included: names and numbers."""
+        earlier = (UsedInput(seen.name, seen.marks[-1][0]) for seen in self._earlier)
+        return (*earlier, UsedInput(self._name, self.used))
+
+    def secret(self) -> bytes:
+        """What must be known to recognise all these inputs: as secret as they are."""
+        this = SeenInput(self._name, self._first_batch, self._marks)
+        return msgspec.json.encode((*self._earlier, this))

@@ -129,4 +129,4 @@ def _inputs(name: str, last: StateRecord | None) -> tuple[UsedInput, ...]:
     before = () if last is None else last.inputs
     if before and before[-1].name == name:
         return before
-    return (*before, UsedInput(name, "", 0, "", ""))
+    return (*before, UsedInput(name, 0))

@@ -17,10 +17,10 @@ import numpy as np
 from .. import crashpoints
 from ..errors import StateRefused
 from ..model.learner import Finisher, Learner
-from ..model.states import ModelIdentity, SlotRule, StateRecord, UsedInput, decode_state
+from ..model.states import ModelIdentity, SlotRule, StateRecord, decode_state
 from ..settings import FileSettings, RoundRule
 from .blocks import FileFormat, read_blocks
-from .inputs import InputRecord
+from .inputs import InputRecord, seen_inputs
 from .store import NoState, StateFile
 
 __all__ = ["Counted", "how_far", "identity_of", "run_file"]
@@ -64,7 +64,10 @@ def run_file(
         last = history[-1] if history else None
         identity = identity_of(settings, last, state, new_records)
         learner = Learner(identity, settings.estimator(), history)
-        record = _input_record(settings.input_topic, learner, last, new_records)
+        used = () if last is None else last.inputs
+        seen = seen_inputs(store.secret(), used, state)
+        again = bool(seen) and not new_records
+        record = InputRecord(settings.input_topic, learner.capacity, seen, again)
         if learner.unpublished:
             store.publish(learner.unpublished, learner.positions)
         finisher = Finisher(store)
@@ -83,6 +86,7 @@ def run_file(
                 if filled == size:
                     record.use(batch)
                     total, filled = total + size, 0
+                    store.keep_secret(record.secret())
                     finisher.finish([learner.learn(batch, {0: total}, record.inputs())])
                 progress(total + filled, learner.n_batches)
         record.check_end(read)
@@ -124,20 +128,6 @@ def identity_of(
             rounds=rounds,
         )  # fmt: skip
     return ModelIdentity(model=model, task=0, shards=1, input=name, slots=SlotRule("rows"))
-
-
-def _input_record(
-    name: str, learner: Learner, last: StateRecord | None, new_records: bool
-) -> InputRecord:
-    """The record of this input: new, or the last one again."""
-    if last is None:
-        return InputRecord(name, learner.capacity)
-    inputs = last.inputs
-    if not inputs:  # a state of version 1 knows only the number of rows that were used
-        inputs = (UsedInput.of_version_1(last.input, learner.positions.get(0, 0)),)
-    if new_records:
-        return InputRecord(name, learner.capacity, earlier=inputs)
-    return InputRecord(name, learner.capacity, earlier=inputs[:-1], resumed=inputs[-1])
 
 
 def how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:

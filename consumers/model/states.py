@@ -1,8 +1,8 @@
 """States: all that is kept at the end of a batch, and the estimator made from it.
 
 A state is inside the trust boundary: besides what is published it holds the next offset of each
-partition, and for files a keyed digest of the rows used. It never holds a record, a partial batch
-or noise.
+partition, or the number of rows of a file that were used. It never holds a record, a partial batch,
+noise, or anything else that depends on records other than through released numbers.
 
 Version 3 added the releases of earlier batches that were committed or published together with it.
 Version 2 added the slot rule, the unit and the inputs, and its positions are whole offsets. In
@@ -13,7 +13,6 @@ message: the remaining rows of the message are dropped rather than used under an
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -77,21 +76,13 @@ class SlotRule(msgspec.Struct, frozen=True):
 
 
 class UsedInput(msgspec.Struct, frozen=True):
-    """The rows of a file that were used, recognisable without being stored.
+    """A file, and how much of it was used. Nothing here depends on the content of a row.
 
-    The digests are keyed (BLAKE2b) with a random key that is stored only here.
+    What recognises its rows is as secret as they are, and not in a state (`files.inputs`).
     """
 
     name: str
-    key: str
-    rows: int  #: used, from the beginning
-    first_batch: str  #: digest of the first batch of rows
-    digest: str  #: digest of all rows used; empty if a state of version 1 used them
-
-    @classmethod
-    def of_version_1(cls, name: str, rows: int) -> UsedInput:
-        """Describe an input of version 1, of which only the number of rows is known."""
-        return cls(name, secrets.token_hex(16), rows, "", "")
+    rows: int  #: used, from the beginning; 0 with privacy per subject, where rounds are counted
 
 
 class StateRecord(msgspec.Struct, frozen=True):

@@ -507,14 +507,113 @@ def test_another_file_of_the_same_name_is_refused(
     assert state.read_bytes() == before
 
 
-def test_the_state_tells_no_row(tmp_path: Path) -> None:
-    """Digests are keyed: the same rows give others in another state."""
-    path, kept = write(tmp_path, "npy", rows(BATCH)), []
-    for name in ("one", "two"):
-        assert learn(tmp_path / name, path) == 0
-        kept.append(json.loads((tmp_path / name).read_bytes())["inputs"][0])
-    assert kept[0]["rows"] == kept[1]["rows"] == BATCH
-    assert all(kept[0][field] != kept[1][field] for field in ("key", "first_batch", "digest"))
+def neighbours() -> tuple[np.ndarray, np.ndarray]:
+    X = rows(2 * BATCH)
+    Y = X.copy()
+    Y[BATCH + 7] = [5.0, -3.0, 0.1]
+    return X, Y
+
+
+@pytest.mark.usefixtures("fixed_outputs")
+def test_a_state_tells_no_row(tmp_path: Path) -> None:
+    """With the same releases, neighbours have the same state, byte by byte."""
+    kept = []
+    for name, X in zip(("one", "other"), neighbours(), strict=True):
+        (tmp_path / name).mkdir()
+        path, state = write(tmp_path / name, "npy", X), tmp_path / name / "state"
+        assert learn(state, path, "--seed", "1") == 0
+        kept.append((state.read_bytes(), (tmp_path / name / "state.secret").read_bytes()))
+    assert kept[0][0] == kept[1][0] and kept[0][1] != kept[1][1]
+    assert state_of(tmp_path / "one" / "state")["inputs"] == [{"name": "data", "rows": 2 * BATCH}]
+
+
+def state_of(path: Path) -> Any:
+    return json.loads(path.read_bytes().splitlines()[1])
+
+
+@pytest.mark.parametrize("more", [(), ("--new-records",)])
+def test_a_state_without_its_secret_is_refused(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], more: tuple[str, ...]
+) -> None:
+    X, state, secret = rows(3 * BATCH), tmp_path / "state", tmp_path / "state.secret"
+    assert learn(state, write(tmp_path, "npy", X[: 2 * BATCH])) == 0
+    before, kept = state.read_bytes(), secret.read_bytes()
+    path = write(tmp_path, "npy", X)
+    secret.unlink()
+    capfdbinary.readouterr()
+    assert learn(state, path, *more) == 65
+    said = capfdbinary.readouterr()
+    assert b"state.secret is missing" in said.err and b"begin a new --state" in said.err
+    assert not said.out and not secret.exists()
+    for content in (b"", b"[]", kept.replace(b"600", b"900"), kept.replace(b"data", b"dato")):
+        secret.write_bytes(content)
+        assert learn(state, path, *more) == 65
+        assert b"does not belong to" in capfdbinary.readouterr().err
+    assert state.read_bytes() == before
+    secret.write_bytes(kept)
+    assert learn(state, path) == 0
+
+
+def test_the_secret_is_durable_before_the_state(tmp_path: Path) -> None:
+    """It may be a batch ahead, of this input or the next, and fits the state all the same."""
+    X, state, secret = rows(4 * BATCH), tmp_path / "state", tmp_path / "state.secret"
+    np.save(tmp_path / "next.npy", X[2 * BATCH :])
+    first = write(tmp_path, "npy", X[: 2 * BATCH])
+    (tmp_path / "cut").mkdir()
+    for path in (first, tmp_path / "next.npy"):
+        for times in (1, 2):
+            more = ["--new-records"] if path != first and times == 1 else []
+            crash = {CRASH_AT: "before_transaction"}
+            done = run("--input", path, "--state", state, *more, **crash)
+            assert done.returncode == -9, done.stderr
+            ahead = json.loads(secret.read_bytes())[-1]
+            assert ahead["name"] == path.stem and ahead["marks"][-1][0] == times * BATCH
+            cut = tmp_path / "cut" / path.name
+            np.save(cut, np.load(path)[: times * BATCH])
+            assert learn(state, cut, *more) == 0
+    assert [i["rows"] for i in state_of(state)["inputs"]] == [2 * BATCH, 2 * BATCH]
+
+
+def test_a_state_that_was_fully_written_is_the_state(tmp_path: Path) -> None:
+    """A process that is killed before the rename has left a result on the disk: no second one."""
+    path, state, part = write(tmp_path, "npy", rows(2 * BATCH)), tmp_path / "s", tmp_path / "s.part"
+    for batch in (1, 2):
+        done = run("--input", path, "--state", state, **{CRASH_AT: "inside_transaction"})
+        assert done.returncode == -9
+        written = part.read_bytes()
+        assert len(batches(done.stdout)) == batch - 1
+        done = run("--input", path, "--state", state, **{CRASH_AT: "polling"})
+        assert done.returncode == -9 and state.read_bytes() == written and not part.exists()
+        release = state_of(state)["release"]["value"].encode()
+        assert done.stdout.splitlines() == [release] and json.loads(release)["batch"] == batch
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [lambda b: b[:-1], lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b + b" ",
+     lambda b: b[:-9] + bytes(9), lambda b: b.replace(b'"parent":"', b'"parent":"0')],
+    ids=["cut", "half", "empty", "longer", "zeros", "another parent"],
+)  # fmt: skip
+def test_a_torn_state_is_computed_again(tmp_path: Path, torn: Any) -> None:
+    path, state, part = write(tmp_path, "npy", rows(2 * BATCH)), tmp_path / "s", tmp_path / "s.part"
+    done = run("--input", path, "--state", state, **{CRASH_AT: "inside_transaction:2"})
+    assert done.returncode == -9
+    before = state.read_bytes()
+    part.write_bytes(torn(part.read_bytes()))
+    store = StateFile(state, print)
+    assert json.loads(store.load()[0])["batch"] == 1 and state.read_bytes() == before
+    store.close()
+    done = run("--input", path, "--state", state)
+    assert done.returncode == 0 and sorted(batches(done.stdout)) == [1, 2]
+
+
+def test_a_damaged_state_is_replaced_by_nothing(tmp_path: Path) -> None:
+    """What is no state is refused, whatever lies next to it."""
+    path, state = write(tmp_path, "npy", rows(BATCH)), tmp_path / "s"
+    assert run("--input", path, "--state", state,
+               **{CRASH_AT: "inside_transaction"}).returncode == -9  # fmt: skip
+    state.write_bytes(b"damaged")
+    assert learn(state, path) == 65 and state.read_bytes() == b"damaged"
 
 
 def test_a_state_file_is_for_its_owner(tmp_path: Path) -> None:
@@ -540,9 +639,9 @@ def test_a_state_file_is_for_its_owner(tmp_path: Path) -> None:
 
 def test_an_old_state_file_is_for_its_owner_once_it_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    path.write_bytes(b"state")
-    path.chmod(0o644)
     store = StateFile(path, print)
+    store.commit(b"state", {})
+    path.chmod(0o644)
     assert store.load() == [b"state"] and path.stat().st_mode & 0o777 == 0o600
     store.close()
 
@@ -557,7 +656,7 @@ def test_a_link_to_a_state_file_stays_a_link(tmp_path: Path) -> None:
         StateFile(real, print)
     store.commit(b"1", {0: 1})
     store.close()
-    assert link.is_symlink() and real.read_bytes() == b"1"
+    assert link.is_symlink() and real.read_bytes().endswith(b"\n1")
     assert not list(tmp_path.glob("link.*"))
 
 
@@ -609,8 +708,8 @@ def test_the_state_file_is_a_store(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         store.commit(b"2", {0: 2}, [one])
     crashpoints.on_reach.clear()
-    # The message was durable; the batch is not, and is as if it had never been.
-    assert store.load() == [b"1"] and printed == [b"release 1"]
+    # The message was durable, and the batch is, too: it had reached the disk.
+    assert store.load() == [b"2"] and printed == [b"release 1"]
     store.commit(b"3", {0: 3}, [one])
     assert store.load()[-1] == b"3" and printed == [b"release 1"] * 2
     store.publish([two, three], {0: 3})

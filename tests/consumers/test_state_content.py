@@ -1,0 +1,121 @@
+"""All that a state may hold follows from releases and public numbers.
+
+Whatever a mechanism releases is drawn here without looking at the records (`fixed_outputs`). If
+anything in a state depended on records in another way (a digest, an exact sum, a count, a length),
+the states of neighbours would differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consumers.model.learner import Learner
+from consumers.model.states import ModelIdentity, SlotRule, make_estimator
+from consumers.settings import Recipe, RoundRule
+
+BATCHES, CHANGED = 3, 1
+SUBJECTS = {"subject": "id", "places": 1500, "period": 2, "horizon": None, "records": 4}
+PLAIN = {"center": "none", "scales": None}
+
+#: Every method, and every option that adds something to a state.
+MODELS: dict[str, tuple[int, dict[str, Any]]] = {
+    "second moments": (5, PLAIN),
+    "a scout": (70, {**PLAIN, "n_components": 2}),
+    "gradients": (1100, {**PLAIN, "batch_size": 4096}),
+    "known scales": (5, {"center": "none", "scales": (1.0,) * 5}),
+    "learned": (5, {}),
+    "learned, wide": (1100, {"batch_size": 4096}),
+    "missing": (5, {"missing": "center"}),
+    "memory": (5, {"memory": 3}),
+    "all": (5, {"memory": "all"}),
+    "paper": (5, {"center": "none"}),
+    "paper, pairs": (5, {"center": "pairs"}),
+    "subjects": (5, {"unit": SUBJECTS}),
+    "subjects, own": (5, {"unit": SUBJECTS, "center": "own"}),
+    "subjects, plain": (5, {**PLAIN, "unit": {**SUBJECTS, "horizon": 8}}),
+}
+
+
+def neighbours(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).standard_normal((BATCHES * n, d)) + 3
+    Y = X.copy()
+    Y[CHANGED * n + 11] = [np.nan, *[1e3] * (d - 1)]
+    Y[CHANGED * n + 11] *= 50
+    return X, Y
+
+
+def recipe(name: str) -> Recipe:
+    d, how = MODELS[name]
+    features = tuple(f"x{i}" for i in range(d))
+    given = {"features": features, "epsilon": 4.0, "delta": 1e-5, "seed": 7, **how}
+    if "unit" not in how:
+        given.setdefault("batch_size", 1500)
+    return Recipe("paper" if name.startswith("paper") else "adaptive", given)
+
+
+def states(name: str, X: np.ndarray, change: Callable[[Learner], None]) -> list[bytes]:
+    """The states after each batch, with all that a topic may add to them."""
+    unit = MODELS[name][1].get("unit")
+    rounds = None if unit is None else RoundRule("id", 3_600_000, 2, unit["horizon"])
+    learner = Learner(identity(rounds), recipe(name))
+    change(learner)
+    found, earlier = [], []
+    for t, rows in enumerate(np.split(X, BATCHES)):
+        positions = {0: 1000 * t, 1: 500 * t}
+        if rounds is None:
+            done = learner.learn(rows, positions)
+        else:
+            learner.add(rows, [f"s{i}" for i in range(len(rows))])
+            done = learner.close_round(t, positions)
+        found.append(done.state(earlier))
+        earlier.append(done.message)
+    return found
+
+
+def identity(rounds: RoundRule | None) -> ModelIdentity:
+    rule, unit = ("offsets", "record") if rounds is None else ("rounds", "subject")
+    return ModelIdentity(
+        model="m", task=0, shards=1, input="in", slots=SlotRule(rule), unit=unit, rounds=rounds
+    )
+
+
+def nothing(learner: Learner) -> None:
+    pass
+
+
+@pytest.mark.usefixtures("fixed_outputs")
+@pytest.mark.parametrize("name", MODELS)
+def test_neighbours_with_the_same_releases_have_the_same_states(name: str) -> None:
+    d, how = MODELS[name]
+    one, other = (states(name, X, nothing) for X in neighbours(how.get("batch_size", 1500), d))
+    assert one == other and len(set(one)) == BATCHES
+
+
+def mean_in_state(learner: Learner) -> None:
+    """A mutant: the state holds a number that was computed from the records."""
+    estimator = learner._estimator
+    learn, state = estimator.learn_array, estimator.state
+    seen = []
+
+    def learn_array(rows: np.ndarray, **more: Any) -> None:
+        seen.append(float(np.nansum(rows)))
+        learn(rows, **more)
+
+    estimator.learn_array = learn_array  # type: ignore[method-assign]
+    estimator.state = lambda: {**state(), "sum": seen}  # type: ignore[method-assign]
+
+
+@pytest.mark.usefixtures("fixed_outputs")
+def test_the_test_can_fail() -> None:
+    one, other = (states("learned", X, mean_in_state) for X in neighbours(1500, 5))
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True, False, False]
+
+
+def test_every_method_is_tried() -> None:
+    tried = {type(make_estimator(recipe(name))._method).__name__ for name in MODELS}
+    wanted = {"Gradient", "Learned", "Moment", "Paper", "Scout", "Wide"}
+    assert tried == {f"{name}Method" for name in wanted}

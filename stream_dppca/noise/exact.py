@@ -11,6 +11,10 @@ step n times y^(n-j)/((j+1) ... n) <= y^(n-j)/(n-j)!, and these add up to at mos
 a_n can become 0 only at some N > y, because floor(a x) >= a for x >= 1. From there on the true
 terms alternate and fall, so the rest of the series is at most a_N < e^y. Hence N terms, each
 divided with one more floor, are off by less than (N + 1)(e^y + 1) units of the last digit.
+
+*Time.* The number of terms grows with y, so it would tell how large the noise is to somebody who
+can time a draw. So a series of the normal distribution has at least `LEAST_TERMS`: after its last
+term, the same arithmetic is done on another number, and thrown away.
 """
 
 from __future__ import annotations
@@ -25,6 +29,10 @@ __all__ = ["Entropy", "Value", "exponential", "floor_exponential", "normal_cdf",
 #: Returns a number of random bytes: `os.urandom`, or something repeatable in a test.
 Entropy = Callable[[int], bytes]
 
+#: Terms that a series of the normal distribution has at least: those for 6 sd and 128 bits. Noise
+#: beyond that, which is decided here once in 10^12 draws, takes longer.
+LEAST_TERMS = 136
+
 
 class Value(NamedTuple):
     """A real number: (value +- error) / 2^precision."""
@@ -35,7 +43,7 @@ class Value(NamedTuple):
 
 
 def round_normal(
-    v: int, *, shift: float, sd: float, guess: int, entropy: Entropy, bits: int = 64
+    v: int, *, shift: float, sd: float, guess: int, entropy: Entropy, bits: int = 128
 ) -> int:
     """The integer nearest to shift + sd Q, where Q < 0 is the quantile of U in [v, v+1) / 2^bits.
 
@@ -57,7 +65,9 @@ def round_normal(
     return _smallest(reaches, guess)
 
 
-def floor_exponential(v: int, *, scale: float, guess: int, entropy: Entropy, bits: int = 64) -> int:
+def floor_exponential(
+    v: int, *, scale: float, guess: int, entropy: Entropy, bits: int = 128
+) -> int:
     """The floor of scale times -ln U, where U in [v, v+1) / 2^bits is uniform on (0, 1)."""
     uniform = _Uniform(v, bits, entropy)
     a, b = scale.as_integer_ratio()
@@ -116,7 +126,7 @@ def normal_cdf(numerator: int, denominator: int, bits: int) -> Value:
     guard = 3 * numerator * numerator // (4 * denominator * denominator) + 1
     p = _precision(bits, guard)
     t = (numerator << p) // denominator
-    total, terms = _alternating(t, t * t, 2 * p + 1, odd=True)
+    total, terms = _alternating(t, t * t, 2 * p + 1, odd=True, least=LEAST_TERMS)
     value = (1 << p - 1) - (total * _inverse_root_of_two_pi(p) >> p)
     return Value(value, terms + 2 << guard + 1, p)
 
@@ -125,7 +135,7 @@ def exponential(numerator: int, denominator: int, bits: int) -> Value:
     """e^-x = sum (-1)^n x^n / n! for a rational x >= 0; the error as for `normal_cdf`, y = x."""
     guard = 3 * numerator // (2 * denominator) + 1  # e^x = 2^(1.44 x) < 2^guard
     p = _precision(bits, guard)
-    total, terms = _alternating(1 << p, (numerator << p) // denominator, p, odd=False)
+    total, terms = _alternating(1 << p, (numerator << p) // denominator, p, odd=False, least=0)
     return Value(total, terms + 2 << guard + 1, p)
 
 
@@ -134,19 +144,24 @@ def _precision(bits: int, guard: int) -> int:
     return -(-(bits + guard + 16) // 64) * 64
 
 
-def _alternating(first: int, y: int, shift: int, *, odd: bool) -> tuple[int, int]:
+def _alternating(first: int, y: int, shift: int, *, odd: bool, least: int) -> tuple[int, int]:
     """Sum of (-1)^n a_n, or a_n/(2n+1), with a_0 = first, a_{n+1} = a_n y/(n+1); and its length.
 
-    y is y / 2^shift.
+    y is y / 2^shift. The work is that of `least` terms or more.
     """
-    total = n = 0
+    total = terms = n = other = 0
     term = first
-    while term:
-        part = term // (2 * n + 1) if odd else term
-        total += -part if n & 1 else part
+    while term or n < least:
+        a = term or first
+        part = a // (2 * n + 1) if odd else a
+        signed = -part if n & 1 else part
         n += 1
-        term = (term * y >> shift) // n
-    return total, n
+        after = (a * y >> shift) // n
+        if term:
+            total, term, terms = total + signed, after, n
+        else:
+            other, _, _ = other + signed, after, n
+    return total, terms
 
 
 @lru_cache(maxsize=16)

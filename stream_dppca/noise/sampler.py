@@ -2,23 +2,34 @@
 
 `rounded_gaussian` draws round(a + S X) with X ~ N(0, 1), `discrete_laplace` the difference of two
 floor(s E) with E ~ Exp(1). Both invert a distribution function at a uniform number U that begins
-with one 64-bit word from the operating system. In floating point the result before rounding is off
-by less than a bound that is proven below. Where it lies farther than that from the nearest jump of
-the rounding, its rounding is the true one. Otherwise `exact` decides, with as many further bits of
-U as it needs. So, given ideal bits and the hypothesis, the law is exact.
+with 128 bits from the operating system. In floating point the result before rounding is off by less
+than a bound that is proven below. Where it lies farther than that from the nearest jump of the
+rounding, its rounding is the true one. Otherwise `exact` decides, with as many further bits of U as
+it needs. So, given ideal bits and the hypothesis, the law is exact.
 
-**Hypothesis.** `scipy.special.ndtri` is off by at most 2^-43 on [2^-18, 1/2], `numpy.log` by at
-most 2^-46 on [2^-18, 1]. Measured in tests/test_sampler.py: 2^-49.3 and 2^-50. A library that is
+**Hypothesis.** `scipy.special.ndtri` is off by at most 2^-43 on [2^-64, 1/2], `numpy.log` by at
+most 2^-45 on [2^-64, 1]. Measured in tests/test_sampler.py: 2^-48.2 and 2^-48. A library that is
 off by more than half of the allowed error, on a grid of points, is refused at the first draw.
 
-**Bound for the Gaussian.** Let v >= 2^46 be the 63 bits of a word next to its sign, S < 2^29, and U
-in [v, v+1) / 2^64. The float u is within 2^-65 + 2^-52 U of U, so its quantile within that over
-phi: below 2^-47. With the hypothesis: 2^-43 + 2^-47. Times S: 2^-14 + 2^-18. The product and the
-sum are below 2^32, so each is off by at most 2^-22. Together that is less than 2^-13.
+**The float u.** Let v be the first word (63 bits next to a sign, or 64) and w the second, so that U
+is in [V, V+1)/2^128 with V = 2^64 v + w, and U >= 2^-64. Converting v and w, and adding them up,
+takes four roundings of at most 2^-53 u each, and U is within 2^-64 U of V/2^128. So u is within
+2^-50 U of U.
 
-**Bound for the exponential.** Here v >= 2^46 is the whole word. Relatively, u is within 2^-47 +
-2^-52 of U, so its logarithm within that; the hypothesis adds 2^-46. The product with s is below
-13 s, so it is off by at most 2^-49 s. Together that is less than 2^-44 s.
+**Bound for the Gaussian.** S < 2^29. The quantile of u is within 2^-50 U/phi of that of U, where
+phi is the density there: at most 1.26 times 2^-50 (Mills). With the hypothesis: 2^-43 + 2^-49.
+Times S: 2^-14 + 2^-20. The quantile is above -9.2, so that the product and the sum are below 2^33,
+and each is off by at most 2^-21. Together that is less than 2^-13.
+
+**Bound for the exponential.** The logarithm of u is within 2^-49 of that of U; the hypothesis adds
+2^-45. The product with s is below 45 s, so it is off by at most 2^-47 s. Together that is less than
+2^-44 s.
+
+**Time.** `exact` takes 100 microseconds. It is asked in two cases. If a + S X, which is S times as
+fine as what is released, lies near a jump, once in 4000 draws: that depends on a + S X alone, so it
+tells no more than a release that is not rounded, which has the same mu. If U is below 2^-64: that
+depends on the noise alone, so it would tell how far the result is from the exact value; but with
+2^-63 it is rarer than any delta. (With one word for U the limit was 2^-18.)
 """
 
 from __future__ import annotations
@@ -26,8 +37,10 @@ from __future__ import annotations
 import os
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays import FloatArray, IntArray
 from ..errors import DPPCAError
@@ -41,9 +54,9 @@ SMALLEST_SD = 2.0**28
 LARGEST = 2.0**52
 
 #: Hypothesis about the libraries: largest errors of the normal quantile and of the logarithm.
-NDTRI_ERROR, LOG_ERROR = 2.0**-43, 2.0**-46
-#: The hypothesis holds from here up. Smaller U, once in 2^17 draws, are left to `exact`.
-SMALLEST_U = 2.0**-18
+NDTRI_ERROR, LOG_ERROR = 2.0**-43, 2.0**-45
+#: The hypothesis holds from here up. Smaller U, once in 2^63 draws, are left to `exact`.
+SMALLEST_U = 2.0**-64
 #: Bound on the error of a + S X before it is rounded, and of s E relative to s.
 GAUSSIAN_ROOM, EXPONENTIAL_ROOM = 2.0**-13, 2.0**-44
 #: Draws at a time: their temporary arrays stay in the cache.
@@ -66,9 +79,9 @@ def rounded_gaussian(values: FloatArray, sd: float, entropy: Entropy = os.urando
     found = np.empty(len(values))
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
-        words = np.frombuffer(entropy(8 * len(block)), dtype="<i8")
-        v = words & 0x7FFF_FFFF_FFFF_FFFF
-        u = v * 2.0**-64 + 2.0**-65
+        words, w = np.frombuffer(entropy(16 * len(block)), dtype="<i8").reshape(2, -1)
+        v, w = words & 0x7FFF_FFFF_FFFF_FFFF, w.view("<u8")
+        u = _joined(v, w)
         # Both exact: |values| <= 2^52, and a number less its nearest integer has no new digits.
         whole = np.rint(block)
         rest = block - whole
@@ -82,7 +95,7 @@ def rounded_gaussian(values: FloatArray, sd: float, entropy: Entropy = os.urando
         for i in doubtful.nonzero()[0]:
             sign = -1 if words[i] < 0 else 1
             near[i] = sign * round_normal(
-                int(v[i]),
+                int(v[i]) << 64 | int(w[i]),
                 shift=sign * float(rest[i]),
                 sd=sd,
                 guess=sign * int(near[i]),
@@ -104,15 +117,21 @@ def discrete_laplace(size: int, scale: float, entropy: Entropy = os.urandom) -> 
 def _geometric(size: int, scale: float, entropy: Entropy) -> IntArray:
     """floor(scale E), E ~ Exp(1): at least k with probability e^(-k/scale)."""
     _check_libraries()
-    v = np.frombuffer(entropy(8 * size), dtype="<u8")
-    u = v * 2.0**-64 + 2.0**-65
+    v, w = np.frombuffer(entropy(16 * size), dtype="<u8").reshape(2, -1)
+    u = _joined(v, w)
     z = -scale * np.log(u)
     below = np.floor(z)
     z -= below
     room = max(scale, 1.0) * EXPONENTIAL_ROOM
     for i in ((z <= room) | (z >= 1 - room) | (u < SMALLEST_U)).nonzero()[0]:
-        below[i] = floor_exponential(int(v[i]), scale=scale, guess=int(below[i]), entropy=entropy)
+        U = int(v[i]) << 64 | int(w[i])
+        below[i] = floor_exponential(U, scale=scale, guess=int(below[i]), entropy=entropy)
     return below.astype(np.int64)
+
+
+def _joined(v: NDArray[np.integer[Any]], w: NDArray[np.uint64]) -> FloatArray:
+    """Uniform numbers from their first and second words, never 0."""
+    return np.asarray(v * 2.0**-64 + (w * 2.0**-128 + 2.0**-129))
 
 
 @lru_cache(maxsize=1)
@@ -120,8 +139,9 @@ def _check_libraries() -> None:
     """Raise unless `ndtri` and `log` are well within the hypothesis on a grid of points."""
     from scipy.special import ndtri
 
-    # Powers of two, and both sides of e^-2, where ndtri changes formula.
-    u = np.r_[2.0 ** np.arange(-18, -1, 0.5), 0.13533, 0.13534, 0.25, 0.3, 0.4, 0.49]
+    # Powers of two, and both sides of e^-2, where ndtri changes formula, as it does at e^-32.
+    u = np.r_[2.0 ** np.arange(-64, -18, 2.0), 2.0 ** np.arange(-18, -1, 0.5), 0.13533, 0.13534]
+    u = np.r_[u, 0.25, 0.3, 0.4, 0.49]
     for found, curve, allowed, what in (
         (-np.asarray(ndtri(u)), normal_cdf, NDTRI_ERROR / 2, "scipy.special.ndtri"),
         (-np.log(u), exponential, LOG_ERROR / 2, "numpy.log"),
@@ -129,8 +149,8 @@ def _check_libraries() -> None:
         for point, x in zip(u.tolist(), found.tolist(), strict=True):
             # Both curves fall: the point must lie between their values on both sides of x.
             early, late = Fraction(x) - Fraction(allowed), Fraction(x) + Fraction(allowed)
-            above = curve(early.numerator, early.denominator, 80)
-            below = curve(late.numerator, late.denominator, 80)
+            above = curve(early.numerator, early.denominator, 128)
+            below = curve(late.numerator, late.denominator, 128)
             if not (
                 Fraction(below.value + below.error, 2**below.precision)
                 < Fraction(point)

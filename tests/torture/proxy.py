@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 LOOPBACK = "127.0.0.1"
+#: The key of requests for messages in Kafka's protocol.
+FETCH = 1
 
 
 class Proxy:
@@ -15,7 +17,8 @@ class Proxy:
 
     A cut is silent: connections stay open and carry nothing, as behind a firewall that drops
     packets. New ones are accepted and carry nothing either. After the cut, old connections are
-    closed and new ones work.
+    closed and new ones work. Fetches can also be held back alone: then a client finds its brokers
+    well, and gets no messages.
     """
 
     def __init__(self, port: int, target: int) -> None:
@@ -30,6 +33,9 @@ class Proxy:
         self._target = target
         self._open = threading.Event()
         self._open.set()
+        self._fetching = threading.Event()
+        self._fetching.set()
+        self._under_way: set[tuple[socket.socket, bytes]] = set()  # fetches without an answer
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
         self._listener = socket.create_server((LOOPBACK, port))
@@ -50,17 +56,54 @@ class Proxy:
             return
         with self._lock:
             self._pairs.append((client, broker))
-        for source, sink in ((client, broker), (broker, client)):
-            threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+        for carry, source in ((self._ask, client), (self._answer, broker)):
+            threading.Thread(target=carry, args=(source, client, broker), daemon=True).start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+    def _ask(self, source: socket.socket, client: socket.socket, broker: socket.socket) -> None:
+        """Carry requests; those for messages may have to wait."""
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
+            for frame in self._frames(source, client, broker):
+                if int.from_bytes(frame[4:6]) == FETCH:
+                    self._fetching.wait()
+                    self._under_way.add((client, frame[8:12]))
                 self._open.wait()
-                sink.sendall(data)
-        for end in (source, sink):
+                broker.sendall(frame)
+
+    def _answer(self, source: socket.socket, client: socket.socket, broker: socket.socket) -> None:
+        """Carry answers, which have the numbers of their requests."""
+        with contextlib.suppress(OSError):
+            for frame in self._frames(source, client, broker):
+                self._open.wait()
+                client.sendall(frame)
+                self._under_way.discard((client, frame[4:8]))
+
+    def _frames(self, source: socket.socket, *ends: socket.socket) -> Iterator[bytes]:
+        """Everything that comes, each with its length before it; then the connection is closed."""
+        try:
+            with source.makefile("rb") as stream:
+                while len(size := stream.read(4)) == 4:
+                    yield size + stream.read(int.from_bytes(size))
+        finally:
+            for fetch in self._under_way.copy():
+                if fetch[0] in ends:
+                    self._under_way.discard(fetch)
+            self._shut(*ends)
+            source.close()
+
+    @staticmethod
+    def _shut(*ends: socket.socket) -> None:
+        for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Callable[[], bool]]:
+        """Hold fetches back until the block ends; the function tells if none is under way."""
+        self._fetching.clear()
+        try:
+            yield lambda: not self._under_way
+        finally:
+            self._fetching.set()
 
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
@@ -76,11 +119,10 @@ class Proxy:
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
-            for end in pair:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
+            self._shut(*pair)
 
     def close(self) -> None:
         self._open.set()
+        self._fetching.set()
         self._listener.close()
         self._drop()

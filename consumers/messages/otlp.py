@@ -1,0 +1,187 @@
+"""Reads metrics of OpenTelemetry: OTLP as Protobuf, and as JSON.
+
+A message holds `ResourceMetrics`, one or more per host. Each is cut out and parsed by itself; one
+that cannot be parsed is missing. Of its points those are read that a feature selects:
+
+| data | its points |
+|---|---|
+| gauge, sum that is not monotonic | levels |
+| sum, delta | increases, each since the one before |
+| sum, cumulative and monotonic | a counter; only its rate says something |
+| histogram, exponential histogram | sum and count |
+| summary | left out: quantiles of several series or times cannot be combined |
+
+Left out are also points that say "no recorded value", that have no value, and histograms that have
+counted nothing. An attribute that is not a text is read as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from .cutting import protobuf_pieces
+from .fold import Kind, Point, make_point
+from .series import Attributes, Selectors
+
+__all__ = ["attributes_of", "json_parsers", "points_of", "protobuf_parsers"]
+
+_NO_RECORDED_VALUE: Final = 1
+_DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
+_HISTOGRAMS: Final = frozenset({"histogram", "exponential_histogram"})
+
+
+#: The parser of one `ResourceMetrics`, and one that reads nothing but its resource.
+Parsers = tuple[Callable[[bytes], Any], Callable[[bytes], Any]]
+
+
+def protobuf_parsers() -> Parsers:
+    """The parsers of Protobuf; raises `ModuleNotFoundError` without its library."""
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
+    from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+    def head(piece: bytes) -> Any:
+        return ResourceMetrics(resource=Resource.FromString(protobuf_pieces(piece)[0]))
+
+    return ResourceMetrics.FromString, head
+
+
+def json_parsers() -> Parsers:
+    """The parsers of JSON, into objects with the names of Protobuf."""
+    whole, head = (msgspec.json.Decoder(kind, strict=False) for kind in (_ResourceMetrics, _Head))
+    return whole.decode, head.decode
+
+
+def attributes_of(pairs: Iterable[Any]) -> Attributes:
+    """Attributes as texts, sorted."""
+    found = [(pair.key, pair.value.string_value or _text(pair.value)) for pair in pairs]
+    if len(found) > 1:
+        found.sort()
+    return tuple(found)
+
+
+def _text(value: Any) -> str:
+    kind = value.WhichOneof("value")
+    if kind == "bool_value":
+        return "true" if value.bool_value else "false"
+    if kind in ("int_value", "double_value"):
+        return str(getattr(value, kind))
+    return "" if kind in (None, "string_value") else "?"  # lists, maps and bytes
+
+
+def points_of(resource: Any, selectors: Selectors, only_last: bool) -> list[Point]:
+    """The points of a `ResourceMetrics` that features select; `only_last` as in `make_point`."""
+    found: list[Point] = []
+    for scope in resource.scope_metrics:
+        for metric in scope.metrics:
+            if (name := metric.name) not in selectors:
+                continue
+            data_kind = metric.WhichOneof("data")
+            if data_kind is None or data_kind == "summary":
+                continue
+            data = getattr(metric, data_kind)
+            delta = data_kind != "gauge" and data.aggregation_temporality in _DELTA
+            histogram = data_kind in _HISTOGRAMS
+            kind: Kind = "increase" if delta else "level"
+            if histogram:
+                kind = "histogram increase" if delta else "histogram"
+            for point in data.data_points:
+                features, series = selectors.of(name, attributes_of(point.attributes))
+                if not features or point.flags & _NO_RECORDED_VALUE:
+                    continue
+                count = 1
+                if histogram:
+                    value, count = point.sum if point.HasField("sum") else math.nan, point.count
+                elif which := point.WhichOneof("value"):
+                    value = getattr(point, which)
+                else:
+                    continue
+                if count > 0:
+                    start, time = point.start_time_unix_nano, point.time_unix_nano
+                    found += [
+                        make_point(
+                            feature, function, kind, series, start, time, value, count, only_last
+                        )
+                        for feature, function in features
+                    ]
+    return found
+
+
+# The objects of OTLP in JSON: numbers of 64 bits may be texts, and null is what is not there.
+
+
+class _Message(msgspec.Struct, rename="camel", gc=False):
+    """Answers as a message of Protobuf does."""
+
+    def WhichOneof(self, _: str) -> str | None:
+        for name in self.__struct_fields__:
+            if name in _ONE_OF and getattr(self, name) is not None:
+                return name
+        return None
+
+    def HasField(self, name: str) -> bool:
+        return getattr(self, name) is not None
+
+
+class _Value(_Message):
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: int | None = None
+    double_value: float | None = None
+    array_value: Any = None
+    kvlist_value: Any = None
+    bytes_value: Any = None
+
+
+class _Pair(_Message):
+    key: str = ""
+    value: _Value = msgspec.field(default_factory=_Value)
+
+
+class _Point(_Message):
+    attributes: list[_Pair] = []
+    start_time_unix_nano: int = 0
+    time_unix_nano: int = 0
+    flags: int = 0
+    as_int: int | None = None
+    as_double: float | None = None
+    count: int = 0
+    sum: float | None = None
+
+
+class _Data(_Message):
+    data_points: list[_Point] = []
+    aggregation_temporality: int | str = 0
+    is_monotonic: bool = False
+
+
+class _Metric(_Message):
+    name: str = ""
+    unit: str = ""
+    gauge: _Data | None = None
+    sum: _Data | None = None
+    histogram: _Data | None = None
+    exponential_histogram: _Data | None = None
+    summary: Any = None
+
+
+class _Scope(_Message):
+    metrics: list[_Metric] = []
+
+
+class _Resource(_Message):
+    attributes: list[_Pair] = []
+
+
+class _Head(_Message):
+    resource: _Resource = msgspec.field(default_factory=_Resource)
+
+
+class _ResourceMetrics(_Head):
+    scope_metrics: list[_Scope] = []
+
+
+_ONE_OF: Final = {*_Value.__struct_fields__, *_Metric.__struct_fields__[2:], "as_int", "as_double"}

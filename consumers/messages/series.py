@@ -1,0 +1,186 @@
+"""The language of features over series: `rate(system.network.io{direction="receive"})`.
+
+A series is the name of a metric with attributes. A feature selects series by name and by their
+attributes, and says how their points become one number. Matchers are `=` and `!=` only: producers
+choose the texts, and a regular expression over such a text can be made slow. An attribute that a
+series lacks is the empty text.
+
+| feature | its number |
+|---|---|
+| `name` | of a gauge the mean, of a delta the sum, of a histogram sum/count |
+| `mean(...)`, `max(...)`, `min(...)`, `last(...)` | of the values of a series |
+| `sum(...)`, `count(...)` | of the values of a series |
+| `rate(...)` | increase per second of a counter, of a histogram its count |
+
+If a feature selects several series, their sums, counts and rates are added, the largest `max` and
+the smallest `min` are taken, and of anything else the mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ..errors import ConfigurationError
+
+__all__ = [
+    "FUNCTIONS",
+    "Attributes",
+    "Feature",
+    "Selected",
+    "Selectors",
+    "parse_feature",
+    "parse_features",
+]
+
+FUNCTIONS: Final = ("mean", "max", "min", "last", "sum", "count", "rate")
+#: Attributes of a series, sorted.
+Attributes = tuple[tuple[str, str], ...]
+
+_NAME: Final = re.compile(r'[^\s{}(),"=!~]+')
+_TEXT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
+#: Most series whose features are remembered, for speed.
+_REMEMBERED: Final = 4096
+#: Characters of attributes above which a digest stands for them: producers choose their length.
+_LONGEST: Final = 256
+
+
+class Feature(NamedTuple):
+    """A feature, as it was parsed."""
+
+    name: str  #: of the metric
+    function: str = ""  #: one of `FUNCTIONS`, or nothing
+    equal: Attributes = ()
+    unequal: Attributes = ()
+
+    def selects(self, attributes: Attributes) -> bool:
+        """Tell whether a series of this metric is selected."""
+        found = dict(attributes)
+        return all(found.get(key, "") == text for key, text in self.equal) and not any(
+            found.get(key, "") == text for key, text in self.unequal
+        )
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def fail(self, rule: str) -> ConfigurationError:
+        self.skip("")
+        return ConfigurationError(
+            f"feature {self.text!r} cannot be read at character {self.at + 1}: {rule}"
+        )
+
+    def skip(self, token: str) -> bool:
+        """Skip a token, and the blanks around it, if it is next."""
+        rest = self.text[self.at :].lstrip()
+        if rest.startswith(token):
+            self.at = len(self.text) - len(rest.removeprefix(token).lstrip())
+            return True
+        return False
+
+    def take(self, pattern: re.Pattern[str], what: str) -> str:
+        found = pattern.match(self.text, self.at)
+        if not found:
+            raise self.fail(f"expected {what}")
+        self.at = found.end()
+        return found[found.lastindex or 0]
+
+    def feature(self) -> Feature:
+        self.skip("")
+        name, function = self.take(_NAME, "the name of a metric"), ""
+        if self.skip("("):
+            function = name
+            if function not in FUNCTIONS:
+                self.at = self.text.index(name)
+                raise self.fail(f"a function must be one of {', '.join(FUNCTIONS)}")
+            name = self.take(_NAME, "the name of a metric")
+        equal: list[tuple[str, str]] = []
+        unequal: list[tuple[str, str]] = []
+        if self.skip("{") and not self.skip("}"):
+            while True:
+                key = self.take(_NAME, "the name of an attribute")
+                into = unequal if self.skip("!=") else equal if self.skip("=") else None
+                if into is None or self.text[self.at : self.at + 1] == "~":
+                    raise self.fail("a matcher must be = or !=")
+                text = self.take(_TEXT, "a text in double quotes")
+                into.append((key, re.sub(r"\\(.)", r"\1", text)))
+                if self.skip("}"):
+                    break
+                if not self.skip(","):
+                    raise self.fail("expected a comma or a closing brace")
+        if function and not self.skip(")"):
+            raise self.fail("expected a closing parenthesis")
+        self.skip("")
+        if self.at < len(self.text):
+            raise self.fail("expected the end")
+        return Feature(name, function, tuple(equal), tuple(unequal))
+
+
+def parse_feature(text: str) -> Feature:
+    """Parse a feature; an error says where and why it cannot be read.
+
+    Examples
+    --------
+    >>> parse_feature('rate(system.network.io{direction="receive", device!="lo"})')
+    Feature(name='system.network.io', function='rate', equal=(('direction', 'receive'),),
+            unequal=(('device', 'lo'),))
+    >>> parse_feature('cpu{state=~"us.*"}')
+    Traceback (most recent call last):
+    consumers.errors.ConfigurationError: feature 'cpu{state=~"us.*"}' cannot be read at
+    character 11: a matcher must be = or !=
+    """
+    return _Parser(text).feature()
+
+
+def parse_features(texts: Sequence[str]) -> tuple[Feature, ...]:
+    """Parse features; no two of them may mean the same."""
+    found: dict[Feature, str] = {}
+    for text in texts:
+        feature = parse_feature(text)
+        same = feature._replace(
+            equal=tuple(sorted(feature.equal)), unequal=tuple(sorted(feature.unequal))
+        )
+        if same in found:
+            raise ConfigurationError(f"features {found[same]!r} and {text!r} are the same")
+        found[same] = text
+    return tuple(found)
+
+
+class Selected(NamedTuple):
+    """The features that select a series."""
+
+    features: tuple[tuple[int, str], ...]  #: their numbers and functions
+    key: Attributes  #: stands for the attributes; bounded
+
+
+class Selectors:
+    """Finds the features of a series."""
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        self._of: dict[str, list[tuple[int, Feature]]] = {}
+        for number, feature in enumerate(features):
+            self._of.setdefault(feature.name, []).append((number, feature))
+        self._known: dict[tuple[str, Attributes], Selected] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._of
+
+    def of(self, name: str, attributes: Attributes) -> Selected:
+        """The features that select a series."""
+        found = self._known.get((name, attributes))
+        if found is None:
+            features = tuple(
+                (number, feature.function)
+                for number, feature in self._of.get(name, ())
+                if feature.selects(attributes)
+            )
+            if sum(len(key) + len(text) for key, text in attributes) > _LONGEST:
+                digest = hashlib.sha256(repr(attributes).encode("utf-8", "backslashreplace"))
+                return Selected(features, (("", digest.hexdigest()),))
+            if len(self._known) == _REMEMBERED:
+                self._known.clear()
+            found = self._known[name, attributes] = Selected(features, attributes)
+        return found

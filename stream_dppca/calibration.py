@@ -20,10 +20,12 @@ from statistics import NormalDist
 
 from .checks import between
 from .errors import ParameterError
+from .wording import counted
 
 __all__ = [
     "batch_mu",
     "epsilon_of_periods",
+    "epsilon_over",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
@@ -155,6 +157,47 @@ def epsilon_of_periods(epsilon: float, delta: float, periods: float) -> float:
     slack = GRID_SLACK * math.ceil(periods)
     mu = gaussian_mu(epsilon, delta) * math.sqrt(periods)
     return gaussian_epsilon(mu, delta * (1 - min(slack, 0.5))) + slack
+
+
+def epsilon_over(
+    epsilon: float,
+    delta: float,
+    *,
+    period: int,
+    horizon: int | None,
+    round_seconds: float | None = None,
+) -> dict[str, float]:
+    """Epsilon, at the same delta, for all that a subject sends in longer times, by their names.
+
+    Parameters
+    ----------
+    period, horizon
+        Rounds that have (epsilon, delta), and after which nothing more is learned.
+    round_seconds
+        Length of a round. If it is known, the times are days: 1, 7, 30 and 365. Otherwise they are
+        as many periods.
+
+    Examples
+    --------
+    >>> minutes = epsilon_over(1.0, 1e-6, period=1, horizon=None, round_seconds=60)
+    >>> {time: round(epsilon) for time, epsilon in minutes.items()}
+    {'1 day': 82, '7 days': 394, '30 days': 1443, '365 days': 15539}
+    >>> list(epsilon_over(1.0, 1e-6, period=1, horizon=30))
+    ['1 period', '7 periods', '30 periods', 'all rounds']
+    """
+    last = math.inf if horizon is None else horizon
+    found: dict[str, float] = {}
+    for n in (1, 7, 30, 365):
+        if round_seconds is not None:
+            name, rounds = "day", min(math.ceil(n * 86_400 / round_seconds), last)
+        elif n * period <= last:
+            name, rounds = "period", n * period
+        else:
+            continue
+        found[counted(n, name)] = epsilon_of_periods(epsilon, delta, rounds / period)
+    if horizon is not None:
+        found["all rounds"] = epsilon_of_periods(epsilon, delta, max(horizon / period, 1.0))
+    return found
 
 
 def gaussian_sigma(sensitivity: float, epsilon: float, delta: float) -> float:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from .calibration import epsilon_of_periods
+from .calibration import epsilon_over
 
 __all__ = ["PrivacyStatement", "Release", "Status", "SubjectStatement"]
 
@@ -73,14 +73,7 @@ class SubjectStatement(_Model):
         >>> {time: round(epsilon, 2) for time, epsilon in said.epsilon_over.items()}
         {'1 period': 1.0, '7 periods': 2.89, '30 periods': 6.58, '365 periods': 31.04}
         """
-        over = {
-            "1 period" if n == 1 else f"{n} periods": epsilon_of_periods(epsilon, delta, n)
-            for n in (1, 7, 30, 365)
-            if horizon is None or n * period <= horizon
-        }
-        if horizon is not None:
-            periods = max(horizon / period, 1.0)
-            over["all rounds"] = epsilon_of_periods(epsilon, delta, periods)
+        over = epsilon_over(epsilon, delta, period=period, horizon=horizon)
         return cls(
             epsilon=epsilon,
             delta=delta,
@@ -90,12 +83,6 @@ class SubjectStatement(_Model):
             epsilon_over=over,
             **rest,
         )
-
-    def epsilon_over_rounds(self, rounds: int) -> float:
-        """Epsilon, at the same delta, for all that a subject sends in this many rounds."""
-        if self.horizon is not None:
-            rounds = min(rounds, self.horizon)
-        return epsilon_of_periods(self.epsilon, self.delta, rounds / self.period)
 
 
 #: "warming_up": centre and scales are being learned. "nothing_learned": no component is known yet.

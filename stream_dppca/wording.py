@@ -1,10 +1,13 @@
-"""Sentences that several plans share."""
+"""Sentences that plans and releases share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-__all__ = ["counted", "error_lines", "warm_up_line"]
+__all__ = ["MOST_PER_DAY", "counted", "error_lines", "over_in_words", "warm_up_line"]
+
+#: An epsilon per day above this is warned about.
+MOST_PER_DAY = 10.0
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -14,6 +17,20 @@ def counted(number: int, one: str, many: str = "") -> str:
     ('1 batch', '0 batches', '2 rounds')
     """
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def over_in_words(over: Mapping[str, float]) -> str:
+    """Epsilon over longer times, as `calibration.epsilon_over` has it, with a warning if need be.
+
+    >>> over_in_words({"1 day": 1.0, "7 days": 2.891})
+    '1 day 1, 7 days 2.89'
+    >>> over_in_words({"1 day": 81.7})
+    '1 day 81.7 (WARNING: more than 10 per day promises hardly anything)'
+    """
+    text = ", ".join(f"{time} {e:{'.3g' if e < 1000 else '.0f'}}" for time, e in over.items())
+    if over.get("1 day", 0.0) > MOST_PER_DAY:
+        text += f" (WARNING: more than {MOST_PER_DAY:g} per day promises hardly anything)"
+    return text
 
 
 def warm_up_line(number: int, one: str, many: str = "") -> str:

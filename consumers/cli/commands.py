@@ -158,6 +158,7 @@ def _planned_rounds(settings: ModelSettings, subjects: float, presence: float = 
         places=settings.places,
         period=rounds.period,
         horizon=rounds.horizon,
+        round_seconds=rounds.length_ms / 1000,
         **_known(settings),
     )
     return f"{expected}\nepsilon is for {rounds.scope()}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from stream_dppca.learned import WARMING_UP_ANEW
+from stream_dppca.wording import over_in_words
 
 from ..protocols import Message
 from .releases import Component, Promise, ReleaseDocument, parse_release
@@ -102,7 +103,7 @@ factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     if not p.private:
         return "Not private: the noise came from a seed, so nobody is protected."
     if p.unit == "subject":
-        longer = ", ".join(f"{time} {e:.3g}" for time, e in (p.epsilon_over or {}).items())
+        longer = over_in_words(p.epsilon_over or {})
         return (
             f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
             f"everything that one subject (by {p.subject}) sends in {p.scope}"

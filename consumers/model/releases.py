@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stream_dppca import Release
+from stream_dppca.calibration import epsilon_over
 from stream_dppca.release import PrivacyStatement, Status, SubjectStatement
 
 from ..protocols import Message
@@ -45,7 +46,6 @@ __all__ = [
 
 SCHEMA_FILE: Final = Path(__file__).parent / "schemas" / "release-v2.json"
 EVENT_TYPE: Final = "stream-dppca.release.v2"
-DAY_MS: Final = 86_400_000
 
 #: Fields that only releases with privacy per subject have.
 _OF_SUBJECTS: Final[Any] = {
@@ -111,7 +111,7 @@ class Promise(_Model):
     epsilon_over: dict[str, float] | None = Field(
         default=None,
         description="With unit=subject: epsilon, at the same delta, for all that a subject sends "
-        "in this many days.",
+        "in this many days, or in all rounds if there is a horizon.",
     )
 
 
@@ -269,14 +269,13 @@ def _promise(said: PrivacyStatement | SubjectStatement, rounds: RoundRule | None
     fields = said.model_dump()
     if rounds is not None and isinstance(said, SubjectStatement):
         fields["scope"] = rounds.scope()
-        fields["epsilon_over"] = {
-            "1 day" if days == 1 else f"{days} days": said.epsilon_over_rounds(
-                -(-days * DAY_MS // rounds.length_ms)
-            )
-            for days in (1, 7, 30, 365)
-        }
-        if said.horizon is not None:
-            fields["epsilon_over"]["the whole horizon"] = said.epsilon_over_rounds(said.horizon)
+        fields["epsilon_over"] = epsilon_over(
+            said.epsilon,
+            said.delta,
+            period=said.period,
+            horizon=said.horizon,
+            round_seconds=rounds.length_ms / 1000,
+        )
     return Promise(**fields)
 
 

@@ -29,7 +29,7 @@ and each is off by at most 2^-21. Together that is less than 2^-13.
 fine as what is released, lies near a jump, once in 4000 draws: that depends on a + S X alone, so it
 tells no more than a release that is not rounded, which has the same mu. If U is below 2^-64: that
 depends on the noise alone, so it would tell how far the result is from the exact value; but with
-2^-63 it is rarer than any delta. (With one word for U the limit was 2^-18.)
+2^-63 it is rarer than any delta.
 """
 
 from __future__ import annotations

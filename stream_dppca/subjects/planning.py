@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ..adaptive.method import range_share, smallest_batch
 from ..adaptive.scout import form_for
-from ..calibration import check_budget, epsilon_of_periods
+from ..calibration import check_budget, epsilon_over
 from ..checks import between, one_of, whole
 from ..errors import BatchSizeError, ParameterError
 from ..learned.base import COUNT, smallest_learned_batch
@@ -22,7 +22,7 @@ from ..learned.method import MOST_FEATURES
 from ..learned.warmup import RECORDS, warm_up_batches
 from ..participation import PerSubject, mu_of
 from ..planning import guesses
-from ..wording import counted, error_lines, warm_up_line
+from ..wording import counted, error_lines, over_in_words, warm_up_line
 
 __all__ = ["SubjectPlan", "plan_subjects"]
 
@@ -62,12 +62,11 @@ class SubjectPlan(BaseModel):
     expected_error: tuple[tuple[int, float], ...]
     #: (rounds, subjects that are needed for a sine of 0.1 after them), None if not in sight.
     subjects_needed: tuple[tuple[int, int | None], ...]
-    #: (periods, epsilon at the same delta for all that a subject sends in them).
-    epsilon_over: tuple[tuple[float, float], ...]
+    #: Epsilon at the same delta for all that a subject sends in longer times, as releases state it.
+    epsilon_over: dict[str, float]
 
     def __str__(self) -> str:
         ends = "no end" if self.horizon is None else f"the end after {self.horizon}"
-        over = ", ".join(f"{epsilon:.3g} over {n:g}" for n, epsilon in self.epsilon_over)
         needed = ", ".join(
             f"{'too many' if number is None else number} after {rounds}"
             for rounds, number in self.subjects_needed
@@ -79,7 +78,7 @@ class SubjectPlan(BaseModel):
                 "round",
                 f"epsilon = {self.epsilon:g}, delta = {self.delta:g} per subject and "
                 f"{counted(self.period, 'round')}, {ends}",
-                f"epsilon by periods: {over}",
+                f"epsilon over longer times: {over_in_words(self.epsilon_over)}",
                 f"{self.places} places per round (at least {self.minimum_places})",
                 warm_up_line(self.warm_up_rounds, "round"),
                 *error_lines(self.expected_error, "rounds", self.first_share),
@@ -209,6 +208,7 @@ def plan_subjects(
     places: int | None = None,
     period: int = 1,
     horizon: int | None = None,
+    round_seconds: float | None = None,
     rows: float = ROWS,
     n_components: int = 1,
     center: str = "mean",
@@ -227,6 +227,8 @@ def plan_subjects(
         The share of the subjects that sends something in a round.
     places, period, horizon
         As for `PerSubject`. Without `places`, there is one for each subject.
+    round_seconds
+        Length of a round, to state epsilon per day, week, month and year instead of by periods.
     rows
         Guess of the average number of records of a subject that count in a round.
     epsilon, delta, n_components, center, scales
@@ -253,6 +255,8 @@ def plan_subjects(
     between("subjects", subjects, 2, 1e9)
     between("presence", presence, 1e-6, 1.0)
     between("rows", rows, 1.0, 64.0)
+    if round_seconds is not None:
+        between("round_seconds", round_seconds, 1e-3, 1e9)
     if horizon is not None:
         whole("horizon", horizon)
     if places is not None:
@@ -276,25 +280,22 @@ def plan_subjects(
     if fleet.size < fleet.minimum:
         name = "subjects" if places is None else "places"
         raise BatchSizeError(fleet.size, fleet.minimum, "the range drowns in noise", name)
-    return _planned(fleet, horizon)
+    return _planned(fleet, horizon, round_seconds)
 
 
-def _planned(fleet: Fleet, horizon: int | None) -> SubjectPlan:
+def _planned(fleet: Fleet, horizon: int | None, round_seconds: float | None) -> SubjectPlan:
     first, period = fleet.warm_up + 1, fleet.period
     last = math.inf if horizon is None else horizon
     rounds = [fleet.warm_up + 2**i for i in range(10) if fleet.warm_up + 2**i <= last]
     if horizon is not None and horizon > fleet.warm_up:
         rounds = sorted({*rounds, horizon})
     ask = sorted({n for n in (first, fleet.warm_up + period, 30 * period) if first <= n <= last})
-    periods: list[float] = [n for n in (1, 7, 30, 365) if n * period <= last]
-    if horizon is not None:
-        periods = sorted({*periods, max(horizon / period, 1)})
-    shared: dict[str, Any] = {"epsilon": fleet.epsilon, "delta": fleet.delta}
+    shared: dict[str, Any] = {
+        "epsilon": fleet.epsilon, "delta": fleet.delta, "period": period, "horizon": horizon,
+    }  # fmt: skip
     return SubjectPlan(
         dimension=fleet.d,
         n_components=fleet.k,
-        period=period,
-        horizon=horizon,
         subjects=fleet.subjects,
         presence=fleet.presence,
         places=fleet.size,
@@ -303,6 +304,6 @@ def _planned(fleet: Fleet, horizon: int | None) -> SubjectPlan:
         first_share=1 / fleet.ratio,
         expected_error=tuple((n, fleet.sine(n)) for n in rounds),
         subjects_needed=tuple((n, fleet.needed(n)) for n in ask),
-        epsilon_over=tuple((n, epsilon_of_periods(periods=n, **shared)) for n in periods),
+        epsilon_over=epsilon_over(**shared, round_seconds=round_seconds),
         **shared,
     )

@@ -14,7 +14,11 @@ from consumers.cli import brokers, commands, options
 from consumers.errors import ConfigurationError
 from consumers.events import ConnectionFailures
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.model.releases import release_message
+from consumers.model.describe import promise_in_words
+from consumers.model.releases import _promise, release_message
+from consumers.settings import RoundRule
+from consumers.settings.durations import parse_duration
+from stream_dppca.release import SubjectStatement
 
 from .. import zygote
 from ..processes import PATIENCE_SECONDS
@@ -359,3 +363,28 @@ def test_settings_per_subject_are_checked(capsys: pytest.CaptureFixture[str]) ->
     assert "`center` must not be pairs" in capsys.readouterr().err
     assert cli.main(["check-config", "--offline", *given, "--period", "36h"]) == 78
     assert "`period` must be a whole number of rounds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "length, day, warned", [("1m", "1 day 82.2", True), ("1h", "1 day 5.79", False)]
+)
+def test_epsilon_is_stated_per_day_everywhere(
+    length: str, day: str, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In `plan`, in `check-config`, in a release and on the page, for any length of a round."""
+    budget = ["--epsilon", "1", "--delta", "1e-6", "--round", length]
+    assert cli.main(["plan", "--features", "a,b", "--subjects", "20000", *budget]) == 0
+    topic = ["--input-topic", "t", "--subject", "id", "--places", "20000", "--features", "a,b"]
+    assert cli.main(["check-config", "--offline", *topic, *budget]) == 0
+    planned, checked = (
+        next(line for line in text.splitlines() if "over longer times" in line)
+        for text in capsys.readouterr().out.split("epsilon is for")[:2]
+    )
+    rounds = RoundRule("id", parse_duration(length), 1)
+    said = SubjectStatement.of(epsilon=1.0, delta=1e-6, period=1, horizon=None, subject="id",
+                               records=4, method="adaptive", private=True)  # fmt: skip
+    shown = promise_in_words(_promise(said, rounds))
+    for text in (planned, checked, shown):
+        for time in (day, "7 days", "30 days", "365 days"):
+            assert time in text
+        assert ("WARNING" in text) == warned

@@ -20,7 +20,7 @@ from stream_dppca import (
     StateError,
 )
 from stream_dppca.adaptive import GradientMethod, scout
-from stream_dppca.calibration import gaussian_mu
+from stream_dppca.calibration import epsilon_over, gaussian_mu
 from stream_dppca.release import Release, SubjectStatement
 from tests.conftest import sine
 from tests.subjects.fleets import fleet, model
@@ -161,7 +161,8 @@ def test_the_statement_is_that_of_dp_accounting() -> None:
         accountant.compose(SelfComposedDpEvent(event, 24 * periods))
         oracle = accountant.get_epsilon(1e-6)
         assert said.epsilon_over[name] == pytest.approx(oracle, rel=2e-3)
-        assert said.epsilon_over_rounds(24 * periods) == said.epsilon_over[name]
+        days = epsilon_over(1.0, 1e-6, period=24, horizon=None, round_seconds=3600)
+        assert days[f"{periods} day" + "s" * (periods > 1)] == said.epsilon_over[name]
     assert said.epsilon_over["365 periods"] == pytest.approx(31.04, abs=0.01)
 
 
@@ -184,7 +185,9 @@ def test_a_horizon_gives_one_number_for_all() -> None:
     assert isinstance(said, SubjectStatement)
     assert set(said.epsilon_over) == {"1 period", "7 periods", "all rounds"}
     assert said.epsilon_over["all rounds"] == pytest.approx(said.epsilon_over["7 periods"])
-    assert said.epsilon_over_rounds(1000) == said.epsilon_over["all rounds"]
+    days = epsilon_over(1.0, 1e-6, period=2, horizon=14, round_seconds=86_400)
+    assert days["30 days"] == days["365 days"] == said.epsilon_over["all rounds"]
+    assert days["7 days"] < days["30 days"]
     whole = model(4, 5000, epsilon=1.0, delta=1e-6, period=14, horizon=14).privacy
     assert isinstance(whole, SubjectStatement) and whole.epsilon_over["all rounds"] == 1.0
 

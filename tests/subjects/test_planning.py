@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stream_dppca import BatchSizeError, ParameterError, SubjectPlan, plan, plan_subjects
+from stream_dppca.calibration import epsilon_of_periods
 from stream_dppca.subjects.planning import GOOD
 from tests.conftest import sine
 from tests.subjects.fleets import fleet, model
@@ -61,8 +62,8 @@ def test_how_many_devices_are_needed() -> None:
     year = plan_subjects(
         d=50, epsilon=1.0, delta=1e-6, subjects=1e5, presence=0.9, period=24, horizon=365, **KNOWN
     )
-    assert year.expected_error[-1][0] == 365 and year.epsilon_over[0] == (1, 1.0)
-    assert year.epsilon_over[-1][0] == pytest.approx(365 / 24)
+    assert year.expected_error[-1][0] == 365 and year.epsilon_over["1 period"] == 1.0
+    assert year.epsilon_over["all rounds"] == epsilon_of_periods(1.0, 1e-6, 365 / 24)
     assert "subjects needed for an error of 0.1" in str(year)
 
 

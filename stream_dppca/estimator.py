@@ -175,14 +175,15 @@ class DPPCA(StreamingPCA):
         subjects
             With privacy per subject: an id per row.
         """
+        rows = self._checked_rows(X)
         if isinstance(self._slots, SubjectTable):
-            rows = self._checked_rows(X)
             self._slots.put_rows(rows, _one_each(subjects, len(rows)))
             return
         if subjects is not None:
             rule = "must be left out unless `unit` is a PerSubject"
             raise ParameterError("subjects", rule, type(subjects).__name__)
-        super().learn_array(X)
+        for batch in self._slots.put_rows(rows):
+            self._run(batch)
 
     def close_round(self) -> Release:
         """End the round: release the result of its subjects, and begin the next one.

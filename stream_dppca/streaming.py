@@ -152,15 +152,6 @@ class StreamingPCA(base.MiniBatchTransformer):
             raise ParameterError("X", rule, rows.shape)
         return rows
 
-    def learn_array(self, X: NDArray[Any]) -> None:
-        """Take the rows of an n x d numpy array, columns in the order of `features`.
-
-        A row with a cell that is not a number is a null, whatever the type of the array.
-        """
-        if isinstance(self._slots, SlotBuffer):
-            for batch in self._slots.put_rows(self._checked_rows(X)):
-                self._run(batch)
-
     def _run(self, rows: Rows) -> None:
         """Learn from a full batch, then show the result."""
         self._refuse_if_interrupted()

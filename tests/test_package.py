@@ -99,8 +99,10 @@ def test_manifests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds["Deployment"]["spec"]["replicas"] == 2
     # The image listens at all addresses. Then subjects need a token, which the manifest sets.
     everywhere = "0.0.0.0"  # noqa: S104
-    for name, value in (("HTTP_HOST", everywhere), ("SUBJECT", "@key"), ("ROUND", "1h")):
+    by_subject = {"SUBJECT": "@key", "ROUND": "1h", "PLACES": "10000"}
+    for name, value in {"HTTP_HOST": everywhere, **by_subject}.items():
         monkeypatch.setenv(f"DPPCA_{name}", value)
+    monkeypatch.delenv("DPPCA_BATCH_SIZE")
     assert load_settings().unit == "subject"
     monkeypatch.delenv("DPPCA_HTTP_TOKEN")
     with pytest.raises(ConfigurationError, match="`http_token` must be set"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from numpy.typing import NDArray
+
 from ..arrays import FloatArray
 from ..batch import Reading
 from ..checks import between, one_of, whole
@@ -69,6 +71,7 @@ class PaperDPPCA(StreamingPCA):
     """
 
     METHOD = "paper"
+    _slots: SlotBuffer
 
     def __init__(
         self,
@@ -105,6 +108,14 @@ class PaperDPPCA(StreamingPCA):
         self.C1 = C1
         self.step = step
         self._begin()
+
+    def learn_array(self, X: NDArray[Any]) -> None:
+        """Take the rows of an n x d numpy array, columns in the order of `features`.
+
+        A row with a cell that is not a number is a null, whatever the type of the array.
+        """
+        for batch in self._slots.put_rows(self._checked_rows(X)):
+            self._run(batch)
 
     def _make_slots(self) -> SlotBuffer:
         scales = self._scale_list()

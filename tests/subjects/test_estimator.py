@@ -259,6 +259,7 @@ def test_a_state_goes_on_where_it_was_taken(settings: dict[str, Any]) -> None:
     for _ in range(4):
         est.learn_array(X, subjects=ids)
         est.close_round()
+    assert est.clone().unit == est.unit and "PerSubject" in repr(est)
     other = DPPCA.from_state(json.loads(json.dumps(est.state())))
     assert other.unit == PerSubject("id", places=1000, period=2, horizon=99, records=3)
     for m in (est, other):

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run cluster test test-fast test-spark check bench crash soak torture fuzz supply docs site lock clean
+.PHONY: run cluster test test-fast test-spark check bench crash soak catch-up torture fuzz supply docs site lock clean
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m demo $(ARGS)
@@ -43,6 +43,9 @@ bench: $(VENV)/.ready  ## accuracy and speed: the figures of the README
 
 crash: $(VENV)/.ready  ## the crash matrix, with 50 random kills
 	@STREAM_DPPCA_CRASHES=50 STREAM_DPPCA_TIMED=1 $(BIN)/python -m pytest tests/crash $(ARGS)
+
+catch-up: $(VENV)/.ready  ## two million messages on each reader, 20 kills, partitions added
+	@$(BIN)/python -m tests.crash.catch_up $(ARGS)
 
 soak: $(VENV)/.ready  ## ten minutes at full speed, memory flat
 	@$(BIN)/python -m tests.crash.soak $(ARGS)

@@ -19,6 +19,8 @@ from .config import POLL_BYTES, KafkaConfig
 
 __all__ = ["KafkaOffsets", "KafkaReader"]
 
+#: Time after which a read returns what has come.
+READ_SECONDS: Final = 0.5
 #: The type of a timestamp that the broker has set, in the protocol.
 LOG_APPEND_TIME: Final = 1
 
@@ -140,9 +142,13 @@ class KafkaReader(KafkaOffsets):
             return []
         found: dict[int, list[Any]] = {}
         messages = size = 0
+        until = time.monotonic() + timeout_s + READ_SECONDS
         with translated_errors():
-            # Few at a time, because each may be as large as is allowed.
+            # Few at a time, because each may be as large as is allowed, and its decompression may
+            # take long.
             while messages < self._most and size < POLL_BYTES:
+                if messages and time.monotonic() > until:
+                    break
                 wait_ms = 0 if messages else int(timeout_s * 1000)
                 most = min(self._at_once, self._most - messages)
                 polled = self._consumer.poll(timeout_ms=wait_ms, max_records=most)

@@ -66,6 +66,7 @@ class KafkaConfig:
         return {
             **self.client,
             "metrics_enabled": False,
+            "max_block_ms": int(self.request_timeout_s * 1000),
             "max_request_size": MAX_RECORD_BYTES,
             "retry_backoff_ms": 5,  # the pause before a transaction that directly follows another
             "allow_auto_create_topics": False,

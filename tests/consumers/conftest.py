@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import functools
 import os
@@ -9,7 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from consumers import crashpoints
@@ -33,29 +33,47 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     crashpoints.on_reach.clear()
 
 
+class Outputs:
+    """The outputs of mechanisms: recorded in a first run, and given again in the next ones."""
+
+    def __init__(self) -> None:
+        self._recorded: list[Any] = []
+        self._next: int | None = None
+
+    def again(self) -> None:
+        """Give the recorded outputs again, from the first one on, whatever the queries are."""
+        self._next = 0
+
+    def of(self, draw: Callable[[], Any]) -> Any:
+        if self._next is None:
+            self._recorded.append(draw())
+            return copy.copy(self._recorded[-1])
+        self._next += 1
+        return copy.copy(self._recorded[self._next - 1])
+
+
 @pytest.fixture
-def fixed_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every release of a seeded model is drawn without looking at the query, and so is every id.
+def outputs(monkeypatch: pytest.MonkeyPatch) -> Outputs:
+    """Releases of seeded models that can be given again to models of other records.
 
-    So whatever depends on the records only through releases is the same for all records.
+    Whatever depends on records only through releases is then the same for all records. There are
+    neither clocks nor random ids.
     """
+    found = Outputs()
+    gaussian, each = SeededNoise._rounded_gaussian, SeededNoise.gaussian_each
+    laplace = SeededNoise._discrete_laplace
 
-    def gaussian(noise: Any, values: np.ndarray, sd: float) -> np.ndarray:
-        return np.rint(noise._rng.standard_normal(values.size) * 9 * sd)
+    def gaussian_each(noise: Any, *count: int, **more: float) -> Callable[[int], float]:
+        release = each(noise, *count, **more)
+        return lambda number: found.of(lambda: release(number))
 
-    def gaussian_each(
-        noise: Any, count: int, *, sensitivity: float, mu: float
-    ) -> Callable[[int], float]:
-        draws = iter((noise._rng.standard_normal(count) * 30 * sensitivity / mu).tolist())
-        return lambda number: next(draws)
-
-    def laplace(noise: Any, values: np.ndarray, scale: float) -> np.ndarray:
-        return noise._rng.integers(0, 200, values.size)
-
-    monkeypatch.setattr(SeededNoise, "_rounded_gaussian", gaussian)
+    for name, method in (("_rounded_gaussian", gaussian), ("_discrete_laplace", laplace)):
+        monkeypatch.setattr(
+            SeededNoise, name, lambda *given, method=method: found.of(lambda: method(*given))
+        )
     monkeypatch.setattr(SeededNoise, "gaussian_each", gaussian_each)
-    monkeypatch.setattr(SeededNoise, "_discrete_laplace", laplace)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=0))
     now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     timeless = functools.partial(learner.release_message, now=now)
     monkeypatch.setattr(learner, "release_message", timeless)
+    return found

@@ -123,7 +123,7 @@ def test_with_privacy_per_subject_nothing_counts_records() -> None:
     """Neither lag nor messages nor records: they are secret in this mode."""
     on = MemoryBroker()
     on.create("in", 1)
-    s = settings(subject="device", round="1h")
+    s = settings(subject="device", round="1h", places=100, batch_size=None)
     facts = Service(s, log_of(on, s), watched=False).facts()
     assert facts.keys() == {"state", "note"}
     s = settings()

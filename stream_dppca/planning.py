@@ -26,7 +26,7 @@ from .learned.warmup import BALL, RECORDS, warm_up_batches
 from .learned.wide import ALONG, BESIDE
 from .wording import counted, error_lines, warm_up_line
 
-__all__ = ["Plan", "guesses", "plan"]
+__all__ = ["Plan", "guesses", "is_learned", "plan"]
 
 #: A component is called useful below this sine of its angle to the truth.
 USEFUL = 0.3
@@ -146,7 +146,7 @@ def plan(
     if rate is not None:
         positive("rate", rate)
     ratio, reach = guesses(d, n_components, trace_ratio, gap, range_ratio)
-    learns = center == "mean" or isinstance(scales, str)
+    learns = is_learned(center, scales)
     guess: _Guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
     minimum = smallest_batch(mu)
     if learns:
@@ -179,6 +179,13 @@ def plan(
         useful_after_records=records,
         useful_after_seconds=None if records is None or rate is None else records / rate,
     )
+
+
+def is_learned(center: str, scales: Any) -> bool:
+    """Tell whether a centre or scales are learned, in a warm-up."""
+    if isinstance(scales, str):
+        one_of("scales", scales, ("learn",))
+    return center == "mean" or isinstance(scales, str)
 
 
 def guesses(

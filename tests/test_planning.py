@@ -111,7 +111,7 @@ def test_time_to_useful() -> None:
 @pytest.mark.parametrize(
     "name, value",
     [("d", 0), ("d", 2.5), ("n_components", 0), ("n_components", 99), ("center", "median"),
-     ("rate", -1.0), ("gap", 0.0), ("trace_ratio", 0.5),
+     ("rate", -1.0), ("scales", "guess"), ("gap", 0.0), ("trace_ratio", 0.5),
      ("range_ratio", 0.0), ("epsilon", 0.0), ("delta", 1.0)],
 )  # fmt: skip
 def test_bad_parameters(name: str, value: Any) -> None:

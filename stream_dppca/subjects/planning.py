@@ -21,7 +21,7 @@ from ..learned.base import COUNT, smallest_learned_batch
 from ..learned.method import MOST_FEATURES
 from ..learned.warmup import RECORDS, warm_up_batches
 from ..participation import PerSubject, mu_of
-from ..planning import guesses
+from ..planning import guesses, is_learned
 from ..wording import counted, error_lines, over_in_words, warm_up_line
 
 __all__ = ["SubjectPlan", "plan_subjects"]
@@ -248,7 +248,7 @@ def plan_subjects(
     check_budget(epsilon, delta)
     one_of("center", center, ("mean", "none", "own"))
     ratio, reach = guesses(d, n_components, trace_ratio, gap, range_ratio)
-    learns = center == "mean" or isinstance(scales, str)
+    learns = is_learned(center, scales)
     if learns and d > MOST_FEATURES:
         rule = f'must be at most {MOST_FEATURES} with subjects and center="mean" or scales="learn"'
         raise ParameterError("d", rule, d)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,9 @@ from consumers.service.progress import Progress
 
 from ..processes import wait_for
 from .helpers import as_json, rows
+from .test_round_task import BY_BROKER
+from .test_round_task import running as rounds_running
+from .test_round_task import settings as round_settings
 from .test_service import BATCH, log_of, running, settings
 
 #: So that /readyz fails after a second without progress.
@@ -124,6 +128,32 @@ def test_tasks_that_are_dropped_again_and_again_make_no_progress(
             time.sleep(0.01)
         go_on.set()
         wait_for("progress", lambda: service.ready() == (True, "working"))
+
+
+def test_with_privacy_per_subject_the_place_is_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a partition has records in a round is secret."""
+    go_on, take = threading.Event(), MemoryReader._take
+
+    def take_later(self: MemoryReader) -> list[Chunk]:
+        return take(self) if go_on.is_set() else []
+
+    monkeypatch.setattr(MemoryReader, "_take", take_later)
+    live = {"round": "1s", "clock_slack": "100ms", "start": "latest"}
+    packed = {"subject": "@key", "format": "float32", "rows_per_message": 1}
+    on, s = MemoryBroker(), round_settings(**live, **packed, stall_timeout_s=STALL_SECONDS)
+    on.create("in", 2, BY_BROKER)
+    texts: set[str] = set()
+
+    def says(wanted: str) -> bool:
+        on.produce("in", bytes(12), 1, b"a device")
+        texts.add(service.ready()[1])
+        return bool(re.fullmatch(wanted, service.ready()[1]))
+
+    with rounds_running(on, s) as service:
+        wait_for("no progress", lambda: says(r"no progress for \d+ s \(reading round \d+\)"))
+        go_on.set()
+        wait_for("progress", lambda: says("working.*"))
+    assert not [text for text in texts if "partition" in text]
 
 
 def test_brokers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-__all__ = ["PACKED_FORMATS", "REGISTERED_FORMATS", "Format"]
+__all__ = ["ARRAY_FORMATS", "PACKED_FORMATS", "REGISTERED_FORMATS", "Format"]
 
 Format = Literal["json", "json-array", "float32", "float64", "avro", "protobuf"]
 #: The formats in which one message can hold several vectors.
 PACKED_FORMATS: Final[frozenset[Format]] = frozenset({"float32", "float64"})
+#: The formats without names in their messages.
+ARRAY_FORMATS: Final[frozenset[Format]] = PACKED_FORMATS | {"json-array"}
 #: The formats whose schemas are in a Schema Registry.
 REGISTERED_FORMATS: Final[frozenset[Format]] = frozenset({"avro", "protobuf"})

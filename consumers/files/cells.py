@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from stream_dppca.values import number
 
+from ..messages.paths import path_of
+
 __all__ = ["cell", "cells_of_csv", "members", "subject"]
 
 _WORDS: Final = {"true": 1.0, "false": 0.0}
@@ -75,17 +77,21 @@ def members(line: bytes, names: Sequence[str]) -> list[Any]:
 
     Examples
     --------
-    >>> members(b'{"a": NaN, "b": {"c": "x"}}', ["a", "b.c", "b.d"])
-    [nan, 'x', None]
+    >>> members(b'{"a": NaN, "b": {"c": "x"}, "v": [5, 6]}', ["a", "b.c", "b.d", "v[1]", "v[2]"])
+    [nan, 'x', None, 6, None]
     """
     try:
         found = json.loads(line.decode("utf-8", "surrogateescape"))
     except Exception:  # whatever is wrong with a line, it has nothing
         found = None
-    return [_member(found, name.split(".")) for name in names]
+    return [_member(found, path_of(name, nested=True)) for name in names]
 
 
 def _member(value: Any, path: Sequence[str]) -> Any:
     for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
+        if isinstance(value, list) and name[0] == "[":
+            index = int(name[1:-1])
+            value = value[index] if index < len(value) else None
+        else:
+            value = value.get(name) if isinstance(value, dict) else None
     return value

@@ -18,8 +18,9 @@ name in full, which took 700 MB for 256 kB of schema, in a second in which no ot
 | a union | by its branch |
 | anything else | not a number: the message is a null |
 
-A feature `a.b` is the field `b` of a record `a`, or the value `b` of a map `a`. A field that the
-schema does not have is missing.
+A feature `a.b` is the field `b` of a record `a`, or the value `b` of a map `a`; `a[3]` is the
+fourth item of an array `a`. A field that the schema does not have is missing. The id of a subject
+may also be a string.
 
 The writer of a message may also be allowed to register schemas, so the cost of a schema is bounded
 by public numbers (`MOST_PARTS`, `DEEPEST_PART`, `LONGEST_NAME`, `MOST_DIGITS`); the messages of a
@@ -43,8 +44,10 @@ from .registered import (
     LONGEST_NAME,
     Compiled,
     FeatureTree,
+    Id,
     MalformedMessage,
     UnusableSchema,
+    items_of,
     whole_number,
 )
 
@@ -197,6 +200,8 @@ class _Compiler:
             return self._record(kind, wanted)
         if kind.name == "map" and isinstance(wanted, dict):
             return [self._map(kind.below[0][1], wanted)]
+        if kind.name == "array" and isinstance(wanted, dict) and (items := items_of(wanted)):
+            return [self._array(kind.below[0][1], items)]
         if wanted is None or kind.name == "null":  # features below a null are missing
             return self._skipped(kind)
         if isinstance(wanted, dict):
@@ -214,6 +219,8 @@ class _Compiler:
         return parts
 
     def _number(self, name: str, kind: Any, feature: int) -> list[_Fixed | Step]:
+        if isinstance(feature, Id) and name == "string":
+            return [_read_text(feature)]
         if name in _FIXED:
             return [_Fixed(_FIXED[name], [feature])]
         if name in ("int", "long"):
@@ -265,6 +272,26 @@ class _Compiler:
 
         return read
 
+    def _array(self, item: _Type, items: dict[int, int]) -> Step:
+        """Read items of an array as far as there are features, and skip the others."""
+        wanted = [self._joined(self._parts(item, items.get(i))) for i in range(max(items) + 1)]
+        skip = self._skip_items(self._parts(item, None))
+
+        def read(value: bytes, at: int, row: list[float]) -> int:
+            left = iter(wanted)
+            while True:
+                count, at = whole_number(value, at)
+                if count == 0:
+                    return at
+                if count < 0:
+                    count, (_, at) = -count, whole_number(value, at)
+                for step in itertools.islice(left, count):
+                    at = step(value, at, row)
+                    count -= 1
+                at = skip(value, at, row, count)
+
+        return read
+
     # Types that no feature needs
 
     def _skipped(self, kind: _Type) -> list[_Fixed | Step]:
@@ -295,13 +322,26 @@ class _Compiler:
             return [lambda value, at, row: own[0](value, at, row)]  # type: ignore[operator]
         return own
 
-    def _skip_blocks(self, parts: Sequence[_Fixed | Step]) -> Step:
-        """Skip an array or a map: blocks of items, the last one empty."""
+    def _skip_items(self, parts: Sequence[_Fixed | Step]) -> Callable[..., int]:
+        """Skip a number of items."""
         fixed = [part for part in parts if isinstance(part, _Fixed)]
         # Items of fixed size, which may be 0, are not skipped one by one: a message can claim any
         # number of them. Any other item takes at least a byte, and bytes run out.
-        size = sum(part.size for part in fixed) if len(fixed) == len(parts) else None
+        if len(fixed) == len(parts):
+            size = sum(part.size for part in fixed)
+            return lambda value, at, row, count: at + count * size
         step = self._joined(parts)
+
+        def skip(value: bytes, at: int, row: list[float], count: int) -> int:
+            for _ in range(count):
+                at = step(value, at, row)
+            return at
+
+        return skip
+
+    def _skip_blocks(self, parts: Sequence[_Fixed | Step]) -> Step:
+        """Skip an array or a map: blocks of items, the last one empty."""
+        skip_items = self._skip_items(parts)
 
         def skip(value: bytes, at: int, row: list[float]) -> int:
             while True:
@@ -313,11 +353,8 @@ class _Compiler:
                     if length < 0:
                         raise MalformedMessage
                     at += length
-                elif size is not None:
-                    at += count * size
                 else:
-                    for _ in range(count):
-                        at = step(value, at, row)
+                    at = skip_items(value, at, row, count)
 
         return skip
 
@@ -388,6 +425,18 @@ def _read_whole(feature: int) -> Step:
     def read(value: bytes, at: int, row: list[float]) -> int:
         row[feature], at = whole_number(value, at)
         return at
+
+    return read
+
+
+def _read_text(feature: int) -> Step:
+    def read(value: bytes, at: int, row: list[Any]) -> int:
+        size, at = whole_number(value, at)
+        text = value[at : at + size]
+        if size < 0 or len(text) != size:
+            raise MalformedMessage
+        row[feature] = text.decode()
+        return at + size
 
     return read
 

@@ -9,14 +9,16 @@ nothing of it is ever raised, logged or counted.
 
 | format | a message is | rows in it |
 |---|---|---|
-| `json` | an object; a feature `a.b` is the member `b` of the member `a` | 1 |
+| `json` | an object; a feature `a.b` is the member `b` of `a`, `a[3]` the fourth item of `a` | 1 |
 | `json-array` | an array of d numbers in the order of the features | 1 |
 | `float32`, `float64` | packed little-endian rows, one after another | 0 or more |
 | `avro`, `protobuf` | the id of its schema, then the encoded record (`registered.py`) | 1 |
 
+JSON may have the frame of a Schema Registry around it, which is not needed. Booleans are 0 or 1.
+
 With privacy per subject each row also has the id of its subject (`make_subject_codec`): the key of
-its message, or a member of the JSON object that is a text or a number. The subject of a row without
-an id is None, and the row is ignored.
+its message, or a field that is a text or a number. The subject of a row without an id is None, and
+the row is ignored.
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
-from ..formats import PACKED_FORMATS, Format
+from ..formats import PACKED_FORMATS, REGISTERED_FORMATS, Format
 from ..protocols import SchemaSource
 from ..settings import MESSAGE_KEY
+from .cutting import unframed
+from .paths import path_of
 
 __all__ = [
     "FORMATS",
@@ -148,8 +152,9 @@ def _registered(
     max_bytes: int,
     nested: bool,
     registry: SchemaSource | None,
-) -> Codec:
-    """Make a codec whose libraries are extras."""
+    with_id: bool = False,
+) -> RowPerMessage:
+    """Make a codec whose libraries are extras; `with_id` if the last feature is the id."""
     from .registered import RegisteredCodec, feature_tree
 
     if registry is None:
@@ -164,8 +169,10 @@ def _registered(
         raise ConfigurationError(
             f"format {format} needs {error.name}: pip install '.[{format}]'"
         ) from None
-    tree, width = feature_tree(features, nested), len(features)
-    return RegisteredCodec(width, max_bytes, registry, lambda s: reader(s, tree, width))
+    tree, width = feature_tree(features, nested, with_id), len(features)
+    return RegisteredCodec(
+        width - with_id, max_bytes, registry, lambda schema: reader(schema, tree, width)
+    )
 
 
 def make_subject_codec(
@@ -186,19 +193,22 @@ def make_subject_codec(
     format, features, max_bytes, nested, rows_per_message, registry
         See `make_codec`.
     subject
-        The member of a JSON object that holds the id, or `@key` for the key of the message.
+        The field that holds the id, or `@key` for the key of the message.
     records
         Number of rows of a subject that count. A packed message has one subject, so no more than
         these are decoded from one message.
     """
-    codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
-    if subject == MESSAGE_KEY:
-        if isinstance(codec, _Packed):
-            codec = codec.keeping(records)
-        return _KeyedMessages(codec)
-    if format != "json":
+    if subject != MESSAGE_KEY:
+        if format == "json":
+            return _SubjectInMessage(_JsonObjects(features, max_bytes, nested, subject))
+        if format in REGISTERED_FORMATS:
+            names = (*features, subject)
+            return _SubjectInMessage(_registered(format, names, max_bytes, nested, registry, True))
         raise ConfigurationError(f"`subject` must be {MESSAGE_KEY} with format {format}.")
-    return _JsonOfSubjects(features, max_bytes, nested, subject)
+    codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
+    if isinstance(codec, _Packed):
+        codec = codec.keeping(records)
+    return _KeyedMessages(codec)
 
 
 def make_member_parser(
@@ -206,9 +216,7 @@ def make_member_parser(
 ) -> Callable[[bytes], str | int | float | None]:
     """Make a function that finds one member of a JSON object: a text, a number, or None."""
     tree: dict[str, Any] = {}
-    path = name.split(".") if nested else [name]
-    get = _careful_getter([_plant(tree, path, name)])
-    _as_id(tree, path)
+    get = _careful_getter([_plant(tree, name, nested, _Id)])
     parse = msgspec.json.Decoder(_struct(tree)).decode
 
     def find(value: bytes) -> Any:
@@ -231,8 +239,28 @@ class _KeyedMessages:
         return self._codec.decode(values), ids
 
 
+class _SubjectInMessage:
+    """Messages that hold the id of their subject."""
+
+    def __init__(self, codec: RowPerMessage) -> None:
+        self._codec = codec
+
+    def decode(self, values: Values, keys: Values) -> tuple[Rows, list[Subject]]:
+        return self._codec.decode_with_ids(values)
+
+
 class RowPerMessage:
-    """Decodes one row per message, each by itself, written straight into one array."""
+    """Decodes one row per message, each by itself, written straight into one array.
+
+    Parameters
+    ----------
+    parse
+        From a message to an object.
+    values
+        From an object to the numbers of its features, and for `decode_with_ids` the id behind them.
+    parts
+        The same, for objects with missing members.
+    """
 
     rows_per_message: Final = 1
 
@@ -244,7 +272,7 @@ class RowPerMessage:
         values: Callable[[Any], Sequence[float | None]],
         parts: Callable[[Any], Sequence[float | None]] | None = None,
     ) -> None:
-        self._parts = parts or values  # for objects with missing members
+        self._parts = parts or values
         self._width, self._max_bytes = width, max_bytes
         self._parse, self._values = parse, values
         self._row = struct.Struct(f"={width}d")
@@ -270,6 +298,26 @@ class RowPerMessage:
             rows[bad] = np.nan
         return rows
 
+    def decode_with_ids(self, values: Values) -> tuple[Rows, list[Subject]]:
+        """Rows of the messages, in order, and the id of the subject of each."""
+        rows = np.full((len(values), self._width), np.nan)
+        memory = rows.data.cast("B") if len(values) else memoryview(bytearray())
+        ids: list[Subject] = [None] * len(values)
+        parse, members, limit = self._parse, self._values, self._max_bytes
+        pack, stride = self._row.pack_into, self._row.size
+        for i, value in enumerate(values):
+            try:
+                if len(value) <= limit:  # type: ignore[arg-type]  # None raises: a null
+                    *numbers, who = members(parse(value))  # type: ignore[arg-type]
+                    pack(memory, i * stride, *numbers)
+                    ids[i] = _id_of(who)
+            except Exception:  # whatever is wrong with a message, it is a null or ignored
+                with suppress(Exception):
+                    *numbers, who = self._parts(parse(value))  # type: ignore[arg-type]
+                    ids[i] = _id_of(who)  # a row of which nothing can be used stays null
+                    pack(memory, i * stride, *(np.nan if x is None else x for x in numbers))
+        return rows, ids
+
     def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
         return len(values)
 
@@ -288,114 +336,94 @@ class RowPerMessage:
 
 class _JsonArrays(RowPerMessage):
     def __init__(self, width: int, max_bytes: int) -> None:
-        parse = msgspec.json.Decoder(list[float | None]).decode
-        super().__init__(width, max_bytes, parse, lambda array: array)
+        decode = msgspec.json.Decoder(list[float | bool | None]).decode
+        super().__init__(width, max_bytes, lambda v: decode(unframed(v)), lambda array: array)
 
 
 class _JsonObjects(RowPerMessage):
     """The objects are read into structs that have the wanted members and skip all others."""
 
-    def __init__(self, features: Sequence[str], max_bytes: int, nested: bool) -> None:
+    def __init__(
+        self, features: Sequence[str], max_bytes: int, nested: bool, subject: str | None = None
+    ) -> None:
         tree: dict[str, Any] = {}
-        paths = []
-        for feature in features:
-            path = feature.split(".") if nested else [feature]
-            paths.append(_plant(tree, path, feature))
-        parse = msgspec.json.Decoder(_struct(tree)).decode
+        paths = [_plant(tree, feature, nested) for feature in features]
+        if subject is not None:
+            paths.append(_plant(tree, subject, nested, _Id))
+        decode = msgspec.json.Decoder(_struct(tree)).decode
         # Without nesting the fields are the features, in order, and ten times as fast to get.
         flat = not any("." in path for path in paths)
         values = msgspec.structs.astuple if flat else _getter(paths)
-        super().__init__(len(features), max_bytes, parse, values, _careful_getter(paths))
+        super().__init__(
+            len(features), max_bytes, lambda v: decode(unframed(v)), values, _careful_getter(paths)
+        )
 
 
-class _JsonOfSubjects:
-    """JSON objects of which one member is the id of the subject."""
-
-    def __init__(self, features: Sequence[str], max_bytes: int, nested: bool, subject: str) -> None:
-        tree: dict[str, Any] = {}
-        paths = [
-            _plant(tree, name.split(".") if nested else [name], name)
-            for name in (*features, subject)
-        ]
-        _as_id(tree, subject.split(".") if nested else [subject])
-        self._parse = msgspec.json.Decoder(_struct(tree)).decode
-        # As in `_JsonObjects`: all members at once, the id last.
-        flat = not any("." in path for path in paths)
-        self._members = msgspec.structs.astuple if flat else _getter(paths)
-        self._careful = _careful_getter(paths)
-        self._max_bytes, self._width = max_bytes, len(features)
-        self._row = struct.Struct(f"={len(features)}d")
-
-    def decode(self, values: Values, keys: Values) -> tuple[Rows, list[Subject]]:
-        rows = np.full((len(values), self._width), np.nan)
-        memory = rows.data.cast("B") if len(values) else memoryview(bytearray())
-        ids: list[Subject] = [None] * len(values)
-        parse, members, limit = self._parse, self._members, self._max_bytes
-        pack, stride = self._row.pack_into, self._row.size
-        for i, value in enumerate(values):
-            try:
-                if len(value) <= limit:  # type: ignore[arg-type]  # None raises: a null
-                    *numbers, who = members(parse(value))  # type: ignore[arg-type]
-                    pack(memory, i * stride, *numbers)
-                    ids[i] = who
-            except Exception:  # whatever is wrong with a message, it is a null or ignored
-                ids[i] = self._decode_partly(memory, i * stride, value)
-        return rows, ids
-
-    def _decode_partly(self, memory: memoryview, at: int, value: bytes | None) -> Subject:
-        """Write a row in which some features are null; return its subject, or None if unknown.
-
-        A row of which nothing can be used stays null.
-        """
-        who: Subject = None
-        with suppress(Exception):
-            *numbers, who = self._careful(self._parse(value))  # type: ignore[arg-type]
-            self._row.pack_into(memory, at, *(np.nan if x is None else x for x in numbers))
-        return who
+def _id_of(found: Any) -> Subject:
+    """An id as a field holds it; a number that a reader did not find is NaN."""
+    return None if isinstance(found, bool) or found != found else found
 
 
 def _getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float | None]]:
-    get: Callable[[Any], Any] = operator.attrgetter(*paths)
-    return get if len(paths) > 1 else lambda x: (get(x),)
+    if not any(".[" in path for path in paths):
+        get: Callable[[Any], Any] = operator.attrgetter(*paths)
+        return get if len(paths) > 1 else lambda x: (get(x),)
+    runs: list[tuple[str, int, int]] = []  # items of one array, one after another
+    for path in paths:
+        head, _, index = path.partition(".[")
+        at = int(index[:-1]) if index else -1
+        if index and runs and runs[-1][0] == head and runs[-1][2] == at:
+            runs[-1] = head, runs[-1][1], at + 1
+        else:
+            runs.append((head, at, at + 1))
+    gets = [(operator.attrgetter(head), start, end) for head, start, end in runs]
+
+    def values(x: Any) -> Sequence[float | None]:
+        found: list[float | None] = []
+        for get, start, end in gets:
+            if start < 0:
+                found.append(get(x))
+            else:
+                found += get(x)[start:end]  # too few items: not a whole row
+        return found
+
+    return values
 
 
 def _careful_getter(paths: Sequence[str]) -> Callable[[Any], Sequence[float | None]]:
-    """As `_getter`; members below a missing member are None."""
+    """As `_getter`; members below a missing member, and missing items, are None."""
 
     def follow(value: Any, path: str) -> Any:
         for name in path.split("."):
-            value = None if value is None else getattr(value, name)
+            if value is not None and name[0] == "[":
+                index = int(name[1:-1])
+                value = value[index] if index < len(value) else None
+            else:
+                value = None if value is None else getattr(value, name)
         return value
 
     return lambda x: [follow(x, path) for path in paths]
 
 
-def _plant(tree: dict[str, Any], path: Sequence[str], feature: str) -> str:
-    """Add a path to the tree of members; return it in the names of the structs' fields."""
+def _plant(tree: dict[str, Any], feature: str, nested: bool, leaf: Any = None) -> str:
+    """Add a feature to the tree of members; return it in the names of the structs' fields."""
     fields = []
+    path = path_of(feature, nested)
     for depth, member in enumerate(path):
-        if not member:
-            raise ConfigurationError(f"feature {feature!r} has an empty part between its dots")
         last = depth == len(path) - 1
         if member not in tree:
-            tree[member] = None if last else {}
-        elif last or tree[member] is None:
+            tree[member] = leaf if last else {}
+        elif last or not isinstance(tree[member], dict):
             raise ConfigurationError(
                 f"feature {feature!r} would be a number and hold another feature: set nested=false"
             )
-        fields.append(f"f{list(tree).index(member)}")
+        fields.append(member if member[0] == "[" else f"f{list(tree).index(member)}")
         tree = tree[member]
     return ".".join(fields)
 
 
 class _Id:
     """Marks the place of the id among the members."""
-
-
-def _as_id(tree: dict[str, Any], path: Sequence[str]) -> None:
-    for member in path[:-1]:
-        tree = tree[member]
-    tree[path[-1]] = _Id
 
 
 def _struct(tree: dict[str, Any]) -> type[msgspec.Struct]:
@@ -413,7 +441,12 @@ def _struct(tree: dict[str, Any]) -> type[msgspec.Struct]:
 def _leaf_type(below: Any) -> Any:
     if below is _Id:
         return str | int | float
-    return float if below is None else _struct(below)
+    if below is None:
+        return float | bool
+    items = [member for member in below if member[0] == "["]
+    if items and len(items) < len(below):
+        raise ConfigurationError(f"a feature would be in an array and in an object: {items[0]}")
+    return list[float | bool | None] if items else _struct(below)
 
 
 class _Packed:

@@ -18,8 +18,9 @@ one, for features only, and their lengths are bounded (`LONGEST_NAME`, `MOST_DOT
 | a wrapper such as `google.protobuf.DoubleValue` | its number; missing if it is not set |
 | anything else | not a number: the message is a null |
 
-A feature `a.b` is the field `b` of a message `a`, or the value `b` of a map `a` with text for keys.
-A field that the schema does not have is missing.
+A feature `a.b` is the field `b` of a message `a`, or the value `b` of a map `a` with text for keys;
+`a[3]` is the fourth number of a repeated field. A field that the schema does not have is missing.
+The id of a subject may also be a `string`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ from .registered import (
     LONGEST_NAME,
     Compiled,
     FeatureTree,
+    Id,
     MalformedMessage,
     UnusableSchema,
+    items_of,
     whole_number,
 )
 
@@ -365,6 +368,9 @@ def _fill(kind: Descriptor, tree: FeatureTree) -> Fill:
 def _field(field: FieldDescriptor, below: int | FeatureTree) -> Fill:
     name = field.name
     if field.is_repeated:
+        items = items_of(below) if isinstance(below, dict) else None
+        if items and field.cpp_type in _NUMBERS:
+            return _items(name, items)
         return _map(field, below) if isinstance(below, dict) else _refuse
     value = _value(field, below)
     if not field.has_presence or field.has_default_value:
@@ -389,13 +395,24 @@ def _value(field: FieldDescriptor, below: int | FeatureTree) -> Fill:
             row[feature] = value.value
 
         return unwrap
-    if field.cpp_type not in _NUMBERS:
+    text = isinstance(feature, Id) and field.cpp_type == FieldDescriptor.CPPTYPE_STRING
+    if field.cpp_type not in _NUMBERS and not text:
         return _refuse
 
     def put(value: Any, row: list[float]) -> None:
         row[feature] = value
 
     return put
+
+
+def _items(name: str, items: dict[int, int]) -> Fill:
+    def fill(message: Any, row: list[float]) -> None:
+        found = getattr(message, name)[: max(items) + 1]
+        for index, number in enumerate(found):
+            if index in items:
+                row[items[index]] = number
+
+    return fill
 
 
 def _map(field: FieldDescriptor, tree: FeatureTree) -> Fill:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
 from ..protocols import RegisteredSchema, SchemaSource
-from .codecs import RowPerMessage
+from .codecs import RowPerMessage, Subject
+from .paths import path_of
 
 __all__ = [
     "DEEPEST_NAME",
@@ -42,11 +43,13 @@ __all__ = [
     "LONGEST_NAME",
     "Compiled",
     "FeatureTree",
+    "Id",
     "MalformedMessage",
     "RegisteredCodec",
     "RowReader",
     "UnusableSchema",
     "feature_tree",
+    "items_of",
     "whole_number",
 ]
 
@@ -117,13 +120,25 @@ class RegisteredCodec(RowPerMessage):
 
     def decode(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         """Rows of the messages, in order."""
+        parts = [np.empty((0, self._width)), *map(super().decode, self._turns(values))]
+        return parts[-1] if len(parts) == 2 else np.concatenate(parts)
+
+    def decode_with_ids(
+        self, values: Sequence[bytes | None]
+    ) -> tuple[NDArray[np.float64], list[Subject]]:
+        """Rows of the messages, in order, and the id of the subject of each."""
+        turns = list(map(super().decode_with_ids, self._turns(values)))
+        rows = np.concatenate([np.empty((0, self._width)), *(rows for rows, _ in turns)])
+        return rows, [who for _, ids in turns for who in ids]
+
+    def _turns(self, values: Sequence[bytes | None]) -> Iterator[Sequence[bytes | None]]:
+        """The messages, in parts whose schemas are ready when they are yielded."""
         unknown: set[bytes] = set()
-        parts, at = [np.empty((0, self._width))], 0
+        at = 0
         while at < len(values):
             ready = self.prepare(values[at:], unknown, math.inf)
-            parts.append(super().decode(values[at : at + ready]))
+            yield values[at : at + ready]
             at += ready
-        return parts[-1] if len(parts) == 2 else np.concatenate(parts)
 
     def read(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
         return super().decode(values)
@@ -217,19 +232,21 @@ def _refuse(value: bytes) -> Sequence[float]:
 _REFUSED: Final = Compiled(_refuse, 1000)
 
 
-def feature_tree(features: Sequence[str], nested: bool) -> FeatureTree:
-    """Return the tree of the names of the features.
+class Id(int):
+    """The number of a feature that is an id: a text is as good as a number."""
+
+
+def feature_tree(features: Sequence[str], nested: bool, with_id: bool = False) -> FeatureTree:
+    """Return the tree of the names of the features, of which the last may be an id.
 
     Examples
     --------
-    >>> feature_tree(["cpu", "disk.read", "disk.write"], nested=True)
-    {'cpu': 0, 'disk': {'read': 1, 'write': 2}}
+    >>> feature_tree(["cpu", "disk.read", "disk.write", "v[1]"], nested=True)
+    {'cpu': 0, 'disk': {'read': 1, 'write': 2}, 'v': {'[1]': 3}}
     """
     tree: FeatureTree = {}
     for number, feature in enumerate(features):
-        *above, last = feature.split(".") if nested else [feature]
-        if not all((*above, last)):
-            raise ConfigurationError(f"feature {feature!r} has an empty part between its dots")
+        *above, last = path_of(feature, nested)
         branch: int | FeatureTree = tree
         for name in above:
             branch = branch.setdefault(name, {}) if isinstance(branch, dict) else branch
@@ -237,5 +254,12 @@ def feature_tree(features: Sequence[str], nested: bool) -> FeatureTree:
             raise ConfigurationError(
                 f"feature {feature!r} would be a number and hold another feature: set nested=false"
             )
-        branch[last] = number
+        branch[last] = Id(number) if with_id and number == len(features) - 1 else number
     return tree
+
+
+def items_of(tree: FeatureTree) -> dict[int, int] | None:
+    """The features that are items of an array, by their positions; None if it is no array."""
+    if not all(name[0] == "[" for name in tree):
+        return None
+    return {int(name[1:-1]): at for name, at in tree.items() if isinstance(at, int)}

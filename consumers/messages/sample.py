@@ -163,7 +163,7 @@ def _names(values: Values, features: Sequence[str], nested: bool) -> list[str]:
     keys = Counter(key for found in leaves for key in found)
     for name in features:
         holders = [found[name] for found in leaves if name in found]
-        numbers = sum(isinstance(v, int | float) and not isinstance(v, bool) for v in holders)
+        numbers = sum(isinstance(v, int | float) for v in holders)
         if numbers == len(leaves):
             continue
         line = f"  {name}: in {len(holders)} of {len(leaves)} messages"

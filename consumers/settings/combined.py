@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import model_validator
 
-from ..formats import PACKED_FORMATS, REGISTERED_FORMATS
+from ..formats import ARRAY_FORMATS, PACKED_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings
 from .engine import EngineSettings
 from .model import ModelSettings
@@ -95,10 +95,10 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
                 raise ValueError("`start` must be earliest or latest with unit=record")
             return self
         keyed = rounds.subject == MESSAGE_KEY
-        if self.format != "json" and not keyed:
+        if self.format in ARRAY_FORMATS and not keyed:
             raise ValueError(
                 f"`subject` must be {MESSAGE_KEY}, the key of the message, with format "
-                f"{self.format}: fields that hold an id are read from JSON objects only"
+                f"{self.format}: its messages have no fields that could hold an id"
             )
         if self.shards > 1 and not keyed:
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
@@ -49,7 +50,7 @@ class ModelSettings(Part):
     )
     features: Annotated[tuple[str, ...], NoDecode] = Field(
         description="names of the features, separated by commas or as a JSON list; "
-        "a.b is the member b of a nested object a",
+        "a.b is the member b of a nested object a, and v[0..767] are 768 items of an array v",
     )
     epsilon: float = Field(
         gt=0,
@@ -155,11 +156,14 @@ class ModelSettings(Part):
     @field_validator("features", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.lstrip().startswith("["):  # a JSON list, for names that contain commas
-            return json.loads(value)
-        return tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, str):
+            if value.lstrip().startswith("["):  # a JSON list, for names that contain commas
+                value = json.loads(value)
+            else:  # commas in braces separate attributes
+                parts = re.split(r",(?![^{}]*\})", value)
+                value = [part.strip() for part in parts if part.strip()]
+        names = value if isinstance(value, list | tuple) else []
+        return tuple(item for name in names for item in _items(name)) if names else value
 
     @field_validator("batch_size", "places")
     @classmethod
@@ -329,6 +333,17 @@ class ModelSettings(Part):
             }
         parameters = {_OF_PAPER.get(name, name): value for name, value in given.items()}
         return Recipe(self.method, parameters)
+
+
+def _items(name: Any) -> list[Any]:
+    """The features that a name stands for: `v[0..2]` stands for three items of an array."""
+    found = re.fullmatch(r"(.+)\[(\d{1,6})\.\.(\d{1,6})\]", name) if isinstance(name, str) else None
+    if found is None:
+        return [name]
+    items = range(int(found[2]), int(found[3]) + 1)
+    if not items:
+        raise ValueError(f"must have ranges from a smaller to a larger number. Found {name}")
+    return [f"{found[1]}[{item}]" for item in items]
 
 
 def _meant(name: str, others: Sequence[str]) -> str:

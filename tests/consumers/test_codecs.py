@@ -50,7 +50,7 @@ def test_objects() -> None:
     [
         None, b"", b"{", b"null", b"[]", b"{}", b"1", b'"a"', GOOD[:-1], GOOD + b"x",
         b'{"a":1,"b":{"c":2,"d":3}}', b'{"a":1,"b":[1,2]}', b'{"a":"1","b":{"c":2,"d":{"e":3}}}',
-        b'{"a":true,"b":{"c":2,"d":{"e":3}}}', b'{"a":NaN,"b":{"c":2,"d":{"e":3}}}',
+        b'{"a":NaN,"b":{"c":2,"d":{"e":3}}}',
         b'{"a":Infinity,"b":{"c":2,"d":{"e":3}}}', b'{"a":[1],"b":{"c":2,"d":{"e":3}}}',
         b'\xff\xfe{"a":1}', b"[" * 9000, b'{"a":' * 1500, GOOD[:-1] + b" " * 10_000 + b"}",
     ],
@@ -80,6 +80,37 @@ def test_a_missing_feature_is_missing_by_itself(value: bytes, there: list[float 
 def test_numbers_beyond_floats_are_not_finite(number: bytes) -> None:
     value = b'{"a":' + number + b',"b":{"c":2,"d":{"e":3}}}'
     assert not np.isfinite(decode("json", [value])).all()
+
+
+def test_booleans_are_0_or_1() -> None:
+    assert decode("json", [b'{"a":true,"b":{"c":false,"d":{"e":3}}}']).tolist() == [[1, 0, 3]]
+    assert decode("json-array", [b"[true,false,3]"]).tolist() == [[1, 0, 3]]
+    assert np.isnan(decode("json-array", [b'["true",false,3]'])).all()
+
+
+def test_the_frame_of_a_registry_around_json_is_not_needed() -> None:
+    for format, value in (("json", GOOD), ("json-array", b"[1,2.5,-3]")):
+        framed = b"\0\0\0\0\7" + value
+        assert decode(format, [framed, value, framed[:5], b"\0"])[:2].tolist() == [[1, 2.5, -3]] * 2
+        assert np.isnan(decode(format, [framed[:5], b"\0", b""])).all()
+    rows, found = whose("json", [b"\0\0\0\0\7" + GOOD[:-1] + b',"id":"d"}'], subject="id")
+    assert found == ["d"] and rows.tolist() == [[1, 2.5, -3]]
+
+
+def test_items_of_arrays() -> None:
+    features = ("v[1]", "v[2]", "w.u[0]", "x", "v[0]")
+    codec = make_codec("json", features, 10_000)
+    whole = b'{"v":[1,2,3,4],"w":{"u":[true]},"x":9,"y":[[]]}'
+    short = [b'{"v":[1,2],"w":{"u":[]},"x":9}', b'{"v":[1,null,3],"w":null}', b"{}"]
+    rows = np.nan_to_num(codec.decode([whole, *short])).tolist()
+    assert rows == [[2, 3, 1, 9, 1], [2, 0, 0, 9, 1], [0, 3, 0, 0, 1], [0] * 5]
+    for bad in (b'{"v":["1",2,3],"w":{"u":[1]},"x":9}', b'{"v":5}', b'{"v":{"1":2}}'):
+        assert np.isnan(codec.decode([bad])).all()
+    literal = make_codec("json", ("a.v[0]",), 10_000, nested=False)
+    assert literal.decode([b'{"a.v":[7]}']).tolist() == [[7]]
+    for odd in (("v", "v[0]"), ("v[0]", "v"), ("v[0]", "v.a"), ("v[0]", "v[00]")):
+        with pytest.raises(ConfigurationError, match="feature"):
+            make_codec("json", odd, 10_000)
 
 
 def test_dots_can_be_literal() -> None:

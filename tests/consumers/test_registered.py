@@ -817,5 +817,70 @@ def test_the_subject_is_the_key() -> None:
     rows, subjects = codec.decode([framed(1, GOOD), framed(2, GOOD)], [b"k", None])
     assert all(map(same, rows[0], ROW)) and np.isnan(rows[1]).all()
     assert subjects == [b"k", None]
-    with pytest.raises(ConfigurationError, match="`subject` must be @key with format avro"):
-        make_subject_codec("avro", FEATURES, LIMIT, registry=source, subject="device", records=1)
+
+
+def test_the_subject_is_a_field() -> None:
+    source = Schemas({1: RegisteredSchema("avro", json.dumps(TELEMETRY))})
+
+    def whose(subject: str, *values: bytes | None) -> tuple[Any, list[Any]]:
+        codec = make_subject_codec(
+            "avro", FEATURES, LIMIT, registry=source, subject=subject, records=1
+        )
+        return codec.decode(values, [None] * len(values))
+
+    rows, subjects = whose("device", framed(1, GOOD), framed(2, GOOD), None, framed(1, GOOD[:-1]))
+    assert all(map(same, rows[0], ROW)) and np.isnan(rows[1:]).all()
+    assert subjects == [RECORD["device"], None, None, None]
+    assert whose("tags.place", framed(1, GOOD))[1] == ["x"]
+    assert whose("absent", framed(1, GOOD))[1] == [None]
+    assert whose("notes", framed(1, GOOD))[1] == [None]
+
+
+def test_the_subject_is_a_field_of_protobuf() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="t.proto", syntax="proto3")
+    kind = file.message_type.add(name="T")
+    kind.field.add(name="who", number=1, label=1, type=9)
+    kind.field.add(name="number", number=2, label=1, type=3)
+    kind.field.add(name="v", number=3, label=3, type=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("T"))
+    text = base64.b64encode(file.SerializeToString()).decode()
+    source = Schemas({1: RegisteredSchema("protobuf", text)})
+    values = [
+        framed(1, b"\0" + made(who="a", number=7, v=[1.0, 2.0, 3.0]).SerializeToString()),
+        framed(1, b"\0" + made(number=8, v=[4.0]).SerializeToString()),
+    ]
+    for subject, expected in (("who", ["a", ""]), ("number", [7, 8]), ("v", [None, None])):
+        codec = make_subject_codec(
+            "protobuf", ("v[2]", "v[0]"), LIMIT, registry=source, subject=subject, records=1
+        ) if subject != "v" else make_subject_codec(
+            "protobuf", ("number",), LIMIT, registry=source, subject=subject, records=1
+        )  # fmt: skip
+        rows, subjects = codec.decode(values, [None, None])
+        assert subjects == expected
+        if subject != "v":
+            assert np.nan_to_num(rows).tolist() == [[3.0, 1.0], [0.0, 4.0]]
+
+
+@pytest.mark.parametrize("item", ["double", "long", ["null", "float"], "null"])
+def test_items_of_an_array(item: Any) -> None:
+    schema = {"type": "record", "name": "R", "fields": [
+        {"name": "v", "type": {"type": "array", "items": item}}, {"name": "x", "type": "double"},
+    ]}  # fmt: skip
+    none = item == "null"
+    numbers = [None] * 5 if none else [1, 2, 3, 4, 5]
+    features = ("v[3]", "x", "v[0]")
+    for count in range(6):
+        message = avro(schema, {"v": numbers[:count], "x": 7.0})
+        (row,) = avro_rows(schema, features, message)
+        wanted = [4.0 if count > 3 else NAN, 7.0, 1.0 if count else NAN]
+        assert all(map(same, row, [NAN, 7.0, NAN] if none else wanted)), count
+    # Blocks that say how many bytes they have, and a number of items that no message can hold.
+    blocks = [b"\x01\x02\x02", b"\x02\x04", b"\x00"] if item == "long" else []
+    if blocks:
+        (row,) = avro_rows(schema, features, b"".join(blocks) + bytes(8))
+        assert all(map(same, row, [NAN, 0.0, 1.0]))
+    many = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
+    (row,) = avro_rows(schema, features, many + bytes(9))
+    assert np.isnan(row[0]) and np.isnan(row[2])

@@ -66,6 +66,14 @@ def test_flags_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert load_settings().delta == 1e-5
 
 
+def test_ranges_and_attributes_of_features() -> None:
+    given = 'x[0..2], rate(io{a="1",b!="2"}),y'
+    expected = ("x[0]", "x[1]", "x[2]", 'rate(io{a="1",b!="2"})', "y")
+    assert load_settings({**LEAST, "features": given}).features == expected
+    as_list = '["x[0..2]", "rate(io{a=\\"1\\",b!=\\"2\\"})", "y"]'
+    assert load_settings({**LEAST, "features": as_list}).features == expected
+
+
 def test_features_as_a_json_list() -> None:
     assert load_settings({**LEAST, "features": '["a,b", " c"]'}).features == ("a,b", " c")
 
@@ -78,7 +86,7 @@ def test_settings_cannot_change() -> None:
 @pytest.mark.parametrize(
     "name, value",
     [("epsilon", "0"), ("epsilon", "nan"), ("epsilon", "inf"), ("delta", "1"), ("batch_size", "1"),
-     ("batch_size", "x"), ("features", ""), ("features", "a,a"),
+     ("batch_size", "x"), ("features", ""), ("features", "a,a"), ("features", "a[2..1]"),
      ("features", '["a"'), ("format", "xml"),
      ("shards", "0"), ("input_topic", "no spaces"), ("http_port", "70000"), ("seed", "-1"),
      ("security_protocol", "TLS"), ("start", "middle"),

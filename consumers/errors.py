@@ -6,7 +6,7 @@
     ├── StateRefused           the service cannot resume from the stored state; says why
     ├── EngineLost             the engine of this process is gone; another process has a new one
     └── ClusterError           the cluster did not do what was asked; drop everything, load again
-        ├── Fenced             somebody else owns the task now
+        ├── Fenced             somebody else owns the model now
         ├── OutcomeUnknown     a transaction may or may not have been committed
         ├── OffsetsGone        the offsets to read at do not exist (any more)
         └── Unavailable        no answer in time
@@ -52,7 +52,7 @@ class ClusterError(ServiceError):
 
 
 class Fenced(ClusterError):
-    """Somebody else owns the task now, or the group has moved on without us."""
+    """Somebody else owns the model now, or the group has moved on without us."""
 
 
 class OutcomeUnknown(ClusterError):

@@ -101,8 +101,8 @@ def _as_text(entry: dict[str, Any]) -> str:
     Examples
     --------
     >>> _as_text({"time": "2030-01-01T12:00:00Z", "level": "warning", "event": "task_dropped",
-    ...           "model": "m", "pid": 7, "task": 0, "error": "Fenced", "at": ["x"]})
-    '12:00:00Z WARNING task dropped: task=0 error=Fenced'
+    ...           "model": "m", "pid": 7, "batch": 3, "error": "Fenced", "at": ["x"]})
+    '12:00:00Z WARNING task dropped: batch=3 error=Fenced'
     """
     skipped = ("time", "level", "event", "model", "pid", "at")
     shown = " ".join(

@@ -4,10 +4,10 @@
 (tests, runs without a broker), and `consumers.files` implements the store as a state file. The same
 contract tests run on all of them.
 
-The life of a task on a cluster:
+The life of a model on a cluster:
 
-    claim = membership.poll(...)            # the group assigns tasks to this process
-    store = cluster.ledger(task, claim)     # fences every earlier owner, before anything is read
+    claim = membership.poll(...)            # the group says whether this process owns the model
+    store = cluster.ledger(claim)           # fences every earlier owner, before anything is read
     store.load()                            # the last committed states
     store.commit(state, positions)          # state and offsets in one transaction, confirmed
     store.publish([batch.message], ...)     # fenced too: a stale owner publishes nothing
@@ -96,17 +96,17 @@ class TopicInfo:
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """The tasks that a settled group assigns to this process, in one generation.
+    """The role that a settled group gives to this process, in one generation.
 
     Each generation has an object of its own: compare with `is`.
     """
 
-    tasks: frozenset[int]
+    owner: bool  #: of the model; False for a standby
     token: object  #: by which the cluster recognises this generation
 
 
 class Membership(Protocol):
-    """Membership of this process in the group that shares the partitions of the state topic."""
+    """Membership of this process in the group that has the state topic: one member owns it."""
 
     def poll(self, timeout_s: float) -> Claim | None:
         """Take part in the group; call it often. None while the group is not settled."""
@@ -167,7 +167,7 @@ class Reader(TopicOffsets, Protocol):
 
 
 class Store(Protocol):
-    """The one writer of a task's states and releases. Opening a store fences all earlier ones."""
+    """The one writer of a model's states and releases. Opening a store fences all earlier ones."""
 
     def load(self) -> list[bytes]:
         """The newest committed states, oldest first, read to the end; the last one counts."""
@@ -199,7 +199,7 @@ class Ledger(Store, Protocol):
     """A store that other processes may take over."""
 
     def confirm_owned(self) -> None:
-        """Raise `Fenced` if the task has been taken over since this ledger was opened."""
+        """Raise `Fenced` if the model has been taken over since this ledger was opened."""
         ...
 
 
@@ -254,14 +254,14 @@ class Cluster(Protocol):
         """A reader; a stamped one also gives the times and the keys of messages."""
         ...
 
-    def ledger(self, task: int, claim: Claim) -> Ledger: ...
+    def ledger(self, claim: Claim) -> Ledger: ...
 
     def scan(self, topic: str) -> list[Message]:
         """Every committed message of a topic, in the order of its partitions."""
         ...
 
-    def tail(self, topic: str, partition: int) -> list[bytes]:
-        """The newest committed values of a partition, oldest first, read to its end.
+    def tail(self, topic: str) -> list[bytes]:
+        """The newest committed values of a topic of one partition, oldest first, read to its end.
 
         These are at least the last one, if there is any. Nobody is fenced.
         """
@@ -273,10 +273,6 @@ class Cluster(Protocol):
 
     def follow(self, topic: str, back: int | None = None) -> Feed:
         """Follow a topic from `back` offsets before its end; by default from its beginning."""
-        ...
-
-    def publish(self, messages: Sequence[Message]) -> None:
-        """Write to the output topic without a task: for messages made of releases alone."""
         ...
 
     def close(self) -> None: ...

@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,7 +24,7 @@ from consumers.events import set_up_logs
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.protocols import Cluster
+from consumers.protocols import Cluster, Message
 from consumers.service.loop import Service
 from consumers.settings import Settings, load_settings
 
@@ -175,17 +176,19 @@ class ThreadDeployment:
         self._out = (self._folder / "service.log").open("w", encoding="utf-8")
         set_up_logs(self._out, model=settings.model)
         ensure_topic(self.cluster(), settings.input_topic, broker_time=config.by_device)
-        generator = MemoryCluster(
-            self._memory, group="generator", state_topic="", input_topic="",
-            output_topic=settings.input_topic,
-        )  # fmt: skip
+        partitions = len(self._memory.topics[settings.input_topic].partitions)
         rows = settings.rows_per_message
+
+        def send(sent: Sequence[Message]) -> None:
+            for message in sent:
+                at = zlib.crc32(message.key) % partitions
+                self._memory.produce(settings.input_topic, message.value, at, message.key)
 
         def generate() -> None:
             records = messages(
                 "packed", rows, change_after=config.change_after, machines=config.machines
             )
-            produce(generator.publish, records, rows=rows, rate=config.rate, stop=self._stop)
+            produce(send, records, rows=rows, rate=config.rate, stop=self._stop)
 
         def serve() -> None:
             Service(settings, self.cluster(), stop=self._stop, watched=False).run()

@@ -290,7 +290,7 @@ def _watch(
 
     looking = threading.Thread(target=look)
     looking.start()
-    shown = argparse.Namespace(json=False, web=False, task=None, releases=options.releases)
+    shown = argparse.Namespace(json=False, web=False, releases=options.releases)
     try:
         view = load_part(ViewSettings, config.flags)
         watch(deployment.cluster(), view, shown, stop, simulated)

@@ -22,7 +22,6 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import MemberToRemove
 from kafka.structs import TopicPartition
 
-from consumers.service.task import GROUP_BATCHES
 from consumers.settings import Settings
 
 from .processes import Instance, wait_for
@@ -39,7 +38,7 @@ Fresh = Callable[[str], str]
 
 
 def stored_releases(states: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The releases that the states of a task hold, by number."""
+    """The releases that the states hold, by number."""
     found: dict[int, dict[str, Any]] = {}
     for state in states:
         messages = [*state.get("earlier", []), state["release"]]
@@ -49,7 +48,7 @@ def stored_releases(states: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def check_numbers(states: list[dict[str, Any]]) -> None:
-    """Check that the states of a task hold the releases of all batches, in order."""
+    """Check that the states hold the releases of all batches, in order."""
     last = 0
     for state in states:
         first = state["batch"] - len(state.get("earlier", []))
@@ -84,12 +83,12 @@ def read_topic(servers: str, topic: str) -> list[Any]:
 class Model:
     """Topics of its own, the producer of its input, and its instances."""
 
-    def __init__(self, servers: str, name: str, *, partitions: int = 1, shards: int = 1,
+    def __init__(self, servers: str, name: str, *, partitions: int = 1,
                  batch: int = BATCH, topic_configs: dict[str, str] | None = None,
                  rows_per_message: int = 1, replication: int = 1,
                  **settings: Any) -> None:  # fmt: skip
         self.servers, self.name = servers, name
-        self.partitions, self.shards, self.batch = partitions, shards, batch
+        self.partitions, self.batch = partitions, batch
         self.rows_per_message, self.replication = rows_per_message, replication
         self.environment = {
             f"DPPCA_{key.upper()}": str(value)
@@ -103,7 +102,6 @@ class Model:
                 "scales": "none",
                 "places" if "subject" in settings else "batch_size": batch,
                 "rows_per_message": rows_per_message,
-                "shards": shards,
                 "http_port": 0,
                 "session_timeout_s": SESSION_SECONDS,
                 "partition_refresh_s": 0.5,
@@ -186,12 +184,9 @@ class Model:
             self.send(rows.astype("<f4").tobytes())
         self.producer.flush()
 
-    def full_batches(self) -> dict[int, int]:
-        """The number of batches that each task can have released by now."""
-        return {
-            task: sum(self.sent[task :: self.shards]) * self.rows_per_message // self.batch
-            for task in range(self.shards)
-        }
+    def full_batches(self) -> int:
+        """The number of batches that can have been released by now."""
+        return sum(self.sent) * self.rows_per_message // self.batch
 
     # Processes
 
@@ -207,11 +202,12 @@ class Model:
         There is no limit for the whole, which grows with the number of batches; only standing
         still for long is a failure.
         """
-        wanted = {(task, batch) for task, batch in self.full_batches().items() if batch}
+        last = self.full_batches()
+        wanted = {last} if last else set()
 
-        def said() -> set[tuple[int, int]]:
+        def said() -> set[int]:
             return {
-                (event["task"], event["batch"])
+                event["batch"]
                 for instance in instances for event in list(instance.events)
                 if event.get("event") in ("released", "published_again")
             }  # fmt: skip
@@ -276,21 +272,21 @@ class Model:
     def outputs(self) -> list[Any]:
         return read_topic(self.servers, self.output_topic)
 
-    def states(self, task: int = 0) -> list[dict[str, Any]]:
-        return [json.loads(m.value) for m in self.stored() if m.partition == task]
+    def states(self) -> list[dict[str, Any]]:
+        return [json.loads(m.value) for m in self.stored()]
 
     def stored(self) -> list[Any]:
         """The states on their topic, without the tombstones that end what hangs."""
         return [m for m in read_topic(self.servers, self.state_topic) if m.value is not None]
 
-    def durable(self, task: int = 0) -> int:
-        """The number of batches that the states of a task are of."""
-        return max((state["batch"] for state in self.states(task)), default=0)
+    def durable(self) -> int:
+        """The number of batches that the states are of."""
+        return max((state["batch"] for state in self.states()), default=0)
 
     def releases(self) -> dict[int, dict[str, Any]]:
-        """The releases of task 0 by number, without the name of the model."""
+        """The releases by number, without the name of the model."""
         found = [json.loads(message.value) for message in self.outputs()]
-        return {r["batch"]: {**r, "model": ""} for r in found if r["task"] == 0}
+        return {r["batch"]: {**r, "model": ""} for r in found}
 
     def slots_before(self, positions: dict[str, int]) -> int:
         """The number of slots before these positions."""
@@ -298,39 +294,31 @@ class Model:
             assert offset <= self.sent[int(p)], f"partition {p} has no offset {offset}"
         return sum(positions.values()) * self.rows_per_message
 
-    def check(self, *, complete: bool = True) -> dict[Any, int]:
-        """Check the guarantees of docs/service.md; returns the last batch of each task."""
-        stored = self.stored()
-        committed: dict[tuple[int, int], dict[str, Any]] = {}
-        for task in range(self.shards):
-            states = [json.loads(m.value) for m in stored if m.partition == task]
-            self._check_states(task, states)
-            committed |= {(task, b): message for b, message in stored_releases(states).items()}
-        self._check_group_offsets(stored)
+    def check(self, *, complete: bool = True) -> int:
+        """Check the guarantees of docs/service.md; returns the last batch."""
+        states = self.states()
+        self._check_states(states)
+        self._check_group_offsets(states)
+        committed = stored_releases(states)
         last = self._check_outputs(self.outputs(), committed)
         if complete:
-            numbers = {task: number for task, number in last.items() if task != "merged"}
-            assert numbers == {t: n for t, n in self.full_batches().items() if n}
-            assert set(committed) == {(t, b) for t, n in numbers.items() for b in range(1, n + 1)}
+            assert last == self.full_batches()
+            assert set(committed) == set(range(1, last + 1))
         return last
 
-    def _check_states(self, task: int, states: list[dict[str, Any]]) -> None:
+    def _check_states(self, states: list[dict[str, Any]]) -> None:
         """Check that numbers are in order, that positions only move forward, and that every slot is
         in exactly one batch."""
         check_numbers(states)
         for state in states:
             assert self.slots_before(state["positions"]) == state["batch"] * self.batch
-            assert all(int(p) % self.shards == task for p in state["positions"])
         for before, after in itertools.pairwise(states):
             for p, at in before["positions"].items():
                 assert at <= after["positions"][p], f"partition {p} went back"
 
-    def _check_group_offsets(self, stored: list[Any]) -> None:
-        """Check that the offsets of the group are those of the last states."""
-        last: dict[str, int] = {}
-        for message in stored:
-            for p, offset in json.loads(message.value)["positions"].items():
-                last[p] = max(last.get(p, 0), offset)
+    def _check_group_offsets(self, states: list[dict[str, Any]]) -> None:
+        """Check that the offsets of the group are those of the last state."""
+        last = states[-1]["positions"] if states else {}
         consumer = KafkaConsumer(bootstrap_servers=self.servers, group_id=self.group)
         try:
             for p, offset in last.items():
@@ -338,40 +326,20 @@ class Model:
         finally:
             consumer.close()
 
-    def _check_outputs(
-        self, messages: list[Any], committed: dict[tuple[int, int], dict[str, Any]]
-    ) -> dict[Any, int]:
+    def _check_outputs(self, messages: list[Any], committed: dict[int, dict[str, Any]]) -> int:
         """Check that each number has one payload, the committed one; that there are no gaps; and
         that an older release never follows a newer one."""
-        last: dict[Any, int] = {}
-        at: dict[Any, int] = {}  # the last message of each task
-        merged: dict[int, Any] = {}
-        newest: dict[int, int] = {}  # of the tasks in the last merged release
+        last = 0
         for message in messages:
             release = json.loads(message.value)
-            task, batch = release["task"], release["batch"]
-            if task == "merged":
-                sources = {source["task"]: source["batch"] for source in release["sources"]}
-                same = message.key, message.value, message.headers
-                assert merged.setdefault(batch, same) == same
-                assert all(sources[t] >= b for t, b in newest.items()), "an older merged one"
-                newest = sources
-                last[task] = batch
-                continue
-            state = committed[task, batch]  # a KeyError: published and never committed
-            assert message.value.decode() == state["value"], f"another payload of {task}/{batch}"
+            batch = release["batch"]
+            state = committed[batch]  # a KeyError: published and never committed
+            assert message.value.decode() == state["value"], f"another payload of {batch}"
             assert message.key.decode() == state["key"]
             assert [[k, v.decode()] for k, v in message.headers] == state["headers"]
-            before = at.get(task, 0)
-            # A new owner may not see that a group is out, behind the open transaction of another
-            # shard. Then it repeats the group.
-            newest_out = self.shards > 1 and before == last.get(task, 0)
-            repeats = newest_out and 0 < before - batch < GROUP_BATCHES
-            assert batch in (before, before + 1) or repeats, f"{batch} of task {task}"
-            at[task] = batch
-            last[task] = max(last.get(task, 0), batch)
+            assert batch in (last, last + 1)
             assert release["n_seen"] == batch * self.batch
-        assert all(at[task] == last[task] for task in at), "a group was repeated in part"
+            last = batch
         return last
 
 

@@ -27,16 +27,9 @@ def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> N
     missing = ensure_topics(cluster, settings, create=False, rounds=settings.rounds())
     if missing:
         sys.stdout.write(f"will be created: {', '.join(missing)}\n")
-    topic = cluster.topic(settings.input_topic)
-    if topic is not None and settings.shards > topic.partitions:
-        sys.stderr.write(
-            f"warning: shards = {settings.shards}, but {settings.input_topic!r} has "
-            f"{topic.partitions} partitions: some shards will have nothing to do\n"
-        )
-    stored = {} if settings.state_topic in missing else check_stored(cluster, settings, config)
-    if stored:
-        tasks = ", ".join(f"task {task} at batch {batch:,}" for task, batch in stored.items())
-        sys.stdout.write(f"the settings fit the stored model: {tasks}\n")
+    stored = None if settings.state_topic in missing else check_stored(cluster, settings, config)
+    if stored is not None:
+        sys.stdout.write(f"the settings fit the stored model, at batch {stored:,}\n")
     elif reads_old_records(settings) and (others := other_models(cluster, settings)):
         sys.stderr.write(
             f"warning: {settings.input_topic!r} has been read by {', '.join(others)}: a new model "

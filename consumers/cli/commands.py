@@ -21,7 +21,7 @@ from .options import load
 
 if TYPE_CHECKING:
     from ..service.spread import Spread
-    from ..settings import FileSettings, ModelSettings, Settings, ViewSettings
+    from ..settings import FileSettings, ModelSettings, Settings
     from .progress import Shown
 
 __all__ = ["COMMANDS"]
@@ -84,7 +84,7 @@ def _serve(options: argparse.Namespace) -> int:
     warnings.filterwarnings("ignore", category=NothingLearnedWarning)
     stop = _stop_on_signals()
     log_event("starting", input=settings.input_topic, output=settings.output_topic,
-              state=settings.state_topic, group=settings.group, shards=settings.shards,
+              state=settings.state_topic, group=settings.group,
               epsilon=settings.epsilon, delta=settings.delta, unit=settings.unit,
               private=_private(settings))  # fmt: skip
     if not _private(settings):
@@ -223,24 +223,6 @@ def _topics(options: argparse.Namespace) -> int:
     return 0
 
 
-def _merge(options: argparse.Namespace) -> int:
-    from ..model.merge import merged_message
-    from ..model.releases import parse_release
-    from ..settings import ViewSettings
-
-    settings = load(options, ViewSettings)
-    with brokers.ask_once(settings) as cluster:
-        record = merged_message(cluster.scan(settings.output_topic), settings.model)
-        if record is None:
-            return _no_release(settings)
-        if parse_release(record.value).shards == 1:
-            text = f"model {settings.model!r} has one shard: nothing to merge; see `inspect`"
-            return fail(text, EXIT_CONFIGURATION)
-        cluster.publish([record])
-    sys.stdout.write(record.value.decode() + "\n")
-    return 0
-
-
 def _inspect(options: argparse.Namespace) -> int:
     from ..model.describe import current_release, describe
     from ..settings import ViewSettings
@@ -254,10 +236,10 @@ def _inspect(options: argparse.Namespace) -> int:
         with brokers.ask_once(settings) as cluster:
             records = cluster.scan(settings.output_topic)
         model, where = settings.model, settings.output_topic
-    release = current_release(records, model, options.task)
+    release = current_release(records, model)
     if release is None:
         return fail(f"no release of {model!r} on {where!r} yet", 1)
-    found = [pair for pair in published(records, model) if pair[1].task == release.task]
+    found = published(records, model)
     if not options.history:
         found = [pair for pair in found if pair[1].batch == release.batch]
     if options.json:
@@ -274,10 +256,6 @@ def _watch(options: argparse.Namespace) -> int:
 
     settings = load(options, ViewSettings)
     return watch(brokers.connect(settings), settings, options, _stop_on_signals())
-
-
-def _no_release(settings: ViewSettings) -> int:
-    return fail(f"no release of {settings.model!r} on {settings.output_topic!r} yet", 1)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -414,7 +392,7 @@ def _score(options: argparse.Namespace) -> int:
     registry = open_registry(settings)
     start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
     written = run_scoring(
-        cluster, CurrentModel(settings.model, options.task), stop=stop, once=options.once,
+        cluster, CurrentModel(settings.model), stop=stop, once=options.once,
         output_topic=settings.output_topic, input_topic=settings.input_topic,
         open_source=lambda: Subscription(config, settings.input_topic, group, start),
         open_target=lambda: MessageProducer(config, topic),
@@ -432,7 +410,6 @@ COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "check-config": _check_config,
     "show-config": _show_config,
     "topics": _topics,
-    "merge": _merge,
     "inspect": _inspect,
     "watch": _watch,
     "score": _score,

@@ -65,19 +65,19 @@ def published(
     messages: Iterable[Message], model: str | None = None
 ) -> list[tuple[Message, ReleaseDocument]]:
     """The releases of a model in order, each once: what is published again is the same release."""
-    found: dict[tuple[str, int], tuple[Message, ReleaseDocument]] = {}
+    found: dict[int, tuple[Message, ReleaseDocument]] = {}
     for message in messages:
         try:
             release = parse_release(message.value)
         except ValueError:
             continue
         if model is None or release.model == model:
-            found.setdefault((str(release.task), release.batch), (message, release))
+            found.setdefault(release.batch, (message, release))
     return list(found.values())
 
 
 def history_table(releases: Sequence[tuple[Message, ReleaseDocument]]) -> str:
-    """One line for each release of a task."""
+    """One line for each release of a model."""
     tracker = Tracker(releases[0][1].model)
     rows: list[Sequence[str]] = [HEAD]
     count = 0

@@ -22,7 +22,6 @@ COMMANDS: Final = {
     "check-config": "check the settings, the topics and, with --sample, a few messages",
     "show-config": "print the settings, secrets masked",
     "topics": "create the output topic and the state topic if they do not exist",
-    "merge": "publish the combined component of all shards, once",
     "inspect": "print the current component of a model, labelled and sorted",
     "watch": "show a model as it learns, on the terminal or (--web) in a browser",
     "score": "write the scores of each record to a topic, which is NOT PRIVATE",
@@ -86,7 +85,7 @@ def _needed(command: str) -> type[Part]:
         return PlanSettings
     if command in ("topics", "score"):
         return ClusterSettings
-    if command in ("merge", "inspect", "watch"):
+    if command in ("inspect", "watch"):
         return ViewSettings
     return FileSettings if command == "run" else Settings
 
@@ -118,9 +117,6 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "(and name their subjects)",
         )  # fmt: skip
     if command in ("inspect", "watch"):
-        parser.add_argument(
-            "--task", help="number of a shard, or merged; default: merged if there are several"
-        )
         parser.add_argument("--json", action="store_true", help="print releases as published")
     if command == "watch":
         parser.add_argument("--web", action="store_true", help="serve a page for a browser")
@@ -157,9 +153,6 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "--scores-group", metavar="GROUP",
             help="consumer group that remembers what has been scored; default: <group>.scores",
         )  # fmt: skip
-        parser.add_argument(
-            "--task", help="number of a shard, or merged; default: merged if there are several"
-        )
         parser.add_argument(
             "--once",
             action="store_true",

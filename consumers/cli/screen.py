@@ -73,8 +73,6 @@ def _head(current: Current, now: float, truth: Truth | None) -> Text:
     text.append(f" · {current.extent}")
     if current.time is not None:
         text.append(f" · {_age(now - current.time)} ago")
-    if current.shards > 1:
-        text.append(f" · {'all shards' if current.task == 'merged' else 'shard ' + current.task}")
     words = "the stream has changed" if current.drift else current.status.replace("_", " ")
     text.append(f" · {words}", style=WARN if current.drift else STYLES.get(current.status, WARN))
     if truth is not None and truth.direction:

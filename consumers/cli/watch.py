@@ -84,9 +84,9 @@ def _print_lines(
         tracker.wait(count, DRAW_SECONDS)
         if options.json:
             count, _ = tracker.history()
-            lines = [value.decode() for value in follower.take(options.task)]
+            lines = [value.decode() for value in follower.take()]
         else:
-            count, found = tracker.history(options.task, count)
+            count, found = tracker.history(count)
             truth = simulation.truth() if simulation is not None else None
             cells = [zip(head(truth), point_cells(p, truth), strict=True) for p in found.points]
             lines = ["  ".join(f"{name} {text}".strip() for name, text in row) for row in cells]
@@ -114,7 +114,7 @@ def _draw(
     console = Console(highlight=False)
 
     def known() -> History:
-        return tracker.history(options.task)[1]
+        return tracker.history()[1]
 
     def render() -> RenderableType:
         waiting = follower.problem or f"nothing on {settings.output_topic!r} yet"

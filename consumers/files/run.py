@@ -124,10 +124,10 @@ def identity_of(
             )
     if rounds is not None:
         return ModelIdentity(
-            model=model, task=0, shards=1, input=name, slots=SlotRule("rounds"), unit="subject",
+            model=model, input=name, slots=SlotRule("rounds"), unit="subject",
             rounds=rounds,
         )  # fmt: skip
-    return ModelIdentity(model=model, task=0, shards=1, input=name, slots=SlotRule("rows"))
+    return ModelIdentity(model=model, input=name, slots=SlotRule("rows"))
 
 
 def how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:

@@ -1,19 +1,19 @@
-"""Apache Kafka behind the Protocols of `consumers.protocols`: topics, and the parts of a task."""
+"""Apache Kafka behind the Protocols of `consumers.protocols`: topics, and parts of a service."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
+from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType  # type: ignore[import-untyped]
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Claim, Message, Reader, TopicInfo
-from .client import close_client, read_tail, read_to_end, send_messages, translated_errors
+from .client import close_client, read_tail, read_to_end, translated_errors
 from .config import MAX_RECORD_BYTES, KafkaConfig
 from .feed import KafkaFeed
 from .ledger import KafkaLedger
@@ -84,9 +84,9 @@ class KafkaCluster:
 
             return ConfluentReader(self.config, topic, stamped=stamped)
 
-    def ledger(self, task: int, claim: Claim) -> KafkaLedger:
+    def ledger(self, claim: Claim) -> KafkaLedger:
         with translated_errors():
-            return KafkaLedger(self.config, task, claim)
+            return KafkaLedger(self.config, claim)
 
     def scan(self, topic: str) -> list[Message]:
         offsets = self.offsets(topic)
@@ -111,13 +111,13 @@ class KafkaCluster:
             finally:
                 close_client(consumer)
 
-    def tail(self, topic: str, partition: int) -> list[bytes]:
+    def tail(self, topic: str) -> list[bytes]:
         with translated_errors():
             consumer = KafkaConsumer(
                 **self.config.consumer, max_partition_fetch_bytes=2 * MAX_RECORD_BYTES
             )
             try:
-                place = TopicPartition(topic, partition)
+                place = TopicPartition(topic, 0)
                 consumer.assign([place])
                 return read_tail(consumer, place, self.config)
             finally:
@@ -140,14 +140,6 @@ class KafkaCluster:
     def follow(self, topic: str, back: int | None = None) -> KafkaFeed:
         with translated_errors():
             return KafkaFeed(self.config, topic, back)
-
-    def publish(self, messages: Sequence[Message]) -> None:
-        with translated_errors():
-            producer = KafkaProducer(**self.config.producer)
-            try:
-                send_messages(producer, self.config, messages)
-            finally:
-                close_client(producer)
 
     def close(self) -> None:
         pass

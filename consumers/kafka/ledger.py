@@ -1,4 +1,4 @@
-"""The one writer of a task's state and releases, in fenced transactions.
+"""The one writer of a model's state and releases, in fenced transactions.
 
 Assumptions about brokers and client:
 
@@ -7,7 +7,7 @@ Assumptions about brokers and client:
 - Brokers may fail at that: one that is being stopped may log a transaction as complete although a
   partition has not got the marker that ends it (seen with Apache Kafka 4.3.1). Nobody aborts such a
   transaction later. So the ledger ends it, before anything is loaded.
-- The generation that is sent with the offsets is the one in which the task was claimed, never a
+- The generation that is sent with the offsets is the one in which the model was claimed, never a
   newer one: a member that was removed and has rejoined cannot commit what it computed before.
 - A return of `commit_transaction` proves nothing: kafka-python can report a commit that the broker
   did not make (an epoch bump while committing). A commit counts when the state has been read back,
@@ -62,15 +62,15 @@ class _Client(KafkaNetClient):  # type: ignore[misc]
 
 
 class KafkaLedger:
-    def __init__(self, config: KafkaConfig, task: int, claim: Claim) -> None:
+    def __init__(self, config: KafkaConfig, claim: Claim) -> None:
         self._config, self._claim = config, claim
-        self._partition = TopicPartition(config.state_topic, task)
-        self._key = f"{config.group}.{task}".encode()
+        self._partition = TopicPartition(config.state_topic, 0)
+        self._key = config.group.encode()
         self._reader: Any = None
         self._producer = KafkaProducer(
             **config.producer,
             kafka_client=_Client,
-            transactional_id=f"stream-dppca.{config.group}.{task}",
+            transactional_id=f"stream-dppca.{config.group}",
             transaction_timeout_ms=int(config.transaction_timeout_s * 1000),
         )
         try:
@@ -168,7 +168,7 @@ class KafkaLedger:
         while time.monotonic() < deadline:
             for entries in self._reader.poll(timeout_ms=200).values():
                 if [entry.value for entry in entries] != [state]:
-                    raise Fenced("somebody else has written to the state of this task")
+                    raise Fenced("somebody else has written to the state of this model")
                 return
         raise OutcomeUnknown("a commit could not be confirmed in time")
 

@@ -1,4 +1,4 @@
-"""Membership of this process in the consumer group that shares the tasks."""
+"""Membership of this process in the consumer group, of which one member owns the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
         self.changes = 0
-        self.held: frozenset[int] | None = None
+        self.owner: bool | None = None  # None while the group is not settled
 
     def on_partitions_revoked(self, revoked: Any) -> None:
         self._set(None)
@@ -35,17 +35,17 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._set(None)
 
     def on_partitions_assigned(self, assigned: Any) -> None:
-        self._set(frozenset(partition.partition for partition in assigned))
+        self._set(any(partition.partition == 0 for partition in assigned))
 
-    def _set(self, held: frozenset[int] | None) -> None:
+    def _set(self, owner: bool | None) -> None:
         with self._changed:
-            self.held = held
+            self.owner = owner
             self.changes += 1
             self._changed.notify_all()
 
 
 class KafkaMembership:
-    """A consumer of the state topic that fetches nothing: the partitions that it gets are tasks.
+    """A consumer of the state topic that fetches nothing: whoever gets its partition is the owner.
 
     A thread of its own polls it, with long timeouts. kafka-python 3.0.12 forgets a join that ends
     between two polls: it joins again and the whole group rebalances again, or (if the join began
@@ -84,7 +84,7 @@ class KafkaMembership:
             group_id=config.group,
             session_timeout_ms=int(config.session_timeout_s * 1000),
             heartbeat_interval_ms=int(config.session_timeout_s * 1000 / 4),
-            # Owners keep their tasks when a standby joins.
+            # An owner stays the owner when a standby joins.
             partition_assignment_strategy=[StickyPartitionAssignor],
         )
         self._consumer.subscribe([config.state_topic], listener=self._listener)
@@ -107,14 +107,14 @@ class KafkaMembership:
                 self._closing.wait(0.5)
 
     def _look(self) -> None:
-        """Take over the tasks that the group has assigned to this member."""
+        """Take over the role that the group has given to this member."""
         with self._changed:
             listener = self._listener
-            if listener.changes != self._seen and listener.held is not None:
+            if listener.changes != self._seen and listener.owner is not None:
                 metadata = self._consumer.group_metadata()
                 # A broker accepts offsets without a generation from anybody: never send these.
                 if metadata.generation_id > 0 and metadata.member_id:
-                    self._seen, self._claim = listener.changes, Claim(listener.held, metadata)
+                    self._seen, self._claim = listener.changes, Claim(listener.owner, metadata)
             if listener.changes == self._seen:
                 self._unsettled = time.monotonic()
                 self._patience_s = self._config.session_timeout_s + 1
@@ -122,7 +122,7 @@ class KafkaMembership:
     def poll(self, timeout_s: float) -> Claim | None:
         with self._changed:
             changes = self._listener.changes
-            nothing_new = changes == self._seen or self._listener.held is None
+            nothing_new = changes == self._seen or self._listener.owner is None
             if timeout_s and nothing_new and self._error is None:
                 self._changed.wait_for(
                     lambda: self._error is not None or self._listener.changes != changes, timeout_s

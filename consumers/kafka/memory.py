@@ -1,6 +1,6 @@
 """A cluster inside this process, with those rules of Kafka that the service relies on.
 
-Transactions become visible whole or not at all. Opening a ledger raises the epoch of its task, and
+Transactions become visible whole or not at all. Opening a ledger raises the epoch of its model, and
 an owner with an older epoch is refused, its open transaction included. A transaction of an old
 generation of the group is refused, too. Readers see committed messages only. The cluster is for
 unit tests and for runs without a broker; nothing outlives the process.
@@ -61,28 +61,14 @@ class _Topic:
 class _Group:
     members: list[int] = field(default_factory=list)
     generation: int = 0
-    owners: dict[int, int] = field(default_factory=dict)  # task -> member
+    owner: int | None = None  # the first member, until it leaves
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def rebalance(self, tasks: int) -> None:
-        """Begin a new generation. Owners keep their fair share; other tasks go round."""
+    def rebalance(self) -> None:
+        """Begin a new generation. The owner stays the owner as long as it is a member."""
         self.generation += 1
-        if not self.members:
-            self.owners = {}
-            return
-        most = -(-tasks // len(self.members))
-        load = dict.fromkeys(self.members, 0)
-        owners = {}
-        for task in range(tasks):
-            owner = self.owners.get(task)
-            if owner in load and load[owner] < most:
-                owners[task] = owner
-                load[owner] += 1
-        for task in range(tasks):
-            if task not in owners:
-                owners[task] = min(load, key=lambda member: load[member])
-                load[owners[task]] += 1
-        self.owners = owners
+        if self.owner not in self.members:
+            self.owner = next(iter(self.members), None)
 
 
 class MemoryBroker:
@@ -132,13 +118,13 @@ class MemoryBroker:
         with self.changed:
             self._topic(topic).partitions[partition].first = first
 
-    def expire(self, group: str, member: int, tasks: int) -> None:
+    def expire(self, group: str, member: int) -> None:
         """End the session of a member, which does not know that yet."""
         with self.changed:
             state = self.groups[group]
             if member in state.members:
                 state.members.remove(member)
-                state.rebalance(tasks)
+                state.rebalance()
 
     def _topic(self, name: str) -> _Topic:
         if name not in self.topics:
@@ -185,8 +171,8 @@ class MemoryCluster:
     def reader(self, topic: str, *, stamped: bool = False) -> MemoryReader:
         return MemoryReader(self, topic, stamped=stamped)
 
-    def ledger(self, task: int, claim: Claim) -> MemoryLedger:
-        return MemoryLedger(self, task, claim)
+    def ledger(self, claim: Claim) -> MemoryLedger:
+        return MemoryLedger(self, claim)
 
     def scan(self, topic: str) -> list[Message]:
         with self.broker.changed:
@@ -197,9 +183,9 @@ class MemoryCluster:
                 if entry.status == "committed"
             ]
 
-    def tail(self, topic: str, partition: int) -> list[bytes]:
+    def tail(self, topic: str) -> list[bytes]:
         with self.broker.changed:
-            at = self.broker._topic(topic).partitions[partition]
+            at = self.broker._topic(topic).partitions[0]
             entries = at.entries[at.first : at.end()]
             return [e.value for e in entries if e.status == "committed" and e.value is not None]
 
@@ -210,11 +196,6 @@ class MemoryCluster:
 
     def follow(self, topic: str, back: int | None = None) -> MemoryFeed:
         return MemoryFeed(self, topic, back)
-
-    def publish(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            at = self._output_partition(message.key)
-            self.broker.produce(self.output_topic, message.value, at, message.key, message.headers)
 
     def _output_partition(self, key: bytes) -> int:
         return zlib.crc32(key) % len(self.broker._topic(self.output_topic).partitions)
@@ -232,21 +213,16 @@ class MemoryMembership:
         self._claim: Claim | None = None
         self._generation = -1
 
-    @property
-    def _tasks(self) -> int:
-        info = self._cluster.topic(self._cluster.state_topic)
-        return 0 if info is None else info.partitions
-
     def poll(self, timeout_s: float) -> Claim | None:
         with self._broker.changed:
             group = self._broker.groups.setdefault(self._cluster.group, _Group())
             if self.member not in group.members:
                 group.members.append(self.member)
-                group.rebalance(self._tasks)
+                group.rebalance()
             if group.generation != self._generation:
                 self._generation = group.generation
-                mine = frozenset(t for t, owner in group.owners.items() if owner == self.member)
-                self._claim = Claim(mine, _Token(self.member, group.generation))
+                owner = group.owner == self.member
+                self._claim = Claim(owner, _Token(self.member, group.generation))
             elif timeout_s:
                 self._broker.changed.wait(timeout_s)
             return self._claim
@@ -258,7 +234,7 @@ class MemoryMembership:
             return {p: offset for p, offset in found.items() if offset is not None}
 
     def close(self) -> None:
-        self._broker.expire(self._cluster.group, self.member, self._tasks)
+        self._broker.expire(self._cluster.group, self.member)
 
 
 class MemoryReader:
@@ -384,10 +360,9 @@ class MemoryFeed:
 
 
 class MemoryLedger:
-    def __init__(self, cluster: MemoryCluster, task: int, claim: Claim) -> None:
-        self._cluster, self._broker = cluster, cluster.broker
-        self._task, self._claim = task, claim
-        self._id = f"{cluster.group}.{task}"
+    def __init__(self, cluster: MemoryCluster, claim: Claim) -> None:
+        self._cluster, self._broker, self._claim = cluster, cluster.broker, claim
+        self._id = cluster.group
         with self._broker.changed:
             self._epoch = self._broker.epochs.get(self._id, -1) + 1
             self._broker.epochs[self._id] = self._epoch
@@ -397,12 +372,12 @@ class MemoryLedger:
 
     def load(self) -> list[bytes]:
         with self._broker.changed:
-            partition = self._broker._topic(self._cluster.state_topic).partitions[self._task]
+            partition = self._broker._topic(self._cluster.state_topic).partitions[0]
             committed = [e for e in partition.entries if e.status == "committed"]
             return [e.value for e in committed if e.value is not None]
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
-        self._add(self._cluster.state_topic, self._task, _Entry(self._id.encode(), state))
+        self._add(self._cluster.state_topic, 0, _Entry(self._id.encode(), state))
         self._send(messages)
         crashpoints.reach("inside_transaction")
         self._commit(positions)
@@ -459,4 +434,4 @@ class MemoryLedger:
 
     def _check(self) -> None:
         if self._broker.epochs[self._id] != self._epoch:
-            raise Fenced(f"task {self._task} has another owner")
+            raise Fenced("the model has another owner")

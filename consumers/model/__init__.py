@@ -1,1 +1,1 @@
-"""The model as the service keeps it: states, releases, and merging releases."""
+"""The model as the service keeps it: states and releases."""

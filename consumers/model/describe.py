@@ -28,29 +28,17 @@ CHECK_NAMES = "check the feature names"
 WIDTH = 24
 
 
-def current_release(
-    messages: Iterable[Message], model: str, task: str | None
-) -> ReleaseDocument | None:
-    """The newest release of a model: of the given task, or the merged one, or of the first task.
-
-    A model with one task needs no merged release. If somebody made one, it is out of date.
-    """
-    newest: dict[str, ReleaseDocument] = {}
+def current_release(messages: Iterable[Message], model: str) -> ReleaseDocument | None:
+    """The newest release of a model."""
+    newest: ReleaseDocument | None = None
     for message in messages:
         try:
             release = parse_release(message.value)
         except ValueError:
             continue
-        if release.model == model:
-            known = newest.get(str(release.task))
-            if known is None or release.batch >= known.batch:
-                newest[str(release.task)] = release
-    if task is not None:
-        return newest.get(task)
-    merged = newest.pop("merged", None)
-    if merged is not None and all(release.shards > 1 for release in newest.values()):
-        return merged
-    return newest.get(min(newest, default=""))
+        if release.model == model and (newest is None or release.batch >= newest.batch):
+            newest = release
+    return newest
 
 
 def learned_nothing(status: str, reason: str | None) -> bool:
@@ -63,8 +51,6 @@ def status_in_words(release: ReleaseDocument) -> str:
 
     The number of warm-up batches may grow: a warm-up without enough valid records starts over.
     """
-    if release.status == "warming_up" and release.task == "merged":
-        return f"warming up ({release.warm_up_left} more batches of each shard)"
     if release.reason == WARMING_UP_ANEW:
         return f"{release.reason}; {CHECK_NAMES}"
     if release.status == "warming_up":
@@ -79,7 +65,7 @@ def status_in_words(release: ReleaseDocument) -> str:
 def describe(release: ReleaseDocument, top: int = 0) -> str:
     """Several lines, without colour."""
     lines = [
-        f"model {release.model}, task {release.task} of {release.shards}, {_extent(release)}",
+        f"model {release.model}, {_extent(release)}",
         promise_in_words(release.privacy),
     ]
     lines += [words for words in (status_in_words(release), meaning(release)) if words]

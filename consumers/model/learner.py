@@ -48,7 +48,7 @@ class Learner:
     Parameters
     ----------
     identity
-        The model and task to which the state belongs.
+        The model to which the state belongs.
     recipe
         The estimator.
     history
@@ -152,7 +152,7 @@ class Learner:
     def _published(self, release: Release) -> ReleaseDocument:
         estimator, identity = self._estimator, self._identity
         return make_release(
-            release, model=identity.model, task=identity.task, shards=identity.shards,
+            release, model=identity.model,
             features=[str(name) for name in estimator.features],
             warm_up_left=estimator.warm_up_left,
             places=estimator.capacity, rounds=identity.rounds, round=self.last_round,
@@ -171,8 +171,6 @@ class Learner:
         state = StateRecord(
             version=VERSION,
             model=identity.model,
-            task=identity.task,
-            shards=identity.shards,
             input=identity.input,
             batch=release.batch,
             writer=uuid.uuid4().hex,

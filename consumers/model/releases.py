@@ -36,8 +36,6 @@ __all__ = [
     "Promise",
     "ReleaseDocument",
     "Round",
-    "Source",
-    "key_of",
     "make_release",
     "parse_release",
     "release_message",
@@ -77,14 +75,6 @@ class Component(_Model):
     explained_variance_ratio_sd: float | None = Field(
         default=None, description="Standard deviation of the noise in that share."
     )
-
-
-class Source(_Model):
-    """A release that a merged one was made from."""
-
-    task: int
-    batch: int
-    n_seen: int
 
 
 class Round(_Model):
@@ -130,11 +120,7 @@ class ReleaseDocument(_Model):
         "stays. learned: the components are up to date."
     )
     model: str = Field(description="The name of the model.")
-    task: int | Literal["merged"] = Field(
-        description='Number of the shard, from 0; "merged" for all shards together.'
-    )
-    shards: int
-    batch: int = Field(description="1, 2, ...; for a merged release the sum over its sources.")
+    batch: int = Field(description="1, 2, ...")
     n_seen: int = Field(
         description="Slots consumed up to this release, nulls included; with unit=subject the "
         "places of all rounds, taken or not."
@@ -183,9 +169,6 @@ class ReleaseDocument(_Model):
     reason: str | None = Field(
         description="Reason why nothing was learned; decided from noisy results only."
     )
-    sources: tuple[Source, ...] = Field(
-        default=(), description="For a merged release: the releases that it was made from."
-    )
     privacy: Promise
 
     @property
@@ -202,15 +185,13 @@ def make_release(
     release: Release,
     *,
     model: str,
-    task: int,
-    shards: int,
     features: Sequence[str],
     warm_up_left: int = 0,
     places: int = 0,
     rounds: RoundRule | None = None,
     round: int | None = None,
 ) -> ReleaseDocument:
-    """A task's release with its labels.
+    """A release with its labels.
 
     Parameters
     ----------
@@ -232,8 +213,6 @@ def make_release(
     return ReleaseDocument(
         status=release.status,
         model=model,
-        task=task,
-        shards=shards,
         batch=release.batch,
         n_seen=release.batch * places if release.n_seen is None else release.n_seen,
         round=None if rounds is None or round is None else _round(rounds, round),
@@ -287,37 +266,28 @@ def _round(rounds: RoundRule, number: int) -> Round:
     return Round(start=text(rounds.start_ms(number)), end=text(rounds.end_ms(number)))
 
 
-def key_of(model: str, task: int | str) -> bytes:
-    """The key under which a compacted topic keeps the current release."""
-    return f"{model}/{task}".encode()
-
-
 def release_message(release: ReleaseDocument, now: datetime.datetime | None = None) -> Message:
     """The release as a message: canonical JSON with CloudEvents headers (binary mode).
 
     Its time is rounded down to the second, because the exact duration of a batch may depend on its
-    records. The time of a release of a round is the end of the round. A merged release has no time.
-    It is not stored before it is published, but made again by every process that publishes it, and
-    must then be the same message.
+    records. The time of a release of a round is the end of the round. The key is the model's name,
+    under which a compacted topic keeps the current release.
     """
     left_out = _OF_SUBJECTS if release.round is None else {}
     value = release.model_dump_json(exclude=left_out).encode()
     if release.round is not None:
         now = datetime.datetime.fromisoformat(release.round.end)
     time = (now or datetime.datetime.now(datetime.UTC)).isoformat(timespec="seconds")
-    numbers = "-".join(str(s.batch) for s in release.sources) or str(release.batch)
     headers = {
         "content-type": "application/json",
         "ce_specversion": "1.0",
         "ce_type": EVENT_TYPE,
         "ce_source": f"/stream-dppca/{release.model}",
-        "ce_subject": str(release.task),
-        "ce_id": f"{release.model}/{release.task}/{numbers}",
+        "ce_id": f"{release.model}/{release.batch}",
+        "ce_time": time,
     }
-    if release.task != "merged":
-        headers["ce_time"] = time
     return Message(
-        key=key_of(release.model, release.task),
+        key=release.model.encode(),
         value=value,
         headers=tuple((name, text.encode()) for name, text in headers.items()),
     )

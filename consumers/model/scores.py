@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from stream_dppca import Projector
 
-from ..protocols import Message
-from .describe import current_release
 from .releases import ReleaseDocument, parse_release
 
 __all__ = ["NOT_PRIVATE", "CurrentModel", "Score", "Scorer"]
@@ -32,7 +30,6 @@ class Score(msgspec.Struct, frozen=True):
     """The output for each record."""
 
     model: str
-    task: int | str  #: of the release, "merged" for all shards
     batch: int  #: of the release
     partition: int  #: of the record
     offset: int  #: of its message
@@ -44,34 +41,23 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class CurrentModel:
-    """Follows the releases of a model.
+    """Follows the releases of a model."""
 
-    Parameters
-    ----------
-    model
-        Name of the model.
-    task
-        The shard whose releases to use; None takes the merged ones if there are several.
-    """
-
-    def __init__(self, model: str, task: str | None = None) -> None:
-        self._model, self._task = model, task
-        self._newest: dict[object, Message] = {}
+    def __init__(self, model: str) -> None:
+        self._model = model
         self.release: ReleaseDocument | None = None  #: the newest one that has components
 
     def see(self, values: Iterable[bytes | None]) -> bool:
         """Look at messages of the output topic, in order. True if another release is current."""
+        before = self.release
         for value in values:
             try:
                 release = parse_release(value or b"")
             except ValueError:  # not a release, or nothing
                 continue
             if release.model == self._model and release.components:
-                self._newest[release.task] = Message(b"", value or b"")
-        before = self.release
-        found = current_release(self._newest.values(), self._model, self._task)
-        self.release = found or before
-        return found is not None and found != before
+                self.release = release
+        return self.release != before
 
 
 class Scorer:
@@ -93,6 +79,6 @@ class Scorer:
             message, row = divmod(i, per_message)
             partition, offset = places[message]
             yield Score(
-                release.model, release.task, release.batch, partition, offset, row,
+                release.model, release.batch, partition, offset, row,
                 tuple(scores) if known else None, anomaly if known else None,
             )  # fmt: skip

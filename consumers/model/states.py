@@ -90,8 +90,6 @@ class StateRecord(msgspec.Struct, frozen=True):
 
     version: int
     model: str
-    task: int
-    shards: int
     input: str
     batch: int
     #: Unique to this write, so that a state that is read back after a commit is recognised.
@@ -124,8 +122,6 @@ class _StateRecord1(msgspec.Struct, frozen=True):
 
     version: int
     model: str
-    task: int
-    shards: int
     input: str
     batch: int
     writer: str
@@ -172,8 +168,6 @@ class ModelIdentity:
     """Identifies the owner of a state. A state of another identity is refused."""
 
     model: str
-    task: int
-    shards: int
     input: str
     slots: SlotRule
     unit: str = "record"
@@ -181,12 +175,10 @@ class ModelIdentity:
 
 
 def check_state(record: StateRecord, identity: ModelIdentity) -> None:
-    """Refuse a state that is not of this model and task, or whose slots follow another rule."""
+    """Refuse a state that is not of this model, or whose slots follow another rule."""
     slots, found_slots = identity.slots, record.slots or identity.slots
     for name, found, wanted in (
         ("model", record.model, identity.model),
-        ("task", record.task, identity.task),
-        ("shards", record.shards, identity.shards),
         ("input topic", record.input, identity.input),
         ("unit", record.unit, identity.unit),
         ("slot rule", found_slots.rule, slots.rule),

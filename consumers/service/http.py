@@ -6,7 +6,7 @@
 | `/livez` | it works, or may recover by itself | it will not recover: restart |
 | `/readyz` | its work gets further, or there is none | joining, starting, leaving, no progress |
 | `/metrics` | Prometheus text | |
-| `/component` | the current release (`?task=1`; merged if there is one) | none yet |
+| `/component` | the current release | none yet |
 
 With `http_token`, all paths except `/livez` and `/readyz`, which show nothing of the model, require
 the token.
@@ -15,7 +15,7 @@ the token.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from ..web.page import Page
@@ -35,7 +35,7 @@ class Status(Protocol):
 
     def ready(self) -> tuple[bool, str]: ...
 
-    def component(self, task: str | None) -> bytes | None: ...
+    def component(self) -> bytes | None: ...
 
 
 class HttpServer(WebServer):
@@ -51,15 +51,13 @@ class HttpServer(WebServer):
         token: str | None = None,
         hosts: Collection[str] = (),
     ) -> None:
-        def routes(path: str, query: Mapping[str, list[str]]) -> Answer | None:
-            return _answer(path, query, status, metrics)
+        def routes(path: str) -> Answer | None:
+            return _answer(path, status, metrics)
 
         super().__init__(host, port, page, routes, token, OPEN_PATHS, hosts)
 
 
-def _answer(
-    path: str, query: Mapping[str, list[str]], status: Status, metrics: Metrics
-) -> Answer | None:
+def _answer(path: str, status: Status, metrics: Metrics) -> Answer | None:
     data = "application/json"
     if path == "/livez":
         alive = status.alive()
@@ -70,9 +68,9 @@ def _answer(
     if path == "/metrics":
         return Answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics.render())
     if path == "/component":
-        found = status.component(query.get("task", [None])[0])
+        found = status.component()
         if found is None:
-            error = json.dumps({"error": "no release yet, or the task does not run here"})
+            error = json.dumps({"error": "no release yet, or this is a standby"})
             return Answer(503, data, error.encode())
         return Answer(200, data, found)
     return None

@@ -1,4 +1,4 @@
-"""The service: joins the group, runs the tasks that the group assigns to it, and leaves.
+"""The service: joins the group, runs the model's task while the group says so, and leaves.
 
 It is one loop in one thread. Signals and rebalances only set flags, which the loop checks between
 steps.
@@ -21,7 +21,6 @@ from ..events import describe_error, log_event
 from ..kafka.configure import open_registry
 from ..messages.codecs import make_codec, make_subject_codec
 from ..model.describe import CHECK_NAMES
-from ..model.merge import Merger
 from ..model.states import make_estimator, warm_up
 from ..protocols import Claim, Cluster, Membership, SchemaSource
 from ..settings import Settings
@@ -48,7 +47,6 @@ LEAVE_SECONDS: Final = 4.0
 GROUP_SECONDS: Final = 0.1
 #: Longest wait of an idle loop.
 IDLE_SECONDS: Final = 0.2
-MERGE_SECONDS: Final = 1.0
 #: Brokers that have not answered for longer are mentioned in /readyz.
 SILENT_SECONDS: Final = 5.0
 #: Warning about a new model on a topic that another model has read.
@@ -60,14 +58,13 @@ BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 
 def task_config(settings: Settings) -> TaskConfig:
-    """The settings as tasks need them."""
+    """The settings as a task needs them."""
     rows_per_message = (
         settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
     )
     registry = open_registry(settings)
     return TaskConfig(
         model=settings.model,
-        shards=settings.shards,
         input_topic=settings.input_topic,
         output_topic=settings.output_topic,
         features=settings.features,
@@ -120,15 +117,13 @@ class Service:
         self._needed: int | None = None  # messages of a batch
         if self._config.rounds is None:
             self._needed = self._config.offsets_per_batch(size)
-        self._tasks: dict[int, Task] = {}
+        self._task: Task | None = None
         self._membership: Membership | None = None
         self._claim: Claim | None = None
         self._distrusted: tuple[Claim, float] | None = None
         self._group_at = 0.0
         self._failures = 0
         self._retry_at = 0.0
-        self._merger: Merger | None = None
-        self._merge_at = 0.0
         self._state = "starting"
         self._watchdog = Watchdog(
             stall_s=settings.stall_timeout_s, leave_s=LEAVE_SECONDS, stop=self.stop,
@@ -157,7 +152,8 @@ class Service:
             state = f"no progress for {max(age, silent_s):.0f} s{where}"
         if note := self._waits_for(silent_s):
             return state, note
-        fruitless = max((task.fruitless for task in self._tasks.copy().values()), default=0)
+        task = self._task
+        fruitless = 0 if task is None else task.fruitless
         if not fruitless or state != "working":
             return state, ""
         which = "batch" if fruitless == 1 else f"{fruitless} batches"
@@ -165,8 +161,8 @@ class Service:
 
     def _silent_s(self) -> float:
         """Time since the brokers last answered a question about the input, as far as we ask."""
-        answered = [at for task, at in self.metrics.answered.copy().items() if task in self._tasks]
-        return max(0.0, time.monotonic() - min(answered, default=math.inf))
+        answered = self.metrics.answered
+        return 0.0 if answered is None else max(0.0, time.monotonic() - answered)
 
     def _waits_for(self, silent_s: float) -> str:
         """What is outside of this process and keeps its work from going on."""
@@ -183,14 +179,9 @@ class Service:
         """Tell whether work stands still that another process would not do either."""
         return self._state != "working" or bool(self._waits_for(self._silent_s()))
 
-    def component(self, task: str | None) -> bytes | None:
-        merger = self._merger
-        if task in (None, "merged") and merger is not None and merger.current is not None:
-            return merger.current.value
-        for number, running in sorted(self._tasks.copy().items()):
-            if task in (None, str(number)) and running.current is not None:
-                return running.current.value
-        return None
+    def component(self) -> bytes | None:
+        task = self._task
+        return None if task is None or task.current is None else task.current.value
 
     def _page(self) -> Page:
         """The live page, from the output topic: a standby has it too."""
@@ -204,11 +195,10 @@ class Service:
         With privacy per subject the number of messages is secret, so the lag is not on the page.
         """
         state, note = self._says()
-        if self._needed is None:
+        if self._needed is None or self._task is None:
             return {"state": state, "note": note}
-        tasks = [str(number) for number in sorted(self._tasks.copy())]
-        lags = {task: self.metrics.lag_of(task) for task in tasks}
-        return {"state": state, "note": note, "lag": lags, "needed": self._needed}
+        lag = self.metrics.current_lag()
+        return {"state": state, "note": note, "lag": lag, "needed": self._needed}
 
     # The loop
 
@@ -230,7 +220,7 @@ class Service:
             self._state = "leaving"
             log_event("leaving")
             crashpoints.reach("closing")
-            self._drop_tasks()
+            self._drop()
             if self._membership is not None:
                 self._membership.close()
             self._cluster.close()
@@ -275,36 +265,26 @@ class Service:
             log_event("records_used_before", level="warning", groups=others, advice=USED_TWICE)
 
     def _turn(self) -> None:
-        """Run the loop once: the group, the tasks, the merged release."""
+        """Run the loop once: the group, and the task if this process is the owner."""
         self._watchdog.beat()
         claim = self._current_claim()
         if claim is None:
             self._state = "joining"
             return
-        wanted = claim.tasks
-        missing = [task for task in sorted(wanted) if task not in self._tasks]
-        if missing and time.monotonic() >= self._retry_at:
-            self._state = "starting"
-            self._guarded(missing[0], partial(self._start, missing[0], claim))
-        if not wanted:
+        if not claim.owner:
             self._state = "standing by"
             self.metrics.progress.rest()
-        elif len(self._tasks) == len(wanted):
-            self._state = "working"
-        else:
+            return
+        if self._task is None and time.monotonic() >= self._retry_at:
             self._state = "starting"
-        timeout_s = IDLE_SECONDS / len(self._tasks) if self._tasks else 0.0
-        for number in list(self._tasks):
-            if self.stop.is_set():
-                return
-            task = self._tasks.get(number)  # another one's failure may have dropped it
-            if task is not None:
-                self._guarded(number, partial(self._step, task, timeout_s))
-        self._merge()
+            self._guarded(partial(self._start, claim))
+        self._state = "starting" if self._task is None else "working"
+        if self._task is not None and not self.stop.is_set():
+            self._guarded(partial(self._step, self._task))
 
     def _current_claim(self) -> Claim | None:
-        """The claim of the group. Any change drops all tasks: they belong to a generation."""
-        idle = not self._tasks
+        """The claim of the group. Any change drops the task: it belongs to a generation."""
+        idle = self._task is None
         if not idle and time.monotonic() < self._group_at:
             return self._claim
         try:
@@ -313,16 +293,16 @@ class Service:
             claim = self._membership.poll(IDLE_SECONDS if idle else 0.0)
         except ClusterError as error:
             log_event("group_error", level="warning", **describe_error(error))
-            self._drop_tasks()
+            self._drop()
             self.stop.wait(IDLE_SECONDS)
             claim = None
         self._group_at = time.monotonic() + GROUP_SECONDS
         if claim is not self._claim:
-            self._drop_tasks()
+            self._drop()
             self._claim = claim
             self.metrics.rebalances.inc()
-            tasks = None if claim is None else sorted(claim.tasks)
-            log_event("group_changed", tasks=tasks)
+            role = None if claim is None else "owner" if claim.owner else "standby"
+            log_event("group_changed", role=role)
         return None if self._is_distrusted(claim) else claim
 
     def _is_distrusted(self, claim: Claim | None) -> bool:
@@ -343,71 +323,41 @@ class Service:
             self._distrusted = None
         return True
 
-    def _guarded(self, number: int, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[[], None]) -> None:
         """Run an action; after an error that loading the state again may cure, drop the task."""
         try:
             action()
         except ClusterError as error:
-            event = "task_dropped"
-            log_event(event, level="warning", task=number, **describe_error(error))
+            log_event("task_dropped", level="warning", **describe_error(error))
             self.metrics.dropped.inc()
+            self._drop()
             if isinstance(error, Fenced) and self._claim is not None:
-                self._drop_tasks()
                 self._distrusted = (self._claim, time.monotonic())
-            else:
-                self._drop(number)
             pause = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS) - 1)]
             self._failures += 1
             self._retry_at = time.monotonic() + pause
             self.stop.wait(min(pause, IDLE_SECONDS))
 
-    def _start(self, number: int, claim: Claim) -> None:
+    def _start(self, claim: Claim) -> None:
         if self._membership is None:
             return
-        log_event("task_starting", task=number)
+        log_event("task_starting")
         kind = Task if self._config.rounds is None else RoundTask
-        self._tasks[number] = kind(
-            number, self._cluster, self._membership, claim, self._config, self.metrics
-        )
-        self.metrics.tasks.set(len(self._tasks))
-        log_event("task_started", task=number)
+        self._task = kind(self._cluster, self._membership, claim, self._config, self.metrics)
+        self.metrics.owner.set(1)
+        log_event("task_started")
 
-    def _step(self, task: Task, timeout_s: float) -> None:
+    def _step(self, task: Task) -> None:
         batch = task.current
-        task.step(timeout_s)
+        task.step(IDLE_SECONDS)
         if task.current is not batch:
             self._failures = 0
 
-    def _merge(self) -> None:
-        task = self._tasks.get(0)
-        if self.settings.shards == 1 or task is None or time.monotonic() < self._merge_at:
-            return
-        self._merge_at = time.monotonic() + MERGE_SECONDS
-
-        def merge() -> None:
-            if self._merger is None:
-                self._merger = Merger(
-                    self._cluster, self.settings.output_topic, self.settings.model
-                )
-            message = self._merger.poll()
-            if message is not None:
-                task.publish_merged(message)
-                self._merger.published(message)
-                log_event("merged")
-
-        self._guarded(0, merge)
-
-    def _drop(self, number: int) -> None:
-        task = self._tasks.pop(number, None)
+    def _drop(self) -> None:
+        """Drop the task, if there is one, with all that is in memory."""
+        task, self._task, self.metrics.answered = self._task, None, None
         if task is not None:
             self.metrics.progress.dropped()
             with suppress(ClusterError):
                 task.close()
-        if number == 0 and self._merger is not None:
-            self._merger.close()
-            self._merger = None
-        self.metrics.tasks.set(len(self._tasks))
-
-    def _drop_tasks(self) -> None:
-        for number in list(self._tasks):
-            self._drop(number)
+        self.metrics.owner.set(0)

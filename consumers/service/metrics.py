@@ -47,15 +47,15 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "Flat while the lag grows: the service is stuck; see dppca_progress_age_seconds.",
     ),
     "dppca_batches_total": Definition(
-        "counter", "Batches committed and published by this process.", ("task",),
+        "counter", "Batches committed and published by this process.", (),
         "Flat while slots grow: batches fail; look for task_dropped in the logs.",
     ),
     "dppca_batches_without_result_total": Definition(
-        "counter", "Batches of this process from which nothing was learned.", ("task",),
+        "counter", "Batches of this process from which nothing was learned.", (),
         "Moving with every batch: check the feature names and the format; see /readyz.",
     ),
     "dppca_published_timestamp_seconds": Definition(
-        "gauge", "Time at which the newest release was published.", ("task",),
+        "gauge", "Time at which the newest release was published.", (),
         "Older than a batch takes: see the lag and the logs. Older than a round: an open "
         "transaction on the input may hold it up.",
     ),
@@ -64,11 +64,11 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "Messages in the input that are in no batch yet, as last measured, every "
         "partition_refresh_s. With unit=subject at the end of each round: exact, so for trusted "
         "readers only.",
-        ("task",),
-        "Growing: more shards, larger packed messages, or a faster format.",
+        (),
+        "Growing: larger packed messages, a faster format, or an engine of several cores.",
     ),
     "dppca_input_partitions": Definition(
-        "gauge", "Input partitions that a task reads.", ("task",),
+        "gauge", "Input partitions that are read.", (),
         "Not all of the topic's: look for partitions_added in the logs.",
     ),
     "dppca_offsets_lost_total": Definition(
@@ -76,10 +76,10 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "Offsets that retention removed before they were read. With unit=subject: exact, so for "
         "trusted readers only.",
         (),
-        "Moving: the service is slower than retention; keep records longer or add shards.",
+        "Moving: the service is slower than retention; keep records longer, or read on an engine.",
     ),
-    "dppca_tasks": Definition(
-        "gauge", "Tasks that this process runs; 0 for a standby.", (),
+    "dppca_owner": Definition(
+        "gauge", "1 if this process runs the task of the model; 0 for a standby.", (),
         "0 on every instance: nobody works; look for task_dropped in the logs.",
     ),
     "dppca_tasks_dropped_total": Definition(
@@ -114,8 +114,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        #: Time of the brokers' last answer about the ends of the input, by task; monotonic clock.
-        self.answered: dict[int, float] = {}
+        #: Time of the brokers' last answer about the ends of the input; None while no task runs.
+        self.answered: float | None = None
         #: Time since when each reader has been waiting for the schema registry.
         self.registry_away: dict[int, float] = {}
         self.progress = Progress()
@@ -128,7 +128,7 @@ class Metrics:
         self.published = self._gauge("dppca_published_timestamp_seconds")
         self.lag = self._gauge("dppca_lag_messages")
         self.partitions = self._gauge("dppca_input_partitions")
-        self.tasks = self._gauge("dppca_tasks")
+        self.owner = self._gauge("dppca_owner")
         self.loop_age = self._gauge("dppca_loop_age_seconds")
         self.progress_age = self._gauge("dppca_progress_age_seconds")
         name = "dppca_commit_seconds"
@@ -145,9 +145,9 @@ class Metrics:
         definition = DEFINITIONS[name]
         return Gauge(name, definition.help, definition.labels, registry=self.registry)
 
-    def lag_of(self, task: str) -> int:
-        """Return the lag of a task; 0 before it has been measured."""
-        return int(self.registry.get_sample_value("dppca_lag_messages", {"task": task}) or 0)
+    def current_lag(self) -> int:
+        """Return the lag; 0 before it has been measured."""
+        return int(self.registry.get_sample_value("dppca_lag_messages") or 0)
 
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

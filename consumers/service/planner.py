@@ -45,7 +45,7 @@ class _Stretch:
 
 
 class Planner:
-    """Plans the batches of a task: over the partitions p of a topic with p mod shards = task."""
+    """Plans the batches of a model."""
 
     def __init__(
         self,
@@ -53,8 +53,6 @@ class Planner:
         topic: str,
         metrics: Metrics,
         *,
-        task: int,
-        shards: int,
         size: int,
         interval_s: float,
         refresh_s: float,
@@ -73,7 +71,7 @@ class Planner:
             Time during which samples may fail before `next_batch` raises the reason.
         """
         self._offsets, self._topic, self._metrics = offsets, topic, metrics
-        self._task, self._shards, self._size = task, shards, size
+        self._size = size
         self._interval_s, self._refresh_s, self._patience_s = interval_s, refresh_s, patience_s
         self._changed = threading.Condition()
         self._first: dict[int, int] = {}  # of each partition, as of the last refresh
@@ -87,10 +85,9 @@ class Planner:
 
     # Begin
 
-    def share(self) -> list[int]:
-        """The partitions of this task that exist now."""
-        found = self._offsets.partitions()
-        return sorted(p for p in found if p % self._shards == self._task)
+    def partitions(self) -> list[int]:
+        """The partitions that exist now."""
+        return sorted(self._offsets.partitions())
 
     def begin(self, positions: Positions, new: Literal["earliest", "latest"]) -> dict[int, int]:
         """Resume at these positions; without any, all partitions begin at `new`.
@@ -101,8 +98,7 @@ class Planner:
         Takes the first sample, and refuses a topic that was truncated or recreated. Returns the
         offset at which to read each partition.
         """
-        share = self.share()
-        bounds = self._offsets.bounds(share)
+        bounds = self._offsets.bounds(self.partitions())
         for p, at in positions.items():
             if p not in bounds or at > bounds[p].end:
                 refuse_truncated(self._topic, p, at, bounds[p].end if p in bounds else 0)
@@ -117,7 +113,7 @@ class Planner:
 
     def start(self) -> None:
         """Start the clock. From now on only the planner's thread may use its client."""
-        self._metrics.answered[self._task] = time.monotonic()
+        self._metrics.answered = time.monotonic()
         self._thread.start()
 
     # Samples
@@ -130,7 +126,7 @@ class Planner:
                 return
             try:
                 self.sample()
-                self._metrics.answered[self._task] = time.monotonic()
+                self._metrics.answered = time.monotonic()
                 self._failing = None
             except Exception as error:  # brokers that are away come back
                 since = self._failing[0] if self._failing else time.monotonic()
@@ -148,10 +144,10 @@ class Planner:
             self._keep({p: Bounds(self._first[p], end) for p, end in ends.items()})
             return
         self._refresh_at = now + self._refresh_s
-        new = [p for p in self.share() if p not in self._planned]
+        new = [p for p in self.partitions() if p not in self._planned]
         bounds = self._offsets.bounds(sorted([*self._planned, *new]))
         if new:
-            log_event("partitions_added", task=self._task, partitions=new)
+            log_event("partitions_added", partitions=new)
             self._planned |= dict.fromkeys(new, 0)
         self._keep(bounds)
         self._show_lag(bounds)
@@ -171,8 +167,8 @@ class Planner:
         with self._changed:
             at = dict(self._positions)
         lag = sum(max(0, end - max(at.get(p, first), first)) for p, (first, end) in bounds.items())
-        self._metrics.lag.labels(task=str(self._task)).set(lag)
-        self._metrics.partitions.labels(task=str(self._task)).set(len(bounds))
+        self._metrics.lag.set(lag)
+        self._metrics.partitions.set(len(bounds))
 
     # Batches
 

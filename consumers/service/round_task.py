@@ -36,7 +36,7 @@ class RoundTask(Task):
         config, rounds = self._config, self._rounds
         self.rounds = RoundPlanner(
             cluster.offsets(config.input_topic), config.input_topic, rounds.rule, self._metrics,
-            task=self.number, shards=config.shards, slack_ms=rounds.slack_ms,
+            slack_ms=rounds.slack_ms,
             interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
             timestamp_type=lambda: cluster.timestamp_type(config.input_topic), clock=rounds.clock,
         )  # fmt: skip
@@ -69,8 +69,8 @@ class RoundTask(Task):
     def _start_planner(self) -> None:
         pass  # the planner of rounds needs no thread: each call looks at the clock
 
-    def _share(self) -> list[int]:
-        return self.rounds.share()
+    def _partitions(self) -> list[int]:
+        return self.rounds.partitions()
 
     def _begin_batch(self) -> bool:
         self._round = self.rounds.next_round()
@@ -102,5 +102,5 @@ class RoundTask(Task):
         """Return the message without the offsets, because they count records."""
         return (
             f"the group has used partition {partition} of {self._config.input_topic!r} further "
-            f"than the state of task {self.number} says"
+            "than the state says"
         )

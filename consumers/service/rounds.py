@@ -66,7 +66,7 @@ def reading_order(partitions: Sequence[int], round: int) -> list[int]:
 
 
 class RoundPlanner:
-    """Plans the rounds of a task: over the partitions p of a topic with p mod shards = task."""
+    """Plans the rounds of a model."""
 
     def __init__(
         self,
@@ -75,8 +75,6 @@ class RoundPlanner:
         rule: RoundRule,
         metrics: Metrics,
         *,
-        task: int,
-        shards: int,
         slack_ms: int,
         interval_s: float,
         refresh_s: float,
@@ -98,7 +96,6 @@ class RoundPlanner:
             The local clock, in seconds since 1970.
         """
         self._offsets, self._topic, self._rule, self._metrics = offsets, topic, rule, metrics
-        self._task, self._shards = task, shards
         self._slack_ms, self._interval_s, self._refresh_s = slack_ms, interval_s, refresh_s
         self._timestamp_type, self._clock = timestamp_type, clock
         self._positions: dict[int, int] = {}
@@ -107,15 +104,9 @@ class RoundPlanner:
         self._ask_at = self._refresh_at = 0.0
         self._closing = threading.Event()
 
-    def share(self) -> list[int]:
-        """The partitions of this task that exist now."""
-        found = sorted(p for p in self._offsets.partitions() if p % self._shards == self._task)
-        if not found:
-            raise ConfigurationError(
-                f"`shards` must be at most the number of partitions of {self._topic!r}. "
-                f"Found {self._shards} shards, and no partition for task {self._task}."
-            )
-        return found
+    def partitions(self) -> list[int]:
+        """The partitions that exist now."""
+        return sorted(self._offsets.partitions())
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
         """Return the current first offsets and ends of partitions."""
@@ -126,7 +117,7 @@ class RoundPlanner:
 
         Refuses a topic that was truncated or recreated.
         """
-        bounds = self.bounds(self.share())
+        bounds = self.bounds(self.partitions())
         for p, at in positions.items():
             if p not in bounds or at > bounds[p].end:
                 refuse_truncated(self._topic, p)
@@ -144,22 +135,24 @@ class RoundPlanner:
         if time.monotonic() < self._ask_at:
             return None
         self._check_topic()
-        share = self.share()
+        partitions = self.partitions()
         # The order matters: an end that is taken as a cut must not lie before an earlier cut.
-        resume = self._offsets.cuts(share, end_ms)
-        stop = self._offsets.cuts(share, end_ms + self._slack_ms)
-        bounds = self.bounds(share)
-        self._check_times(share, bounds)
+        resume = self._offsets.cuts(partitions, end_ms)
+        stop = self._offsets.cuts(partitions, end_ms + self._slack_ms)
+        bounds = self.bounds(partitions)
+        self._check_times(partitions, bounds)
         self._show_lag(bounds)
-        if any(bounds[p].end < stop[p] for p in share):
+        if any(bounds[p].end < stop[p] for p in partitions):
             self._ask_at = time.monotonic() + self._interval_s
             return None
-        start = self._starts(share, bounds)
-        for p in share:
+        start = self._starts(partitions, bounds)
+        for p in partitions:
             if resume[p] < self._positions.get(p, 0):
                 self._refuse_times(p)
         ranges = [
-            Range(p, start[p], stop[p]) for p in reading_order(share, number) if start[p] < stop[p]
+            Range(p, start[p], stop[p])
+            for p in reading_order(partitions, number)
+            if start[p] < stop[p]
         ]
         self._positions = resume
         self._next += 1
@@ -168,20 +161,14 @@ class RoundPlanner:
             self._note_horizon()
         return PlannedRound(number, tuple(ranges), dict(resume))
 
-    def _starts(self, share: Sequence[int], bounds: dict[int, Bounds]) -> dict[int, int]:
+    def _starts(self, partitions: Sequence[int], bounds: dict[int, Bounds]) -> dict[int, int]:
         """The offset from which to read each partition."""
         start = dict(self._positions)
-        new = [p for p in share if p not in start]
+        new = [p for p in partitions if p not in start]
         if new and start:
-            if self._shards > 1:
-                raise ConfigurationError(
-                    f"{self._topic!r} has new partitions: with other partitions, keys move "
-                    "between shards, and a subject would be used twice. With several shards the "
-                    "number of partitions cannot change: start a new model."
-                )
-            log_event("partitions_added", task=self._task, partitions=new)
+            log_event("partitions_added", partitions=new)
         start |= self._offsets.cuts(new, self._rule.start_ms(self._next))
-        for p in share:
+        for p in partitions:
             lost = bounds[p].first - start[p]
             if lost > 0:
                 log_event("offsets_lost", level="warning", topic=self._topic, partition=p)
@@ -204,14 +191,14 @@ class RoundPlanner:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _check_times(self, share: Sequence[int], bounds: dict[int, Bounds]) -> None:
+    def _check_times(self, partitions: Sequence[int], bounds: dict[int, Bounds]) -> None:
         """Refuse messages from the future, which no broker has stamped.
 
         Such a message would end every round at its place. The time now is later than the request
         for the bounds, however long that took, so messages within the bounds are from before.
         """
-        beyond = self._offsets.cuts(share, self._now_ms() + 2 * self._slack_ms)
-        for p in share:
+        beyond = self._offsets.cuts(partitions, self._now_ms() + 2 * self._slack_ms)
+        for p in partitions:
             if beyond[p] < bounds[p].end:
                 self._refuse_times(p)
 
@@ -226,13 +213,13 @@ class RoundPlanner:
     def _note_horizon(self) -> None:
         if self._left is not None and self._left <= 0:
             self._left = 0
-            log_event("horizon_reached", level="warning", task=self._task)
+            log_event("horizon_reached", level="warning")
 
     def _show_lag(self, bounds: dict[int, Bounds]) -> None:
         at = self._positions
         lag = sum(max(0, end - max(at.get(p, first), first)) for p, (first, end) in bounds.items())
-        self._metrics.lag.labels(task=str(self._task)).set(lag)
-        self._metrics.partitions.labels(task=str(self._task)).set(len(bounds))
+        self._metrics.lag.set(lag)
+        self._metrics.partitions.set(len(bounds))
 
     def wait(self, timeout_s: float) -> None:
         """Wait until time is up, or until the planner is closed."""

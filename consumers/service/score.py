@@ -183,7 +183,7 @@ class _Worker:
             ):  # fmt: skip
                 self._codec = self._make_codec(release.features)
             self._scorer = Scorer(release)
-            log_event("model_current", task=release.task, batch=release.batch)
+            log_event("model_current", batch=release.batch)
 
     def step(self) -> int:
         """Score the next records; return their number."""

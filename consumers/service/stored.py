@@ -17,20 +17,18 @@ __all__ = ["check_stored", "other_models", "reads_old_records"]
 REFUSAL = "the state record cannot be read: is this the state topic?"
 
 
-def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> dict[int, int]:
-    """Return the last batch of each task that has a state.
+def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> int | None:
+    """Return the last batch of the stored state; None if there is none.
 
     Raises
     ------
     StateRefused
         Names the setting that differs.
     """
-    found = {}
-    for task in range(config.shards):
-        history = [decode_state(v, REFUSAL) for v in cluster.tail(settings.state_topic, task)]
-        if history:
-            found[task] = Learner(config.identity(task), config.estimator, history[-1:]).n_batches
-    return found
+    history = [decode_state(value, REFUSAL) for value in cluster.tail(settings.state_topic)]
+    if not history:
+        return None
+    return Learner(config.identity(), config.estimator, history[-1:]).n_batches
 
 
 def reads_old_records(settings: Settings) -> bool:

@@ -1,4 +1,4 @@
-"""One task: one model over its share of the input partitions.
+"""A task: the work of the one process that owns a model.
 
     fence ─> load the last committed state ─> publish its releases again (same bytes)
       ┌─> plan ─> read ─> learn ─┐
@@ -26,7 +26,7 @@ from ..events import log_event
 from ..messages.codecs import Codec, SubjectCodec
 from ..model.describe import learned_nothing
 from ..model.learner import Finisher, Learner
-from ..model.releases import key_of, parse_release
+from ..model.releases import parse_release
 from ..model.states import ModelIdentity, SlotRule, decode_state
 from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Message
 from ..settings import Recipe, RoundRule
@@ -64,7 +64,7 @@ class _Closable(Protocol):
 
 @dataclass(frozen=True)
 class RoundConfig:
-    """Settings of tasks that learn round by round."""
+    """Settings of a task that learns round by round."""
 
     rule: RoundRule
     codec: SubjectCodec
@@ -75,10 +75,9 @@ class RoundConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """Settings that all tasks of a model share."""
+    """Settings of a task."""
 
     model: str
-    shards: int
     input_topic: str
     output_topic: str
     features: tuple[str, ...]
@@ -91,12 +90,10 @@ class TaskConfig:
     rounds: RoundConfig | None = None  #: with privacy per subject
     spread: Spread | None = None  #: reads batches on an engine; None for this process
 
-    def identity(self, task: int) -> ModelIdentity:
-        """The identity that the state of a task must have."""
-        found = ModelIdentity(
-            model=self.model, task=task, shards=self.shards, input=self.input_topic,
-            slots=SlotRule("offsets", self.codec.rows_per_message),
-        )  # fmt: skip
+    def identity(self) -> ModelIdentity:
+        """The identity that the state must have."""
+        slots = SlotRule("offsets", self.codec.rows_per_message)
+        found = ModelIdentity(model=self.model, input=self.input_topic, slots=slots)
         if self.rounds is None:
             return found
         return replace(found, slots=SlotRule("rounds"), unit="subject", rounds=self.rounds.rule)
@@ -117,14 +114,13 @@ class Task:
 
     def __init__(
         self,
-        number: int,
         cluster: Cluster,
         membership: Membership,
         claim: Claim,
         config: TaskConfig,
         metrics: Metrics,
     ) -> None:
-        self.number, self.claim = number, claim
+        self.claim = claim
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the published release
         self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
@@ -135,7 +131,7 @@ class Task:
         self._reading = False
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
-        self._store: Ledger = cluster.ledger(number, claim)
+        self._store: Ledger = cluster.ledger(claim)
         self._finisher = Finisher(self._store, waits=self._more_to_finish)
         crashpoints.reach("fenced")
         self._open: list[_Closable] = [self._store]
@@ -159,8 +155,7 @@ class Task:
         self._size = config.offsets_per_batch(self._learner.capacity)
         self.planner = Planner(
             cluster.offsets(config.input_topic), config.input_topic, self._metrics,
-            task=self.number, shards=config.shards, size=self._size,
-            interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
+            size=self._size, interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
             patience_s=config.stall_s,
         )  # fmt: skip
         self._open.append(self.planner)
@@ -189,9 +184,9 @@ class Task:
     def _start_planner(self) -> None:
         self.planner.start()
 
-    def _share(self) -> list[int]:
-        """The input partitions of this task that exist now."""
-        return self.planner.share()
+    def _partitions(self) -> list[int]:
+        """The input partitions that exist now."""
+        return self.planner.partitions()
 
     def _begin_batch(self) -> bool:
         """Begin to read the next batch, if one is planned."""
@@ -228,14 +223,14 @@ class Task:
     def _load(self) -> Learner:
         """The learner of the last committed state."""
         config = self._config
-        identity = config.identity(self.number)
+        identity = config.identity()
         refusal = "the state record cannot be read: is this the state topic?"
         history = [decode_state(value, refusal) for value in self._store.load()]
         learner = Learner(identity, config.estimator, history)
         if history:
-            log_event("state_loaded", task=self.number, batch=learner.n_batches)
+            log_event("state_loaded", batch=learner.n_batches)
         else:
-            log_event("state_new", task=self.number)
+            log_event("state_new")
         return learner
 
     def _refuse_lost_state(self, cluster: Cluster, membership: Membership) -> None:
@@ -250,18 +245,17 @@ class Task:
             "Restore the state topic; or, to begin a new model, give it its own name, group and "
             "state topic, and start='latest'."
         )
-        for p, used in membership.committed(topic, self._share()).items():
+        for p, used in membership.committed(topic, self._partitions()).items():
             at = self._committed.get(p, 0)
             if used > at:
                 self._refuse(f"{self._lost(p, used, at)}: states are lost. {way_out}")
         for message in cluster.scan(self._config.output_topic):
             if self._is_ahead(message):
                 self._refuse(
-                    f"the state of task {self.number} ends with batch {self._learner.n_batches}, "
-                    f"but {self._config.output_topic!r} holds a release of model "
-                    f"{self._config.model!r} that is later, or was made with another number of "
-                    f"shards: states are lost, and the records behind that release must not be "
-                    f"used again. {way_out}"
+                    f"the state ends with batch {self._learner.n_batches}, but "
+                    f"{self._config.output_topic!r} holds a later release of model "
+                    f"{self._config.model!r}: states are lost, and the records behind that "
+                    f"release must not be used again. {way_out}"
                 )
 
     def _refuse(self, why: str) -> NoReturn:
@@ -272,27 +266,23 @@ class Task:
     def _lost(self, partition: int, used: int, known: int) -> str:
         return (
             f"the group has used partition {partition} of {self._config.input_topic!r} up to "
-            f"offset {used}, the state of task {self.number} only up to {known}"
+            f"offset {used}, the state only up to {known}"
         )
 
     def _is_ahead(self, message: Message) -> bool:
         """Tell whether a published release used records that the state does not know.
 
-        Also notes the newest release of this task. With another number of shards the tasks had
-        other partitions, so without a state the release of any task counts.
+        Also notes the newest release.
         """
-        known, model = self._learner.n_batches, self._config.model
-        ours = message.key == key_of(model, self.number)
-        if not (ours or message.key.startswith(key_of(model, ""))):
+        if message.key != self._config.model.encode():
             return False
+        known = self._learner.n_batches
         try:
             release = parse_release(message.value)
         except ValueError:
-            return ours and known == 0
-        if ours:
-            self._visible = max(self._visible, release.batch)
-            return release.batch > known
-        return known == 0 and release.shards != self._config.shards
+            return known == 0
+        self._visible = max(self._visible, release.batch)
+        return release.batch > known
 
     # The loop
 
@@ -333,19 +323,19 @@ class Task:
         self._metrics.commit_seconds.observe(round(self._finisher.commit_seconds, 2))
         for released in visible:
             self._note_published(released.message)
-            self._metrics.batches.labels(task=str(self.number)).inc()
+            self._metrics.batches.inc()
             nothing = learned_nothing(released.status, released.reason)
             self.fruitless = self.fruitless + 1 if nothing else 0
             if nothing:
-                self._metrics.fruitless.labels(task=str(self.number)).inc()
-            log_event("released", level="warning" if nothing else "info", task=self.number,
+                self._metrics.fruitless.inc()
+            log_event("released", level="warning" if nothing else "info",
                       batch=released.number, status=released.status, reason=released.reason,
                       drift=released.drift)  # fmt: skip
 
     def _note_published(self, message: Message) -> None:
         self.current = message
         # To the second, because the duration of a batch may depend on its records.
-        self._metrics.published.labels(task=str(self.number)).set(int(time.time()))
+        self._metrics.published.set(int(time.time()))
 
     def settle(self, timeout_s: float | None = None) -> None:
         """Wait until all full batches are published; raise the error if that failed."""
@@ -363,13 +353,8 @@ class Task:
             messages = messages[-hidden:]
             self._store.publish(messages, self._committed)
             self._note_published(messages[-1])
-            log_event("published_again", task=self.number, batch=self._learner.n_batches,
-                      releases=len(messages))  # fmt: skip
-
-    def publish_merged(self, message: Message) -> None:
-        """Publish a merged release, with the offsets of the last batch, not the current ones."""
-        self.settle()
-        self._store.publish([message], self._committed)
+            batch = self._learner.n_batches
+            log_event("published_again", batch=batch, releases=len(messages))
 
     def close(self) -> None:
         """Close everything. All that is in memory is lost, as it must be."""

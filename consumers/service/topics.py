@@ -29,7 +29,7 @@ CREATED_SECONDS: Final = 30.0
 def wanted_topics(settings: TopicSettings) -> dict[str, TopicInfo]:
     """Return the topics that a model needs, as they must be."""
     return {
-        settings.state_topic: TopicInfo(settings.shards, COMPACTED),
+        settings.state_topic: TopicInfo(1, COMPACTED),
         settings.output_topic: TopicInfo(1, COMPACTED),
     }
 
@@ -139,12 +139,10 @@ def _problems(name: str, found: TopicInfo | None, settings: TopicSettings) -> li
             log_event("topic_not_compacted", level="warning", topic=name)
         return []
     problems = []
-    if found.partitions != settings.shards:
+    if found.partitions != 1:
         problems.append(
-            f"state_topic {name!r} must have as many partitions as there are shards. Found "
-            f"{found.partitions} partitions and shards = {settings.shards}. The number of shards "
-            "of a model cannot change: records would be used twice. For another number, choose "
-            "another model name and start='latest'."
+            f"state_topic {name!r} must have one partition: a model has one state, and one owner. "
+            f"Found {found.partitions} partitions. Give the model a state topic of its own."
         )
     if policy != "compact":
         problems.append(

@@ -94,17 +94,10 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
             if not isinstance(self.start, str):
                 raise ValueError("`start` must be earliest or latest with unit=record")
             return self
-        keyed = rounds.subject == MESSAGE_KEY
-        if self.format in ARRAY_FORMATS and not keyed:
+        if self.format in ARRAY_FORMATS and rounds.subject != MESSAGE_KEY:
             raise ValueError(
                 f"`subject` must be {MESSAGE_KEY}, the key of the message, with format "
                 f"{self.format}: its messages have no fields that could hold an id"
-            )
-        if self.shards > 1 and not keyed:
-            raise ValueError(
-                f"`subject` must be {MESSAGE_KEY} with several shards, and the topic partitioned "
-                "by that key: a subject in the partitions of two shards would be used twice. "
-                f"Found shards={self.shards}."
             )
         if self.start == "earliest" and "start" in self.model_fields_set:
             raise ValueError(

@@ -45,9 +45,6 @@ class TopicSettings(NameSettings):
         description="topic that keeps the state, for trusted readers only; "
         "default: <model>.dppca-state",
     )
-    shards: int = Field(
-        1, ge=1, le=1000, description="number of tasks that divide the input partitions"
-    )
     create_topics: bool = Field(
         True, description="create the output topic and the state topic if they do not exist"
     )

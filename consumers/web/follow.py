@@ -71,13 +71,11 @@ class Follower:
                 self._back = None
                 return
 
-    def take(self, task: str | None = None) -> list[bytes]:
-        """The releases since the last call, as published, if they are kept; of one task or all."""
+    def take(self) -> list[bytes]:
+        """The releases since the last call, as published, if they are kept."""
         found = []
         while self._kept:
-            message = self._kept.popleft()
-            if task is None or message.key.endswith(f"/{task}".encode()):
-                found.append(message.value)
+            found.append(self._kept.popleft().value)
         return found
 
     def close(self) -> None:

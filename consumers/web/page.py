@@ -2,7 +2,7 @@
 
 | event | data |
 |---|---|
-| `history` | all that is known of the task: the first event, and again if the task changes |
+| `history` | all that is known: the first event, and again if it starts over |
 | `release` | the current release, and the releases since the last event |
 | `facts` | the time, and facts about the service; every few seconds |
 
@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from .follow import Follower
-from .tracker import History, Tracker
+from .tracker import Tracker
 
 __all__ = ["FILES", "Page"]
 
@@ -74,20 +74,20 @@ class Page:
     def end_reading(self) -> None:
         self._readers.release()
 
-    def events(self, task: str | None) -> Iterator[bytes]:
+    def events(self) -> Iterator[bytes]:
         """The events for one browser, without end."""
         yield b"retry: 1000\n\n"
         yield self._facts_event()
-        count, known = self._tracker.history(task)
+        count, known = self._tracker.history()
         yield _event("history", known)
         facts_at = time.monotonic() + FACTS_SECONDS
         while not self._closing.wait(PAUSE_SECONDS):
             left = max(facts_at - time.monotonic(), 0.0)
             if self._tracker.wait(count, min(left, 0.5)) > count:
-                shown = _shown(known)
-                count, known = self._tracker.history(task, count)
-                if _shown(known) != shown:
-                    count, known = self._tracker.history(task)
+                life = known.life
+                count, known = self._tracker.history(count)
+                if known.life != life:
+                    count, known = self._tracker.history()
                     yield _event("history", known)
                 elif known.points:
                     yield _event("release", known)
@@ -102,11 +102,6 @@ class Page:
     def close(self) -> None:
         self._closing.set()
         self._follower.close()
-
-
-def _shown(known: History) -> tuple[int, list[str], str | None]:
-    """Identity of the releases that a browser holds: the life, the tasks, the current task."""
-    return known.life, known.tasks, known.current.task if known.current else None
 
 
 def _event(name: str, data: Any) -> bytes:

@@ -52,11 +52,11 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-#: Answers a path with its query, or leaves it to the page.
-Routes = Callable[[str, Mapping[str, list[str]]], Answer | None]
+#: Answers a path, or leaves it to the page.
+Routes = Callable[[str], Answer | None]
 
 
-def _no_routes(path: str, query: Mapping[str, list[str]]) -> Answer | None:
+def _no_routes(path: str) -> Answer | None:
     return None
 
 
@@ -150,28 +150,27 @@ class WebServer:
 
     def _get(self, request: BaseHTTPRequestHandler) -> None:
         url = urlsplit(request.path)
-        query = parse_qs(url.query)
         if not (url.path in self._open or self._may_read(request)):
             self._send(request, self._refusal(url.path))
         elif url.path == "/events" and self._page is not None:
-            self._stream(request, self._page, query.get("task", [None])[0])
+            self._stream(request, self._page)
         else:
-            self._send(request, self._answer(url.path, query))
+            self._send(request, self._answer(url.path))
 
-    def _answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
+    def _answer(self, path: str) -> Answer:
         found = self._page.file(path) if self._page is not None else None
         if found is not None:
             return Answer(200, *found)
         paths = b"/livez /readyz /metrics /component\n"
-        return self._routes(path, query) or Answer(404, TEXT, paths)
+        return self._routes(path) or Answer(404, TEXT, paths)
 
-    def _stream(self, request: BaseHTTPRequestHandler, page: Page, task: str | None) -> None:
+    def _stream(self, request: BaseHTTPRequestHandler, page: Page) -> None:
         if not page.begin_reading():
             self._send(request, Answer(503, TEXT, b"too many readers\n"))
             return
         try:
             self._head(request, 200, "text/event-stream", {})
-            for event in page.events(task):
+            for event in page.events():
                 request.wfile.write(event)
         except OSError:  # the browser has gone, or does not read
             pass

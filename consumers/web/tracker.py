@@ -27,9 +27,9 @@ __all__ = ["Current", "History", "Point", "Tracker"]
 
 FloatArray = NDArray[np.float64]
 
-#: Releases that are remembered of each task.
+#: Releases that are remembered.
 MOST_POINTS: Final = 240
-#: Loadings that are remembered of each task: fewer releases of very large models.
+#: Loadings that are remembered: fewer releases of very large models.
 MOST_CELLS: Final = 2_000_000
 
 
@@ -64,8 +64,6 @@ class Current(msgspec.Struct, frozen=True):
     """The current release."""
 
     model: str
-    task: str
-    shards: int
     batch: int
     n_seen: int
     time: int | None
@@ -82,21 +80,11 @@ class Current(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """All that is known of a task, or the news since a count."""
+    """All that is known of a model, or the news since a count."""
 
     life: int  #: if it changes, everything before is to be forgotten
-    tasks: list[str]
     current: Current | None
     points: list[Point]
-
-
-class _Task:
-    def __init__(self) -> None:
-        self.release: ReleaseDocument | None = None
-        self.time: int | None = None
-        self.current: Current | None = None  # the view of the release; made on demand
-        self.main: FloatArray | None = None
-        self.points: deque[tuple[int, Point]] = deque(maxlen=MOST_POINTS)
 
 
 class Tracker:
@@ -113,15 +101,18 @@ class Tracker:
     ) -> None:
         self.model = model
         self._on_release = on_release
-        self._tasks: dict[str, _Task] = {}
         self._changed = threading.Condition()
         self._count = 0  # points so far
         self._life = 0
+        self._release: ReleaseDocument | None = None
+        self._time: int | None = None
+        self._current: Current | None = None  # the view of the release; made on demand
+        self._points: deque[tuple[int, Point]] = deque(maxlen=MOST_POINTS)
 
     @property
     def empty(self) -> bool:
         """True if no release has been seen."""
-        return not self._tasks
+        return self._release is None
 
     def add(self, message: Message) -> bool:
         """Add a message of the output topic; return True if it is a new release."""
@@ -132,19 +123,13 @@ class Tracker:
         if release.model != self.model:
             return False
         with self._changed:
-            time = _time(message)
-            if time is None:  # a merged release has no time: that of its newest shard is taken
-                time = max((t.time for t in self._tasks.values() if t.time), default=None)
-            task = self._tasks.setdefault(str(release.task), _Task())
-            known = task.release
+            time, known = _time(message), self._release
             if known is not None and release.batch <= known.batch:
-                if release.batch == known.batch or (time or 0) <= (task.time or 0):
+                if release.batch == known.batch or (time or 0) <= (self._time or 0):
                     return False  # published again
-                # A lower number that was made later: the model was reset.
-                self._tasks = {str(release.task): (task := _Task())}
-                self._life += 1
+                known = None  # a lower number that was made later: the model was reset
             try:
-                self._take(task, release, time)
+                self._take(release, known, time)
             except LookupError:  # numbers of other features than its own: nothing to show
                 return False
             if self._on_release is not None:
@@ -152,16 +137,19 @@ class Tracker:
             self._changed.notify_all()
             return True
 
-    def _take(self, task: _Task, release: ReleaseDocument, time: int | None) -> None:
+    def _take(
+        self, release: ReleaseDocument, known: ReleaseDocument | None, time: int | None
+    ) -> None:
+        """Add a release that follows a known one; None if a model or a life begins."""
         rows = [np.array(release.array(c.loadings)) for c in release.components]
         for numbers in (release.center, release.scale, release.mean, release.deviation):
             if numbers is not None:
                 release.array(numbers)
         moved = floor = None
+        same = known is not None and known.features == release.features
         if rows:
-            same = task.release is not None and task.release.features == release.features
-            if same and task.main is not None and release.status == "learned":
-                moved = angle(rows[0], task.main)
+            if same and known and known.components and release.status == "learned":
+                moved = angle(rows[0], np.array(known.array(known.components[0].loadings)))
             floor = noise_movement(release)
         cells = [_cells(row) for row in rows]
         point = Point(
@@ -177,30 +165,23 @@ class Tracker:
             peaks=tuple(peak for peak, _ in cells),
             cells=tuple(text for _, text in cells),
         )
-        if task.release is not None and task.release.features != release.features:
-            task.points.clear()
+        if self._points and not same:
+            self._points.clear()
             self._life += 1
         self._count += 1
-        task.points.append((self._count, point))
+        self._points.append((self._count, point))
         size = max(len(rows) * len(release.features), 1)
-        while len(task.points) > max(MOST_CELLS // size, 20):
-            task.points.popleft()
-        task.release, task.time, task.current = release, time, None
-        task.main = rows[0] if rows else None
+        while len(self._points) > max(MOST_CELLS // size, 20):
+            self._points.popleft()
+        self._release, self._time, self._current = release, time, None
 
-    def history(self, task: str | None = None, after: int = 0) -> tuple[int, History]:
-        """The history of a task since a count, and the current count.
-
-        The default is the merged task if there are several tasks, or else the first.
-        """
+    def history(self, after: int = 0) -> tuple[int, History]:
+        """The history since a count, and the current count."""
         with self._changed:
-            names = sorted(self._tasks, key=lambda name: (name != "merged", len(name), name))
-            shown = self._tasks.get(task if task is not None else next(iter(names), ""))
-            points = [p for count, p in shown.points if count > after] if shown else []
-            if shown is not None and shown.current is None and shown.release is not None:
-                shown.current = _current(shown.release, shown.time)
-            current = shown.current if shown else None
-            return self._count, History(self._life, names, current, points)
+            points = [p for count, p in self._points if count > after]
+            if self._current is None and self._release is not None:
+                self._current = _current(self._release, self._time)
+            return self._count, History(self._life, self._current, points)
 
     def wait(self, after: int, timeout_s: float) -> int:
         """Wait until the count is above `after`, or until time is up; return the current count."""
@@ -228,8 +209,6 @@ def _current(release: ReleaseDocument, time: int | None) -> Current:
         )
     return Current(
         model=release.model,
-        task=str(release.task),
-        shards=release.shards,
         batch=release.batch,
         n_seen=release.n_seen,
         time=time,

@@ -23,7 +23,7 @@ from demo.broker import free_port
 from demo.telemetry import FEATURES, telemetry
 from stream_dppca import DPPCA
 
-from ..consumers.helpers import in_thread
+from ..consumers.helpers import in_thread, publish
 from ..processes import wait_for
 from .conftest import Browser
 
@@ -50,7 +50,7 @@ class Releases:
             self.at = min(
                 self.at + datetime.timedelta(minutes=1), datetime.datetime.now(datetime.UTC)
             )
-            self.log.publish([release_message(release, self.at)])
+            publish(self.log, [release_message(release, self.at)])
 
     @contextmanager
     def served(self, token: str | None = None) -> Iterator[str]:
@@ -71,7 +71,7 @@ def fleet(batches: int, change_after: int | None = None, k: int = 3) -> list[Rel
     for X in islice(telemetry(seed=1, chunk=size, change_after=change_after), batches):
         model.learn_array(X)
         assert model.last_release is not None
-        found.append(make_release(model.last_release, model="fleet", task=0, shards=1,
+        found.append(make_release(model.last_release, model="fleet",
                                   features=FEATURES, warm_up_left=model.warm_up_left))  # fmt: skip
     return found
 
@@ -253,9 +253,7 @@ def test_it_survives_a_restart_of_the_service(browser: Browser) -> None:
     feed(broker, 3 * 300 + 120)
     port = free_port()  # that no outgoing connection takes while the service is away
     with running(broker, port) as service:
-        wait_for(
-            "three batches", lambda: service.metrics.batches.labels(task="0")._value.get() == 3
-        )
+        wait_for("three batches", lambda: service.metrics.batches._value.get() == 3)
         browser.driver.get(f"http://127.0.0.1:{port}/")
         wait_for("the release", lambda: browser.text("batch") == "3")
         wait_for("its state", lambda: browser.text("state") == "working")

@@ -13,7 +13,7 @@ import numpy as np
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.messages.codecs import make_codec
 from consumers.model.releases import ReleaseDocument, parse_release
-from consumers.protocols import Claim, Cluster, Membership
+from consumers.protocols import Claim, Cluster, Membership, Message
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task, TaskConfig
@@ -40,10 +40,10 @@ def as_json(row: Sequence[float]) -> bytes:
     return json.dumps({"cpu": cpu, "memory": memory, "disk": {"read": read}, "x": "y"}).encode()
 
 
-def cluster(partitions: int = 1, shards: int = 1) -> MemoryBroker:
+def cluster(partitions: int = 1) -> MemoryBroker:
     made = MemoryBroker()
     made.create(INPUT, partitions)
-    made.create(STATE, shards, {"cleanup.policy": "compact"})
+    made.create(STATE, 1, {"cleanup.policy": "compact"})
     made.create(OUTPUT, 1, {"cleanup.policy": "compact"})
     return made
 
@@ -55,7 +55,6 @@ def memory_log(on: MemoryBroker, max_records: int = 100, max_bytes: int = 1 << 2
 
 def config(
     format: str = "json",
-    shards: int = 1,
     rows_per_message: int | None = None,
     method: Literal["adaptive", "paper"] = "adaptive",
     **estimator: Any,
@@ -63,7 +62,6 @@ def config(
     """A configuration in which the planner's clock does not tick: `drain` takes its samples."""
     return TaskConfig(
         model=MODEL,
-        shards=shards,
         input_topic=INPUT,
         output_topic=OUTPUT,
         features=FEATURES,
@@ -74,15 +72,9 @@ def config(
     )
 
 
-def settled(membership: Membership, tasks: int | None = None) -> Claim:
-    """Poll until the group gives a claim (of this many tasks)."""
-
-    def claimed() -> Claim | None:
-        claim = membership.poll(0.1)
-        right = claim is not None and (tasks is None or len(claim.tasks) == tasks)
-        return claim if right else None
-
-    return wait_for("the group to settle", claimed)
+def settled(membership: Membership) -> Claim:
+    """Poll until the group gives a claim."""
+    return wait_for("the group to settle", lambda: membership.poll(0.1))
 
 
 @contextmanager
@@ -108,10 +100,10 @@ def in_thread(service: Service) -> Iterator[list[BaseException]]:
         raise failed[0]
 
 
-def start_task(log: Cluster, number: int = 0, **options: Any) -> Task:
+def start_task(log: Cluster, **options: Any) -> Task:
     membership = log.join()
     claim = settled(membership)
-    task = Task(number, log, membership, claim, config(**options), Metrics())
+    task = Task(log, membership, claim, config(**options), Metrics())
     task.membership = membership  # type: ignore[attr-defined]
     return task
 
@@ -132,17 +124,17 @@ def releases(log: Cluster, topic: str = OUTPUT) -> list[ReleaseDocument]:
     return [parse_release(record.value) for record in log.scan(topic)]
 
 
-def check_output(log: Cluster, topic: str = OUTPUT) -> dict[Any, int]:
-    """Check for numbers without gaps and one payload each; return the last number of each task."""
-    payloads: dict[tuple[Any, int], set[bytes]] = {}
+def check_output(log: Cluster, topic: str = OUTPUT) -> int:
+    """Check for numbers without gaps and one payload each; return the last number."""
+    payloads: dict[int, set[bytes]] = {}
     for record in log.scan(topic):
-        release = parse_release(record.value)
-        payloads.setdefault((release.task, release.batch), set()).add(record.value)
+        payloads.setdefault(parse_release(record.value).batch, set()).add(record.value)
     assert all(len(distinct) == 1 for distinct in payloads.values())
-    last: dict[Any, int] = {}
-    for task, batch in payloads:
-        last[task] = max(last.get(task, 0), batch)
-    for task, batch in last.items():
-        if task != "merged":
-            assert {b for t, b in payloads if t == task} == set(range(1, batch + 1))
-    return last
+    assert set(payloads) == set(range(1, len(payloads) + 1))
+    return len(payloads)
+
+
+def publish(log: MemoryCluster, messages: Sequence[Message]) -> None:
+    """Put messages on the output topic without a task."""
+    for message in messages:
+        log.broker.produce(log.output_topic, message.value, 0, message.key, message.headers)

@@ -283,7 +283,7 @@ def service(servers: str, name: str, reader: str, **settings: Any) -> tuple[Serv
 
 
 def run(it: Service, batches: int) -> None:
-    done = it.metrics.batches.labels(task="0")._value
+    done = it.metrics.batches._value
     with in_thread(it) as failed:
         wait_for(f"{batches} batches", lambda: failed or done.get() >= batches)
     assert it.metrics.dropped._value.get() == 0
@@ -358,7 +358,7 @@ def test_transactions_on_a_broker(
         producer.begin_transaction()  # and one that stays open
         producer.send(name, as_json(X[0]), partition=0).get(PATIENCE_SECONDS)
         it, _ = service(servers, name, reader)
-        done = it.metrics.batches.labels(task="0")._value
+        done = it.metrics.batches._value
         with in_thread(it) as failed:
             wait_for("the first batch", lambda: failed or done.get() == 1)
             first = taken(fed)
@@ -430,7 +430,7 @@ def test_partitions_that_are_added_are_planned(
             producer.send(name, as_json(row), partition=0)
         producer.flush()
         it, _ = service(servers, name, reader, partition_refresh_s=0.1)
-        done = it.metrics.batches.labels(task="0")._value
+        done = it.metrics.batches._value
         with in_thread(it) as failed:
             wait_for("the first batch", lambda: failed or done.get() == 1)
             with KafkaAdminClient(bootstrap_servers=servers) as admin:

@@ -15,14 +15,13 @@ from consumers.errors import ConfigurationError
 from consumers.events import ConnectionFailures
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import promise_in_words
-from consumers.model.releases import _promise, release_message
+from consumers.model.releases import _promise
 from consumers.settings import RoundRule
 from consumers.settings.durations import parse_duration
 from stream_dppca.release import SubjectStatement
 
 from .. import zygote
 from ..processes import PATIENCE_SECONDS
-from .test_releases import released
 
 LEAST = ["--features", "a,b", "--epsilon", "1", "--delta", "1e-6", "--batch-size", "1000",
          "--input-topic", "t"]  # fmt: skip
@@ -63,7 +62,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert len(text.split("\n\n")[0].splitlines()) == 1  # the usage, before anything else
 
 
-@pytest.mark.parametrize("command", ["topics", "merge", "inspect"])
+@pytest.mark.parametrize("command", ["topics", "inspect"])
 def test_no_command_asks_for_an_epsilon_that_it_does_not_need(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,21 +211,6 @@ def test_check_config_on_a_fresh_cluster(
     assert "will be created" not in capsys.readouterr().out
 
 
-def test_merge_refuses_one_shard(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = MemoryBroker()
-    cluster.create("t.components", 1)
-    on(cluster, monkeypatch)
-    for shards, code in ((1, 78), (2, 0)):
-        release = released(0, 1).model_copy(update={"model": "t", "shards": shards})
-        cluster.produce("t.components", release_message(release).value)
-        assert cli.main(["merge", *LEAST]) == code
-        shown = capsys.readouterr()
-        assert ("nothing to merge" in shown.err) == (shards == 1)
-        assert ('"task":"merged"' in shown.out) == (shards == 2)
-
-
 def test_an_interrupt_while_importing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +279,7 @@ def test_no_broker_is_said_shortly() -> None:
         done = zygote.run([name, *LEAST, *nowhere], {}, PATIENCE_SECONDS)
         return done.stderr, done.returncode
 
-    names = ("topics", "check-config", "merge", "inspect")
+    names = ("topics", "check-config", "inspect")
     with ThreadPoolExecutor(len(names)) as pool:  # each of them waits
         assert list(pool.map(ask, names)) == [(wanted, 1)] * len(names)
 

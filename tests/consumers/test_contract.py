@@ -19,7 +19,7 @@ from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.protocols import Claim, Cluster, Message, Reader, TopicInfo
+from consumers.protocols import Claim, Cluster, Membership, Message, Reader, TopicInfo
 from stream_dppca.learned.covariance import RunningMoments
 from stream_dppca.learned.method import MOST_FEATURES
 
@@ -41,7 +41,7 @@ class Case:
         self.log = make()
         self._open: list[Any] = []
         self.log.create_topic(names["input_topic"], TopicInfo(2, {}), 1)
-        self.log.create_topic(names["state_topic"], TopicInfo(2, COMPACT), 1)
+        self.log.create_topic(names["state_topic"], TopicInfo(1, COMPACT), 1)
         self.log.create_topic(names["output_topic"], TopicInfo(1, COMPACT), 1)
 
     def kept(self, part: Any) -> Any:
@@ -154,7 +154,7 @@ class Contract:
 
     def test_topics(self, case: Case) -> None:
         info = case.log.topic(case.names["state_topic"])
-        assert info is not None and info.partitions == 2
+        assert info is not None and info.partitions == 1
         assert info.configs is not None and info.configs["cleanup.policy"] == "compact"
         assert case.log.topic("no-such-topic") is None
         case.log.create_topic(case.names["state_topic"], TopicInfo(5, COMPACT), 1)
@@ -185,8 +185,8 @@ class Contract:
 
     def test_a_transaction_is_state_and_offsets(self, case: Case) -> None:
         member = case.kept(case.log.join())
-        claim = settled(member, 2)
-        ledger = case.kept(case.log.ledger(1, claim))
+        claim = settled(member)
+        ledger = case.kept(case.log.ledger(claim))
         assert ledger.load() == []
         assert member.committed(case.names["input_topic"], [0, 1]) == {}
         for i in range(1, 4):
@@ -194,13 +194,12 @@ class Contract:
         assert ledger.load()[-1] == b"state 3"
         assert member.committed(case.names["input_topic"], [0, 1]) == {0: 30, 1: 3}
         assert case.log.scan(case.names["output_topic"]) == []
-        other = case.kept(case.log.ledger(0, claim))
-        assert other.load() == []
+        assert case.kept(case.log.ledger(claim)).load()[-1] == b"state 3"
 
     def test_a_state_and_messages_are_one_transaction(self, case: Case) -> None:
         """Releases that are durable already may become visible with the next state."""
         member = case.kept(case.log.join())
-        ledger = case.kept(case.log.ledger(0, settled(member, 2)))
+        ledger = case.kept(case.log.ledger(settled(member)))
         ledger.commit(b"2", {0: 2})
         ledger.commit(b"3", {0: 3}, RELEASES)
         assert ledger.load() == [b"2", b"3"]
@@ -213,10 +212,10 @@ class Contract:
             case.log.scan(f"{case.names['output_topic']}-missing")
 
     def test_a_stale_owner_takes_no_message_along(self, case: Case) -> None:
-        claim = settled(case.kept(case.log.join()), 2)
-        old = case.kept(case.log.ledger(0, claim))
+        claim = settled(case.kept(case.log.join()))
+        old = case.kept(case.log.ledger(claim))
         old.commit(b"1", {0: 1})
-        new = case.kept(case.log.ledger(0, claim))
+        new = case.kept(case.log.ledger(claim))
         with pytest.raises(ClusterError):
             old.commit(b"2", {0: 2}, RELEASES)
         assert new.load() == [b"1"]
@@ -366,20 +365,20 @@ class Contract:
         assert list(chunk.times) == [None] and list(chunk.keys) == [b"k"]
 
     def test_publishing(self, case: Case) -> None:
-        claim = settled(case.kept(case.log.join()), 2)
-        ledger = case.kept(case.log.ledger(0, claim))
+        claim = settled(case.kept(case.log.join()))
+        ledger = case.kept(case.log.ledger(claim))
         made = [Message(b"k", b"1", (("h", b"x"),)), Message(b"k", b"2")]
         ledger.publish(made[:1], {0: 1})
         ledger.publish(made[1:], {0: 1})
-        case.log.publish([Message(b"k", b"3")])
-        assert case.log.scan(case.names["output_topic"]) == [*made, Message(b"k", b"3")]
+        assert case.log.scan(case.names["output_topic"]) == made
 
     def test_following_a_topic(self, case: Case) -> None:
         topic = case.names["output_topic"]
         feed = case.kept(case.log.follow(topic))
         assert feed.read(0.1) == []
         sent = [Message(b"k", b"%d" % i, (("ce_id", b"%d" % i),)) for i in range(6)]
-        case.log.publish(sent[:5])
+        ledger = case.kept(case.log.ledger(settled(case.kept(case.log.join()))))
+        ledger.publish(sent[:5], {0: 1})
         found: list[Message] = []
 
         def has(n: int) -> bool:
@@ -387,7 +386,7 @@ class Contract:
             return len(found) >= n
 
         wait_for("five messages", lambda: has(5))
-        case.log.publish(sent[5:])
+        ledger.publish(sent[5:], {0: 2})
         wait_for("one more", lambda: has(6))
         assert found == sent
         late = case.kept(case.log.follow(topic, 2))
@@ -399,22 +398,22 @@ class Contract:
 
     def test_looking_at_states_fences_nobody(self, case: Case) -> None:
         topic = case.names["state_topic"]
-        assert case.log.tail(topic, 0) == []
-        claim = settled(case.kept(case.log.join()), 2)
-        ledger = case.kept(case.log.ledger(0, claim))
+        assert case.log.tail(topic) == []
+        claim = settled(case.kept(case.log.join()))
+        ledger = case.kept(case.log.ledger(claim))
         ledger.commit(b"one", {0: 3})
-        assert case.make().tail(topic, 0) == [b"one"] and case.log.tail(topic, 1) == []
+        assert case.make().tail(topic) == [b"one"]
         ledger.commit(b"two", {0: 6})
-        assert case.make().tail(topic, 0)[-1] == b"two"
+        assert case.make().tail(topic)[-1] == b"two"
         assert case.names["group"] in (case.log.groups_of(case.names["input_topic"]) or [])
         assert case.log.groups_of(case.names["output_topic"]) == []
 
     def test_an_earlier_owner_is_fenced(self, case: Case) -> None:
-        claim = settled(case.kept(case.log.join()), 2)
-        old = case.kept(case.log.ledger(0, claim))
+        claim = settled(case.kept(case.log.join()))
+        old = case.kept(case.log.ledger(claim))
         old.commit(b"1", {0: 1})
         old.confirm_owned()
-        new = case.kept(case.log.ledger(0, claim))
+        new = case.kept(case.log.ledger(claim))
         assert new.load() == [b"1"]
         with pytest.raises(Fenced):
             old.confirm_owned()
@@ -428,18 +427,18 @@ class Contract:
 
     def test_an_earlier_owner_cannot_publish_first_thing(self, case: Case) -> None:
         """The zombie that was stopped between its commit and its publish."""
-        claim = settled(case.kept(case.log.join()), 2)
-        old = case.kept(case.log.ledger(0, claim))
+        claim = settled(case.kept(case.log.join()))
+        old = case.kept(case.log.ledger(claim))
         old.commit(b"1", {0: 1})
-        case.kept(case.log.ledger(0, claim))
+        case.kept(case.log.ledger(claim))
         with pytest.raises(Fenced):
             old.publish([Message(b"k", b"of the old")], {0: 1})
         assert case.log.scan(case.names["output_topic"]) == []
 
     def test_a_left_generation_cannot_commit(self, case: Case) -> None:
         first = case.kept(case.log.join())
-        claim = settled(first, 2)
-        ledger = case.kept(case.log.ledger(0, claim))
+        claim = settled(first)
+        ledger = case.kept(case.log.ledger(claim))
         second = case.kept(case.make().join())
 
         def claimed_again() -> Claim | None:
@@ -451,23 +450,24 @@ class Contract:
         with pytest.raises(Fenced):
             ledger.commit(b"stale", {0: 1})
         # Nor publish, not even with an epoch of its own: the zombie that starts over.
-        again = case.kept(case.log.ledger(0, claim))
+        again = case.kept(case.log.ledger(claim))
         with pytest.raises(Fenced):
             again.publish([Message(b"k", b"stale")], {0: 1})
-        assert case.kept(case.log.ledger(0, now)).load() == []
+        assert case.kept(case.log.ledger(now)).load() == []
         assert case.log.scan(case.names["output_topic"]) == []
 
-    def test_tasks_are_shared_and_handed_over(self, case: Case) -> None:
-        first, second = case.log.join(), case.kept(case.make().join())
+    def test_one_member_owns_the_model_and_hands_it_over(self, case: Case) -> None:
+        members = [case.make().join() for _ in range(3)]
 
-        def shared() -> bool:
-            claims = [member.poll(0.1) for member in (first, second)]
-            held = [claim.tasks for claim in claims if claim is not None]
-            return sorted(map(sorted, held)) == [[0], [1]]
+        def settled_owner() -> Membership | None:
+            claims = [member.poll(0.1) for member in members]
+            owners = [m for m, c in zip(members, claims, strict=True) if c is not None and c.owner]
+            return owners[0] if None not in claims and len(owners) == 1 else None
 
-        wait_for("the tasks to be shared", shared)
-        first.close()
-        assert settled(second, 2).tasks == {0, 1}
+        while members:
+            owner = wait_for("one owner, and standbys", settled_owner)
+            owner.close()
+            members.remove(owner)
 
 
 class TestMemory(Contract):
@@ -558,11 +558,10 @@ class TestKafka(Contract):
         from kafka import KafkaConsumer
         from kafka.structs import TopicPartition
 
-        claim = settled(case.kept(case.log.join()), 2)
-        ledger = case.kept(case.log.ledger(0, claim))
+        claim = settled(case.kept(case.log.join()))
+        ledger = case.kept(case.log.ledger(claim))
         ledger.commit(b"1", {0: 1}, [Message(b"k", b"rode along")])
         ledger.publish([Message(b"k", b"of a task")], {0: 1})
-        case.log.publish([Message(b"k", b"merged")])
         consumer = KafkaConsumer(
             bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
         )
@@ -572,11 +571,11 @@ class TestKafka(Contract):
 
         def enough() -> bool:
             found.extend(consumer.poll(timeout_ms=200).get(place, []))
-            return len(found) == 3
+            return len(found) == 2
 
         wait_for("the releases", enough)
         consumer.close()
-        assert [m.value for m in found] == [b"rode along", b"of a task", b"merged"]
+        assert [m.value for m in found] == [b"rode along", b"of a task"]
         assert all(m.timestamp % 1000 == 0 for m in found)
         assert all(abs(m.timestamp / 1000 - time.time()) < 600 for m in found)
 
@@ -590,8 +589,8 @@ class TestKafka(Contract):
         """
         from kafka.structs import TopicPartition
 
-        claim = settled(case.kept(case.log.join()), 2)
-        old = case.kept(case.log.ledger(0, claim))
+        claim = settled(case.kept(case.log.join()))
+        old = case.kept(case.log.ledger(claim))
         old.commit(b"1", {0: 1})
         place = TopicPartition(case.names["state_topic"], 0)
         old._producer.begin_transaction()
@@ -599,28 +598,28 @@ class TestKafka(Contract):
         old._producer._transaction_manager._partitions_in_transaction.add(place)
         left = old._producer.send(place.topic, b"2", key=old._key, partition=0)
         left.get(PATIENCE_SECONDS)
-        assert case.log.tail(place.topic, 0) == [b"1"]
-        new = case.kept(case.log.ledger(0, claim))
+        assert case.log.tail(place.topic) == [b"1"]
+        new = case.kept(case.log.ledger(claim))
         assert new.load() == [b"1", b"2"]
         new.commit(b"3", {0: 3})
-        assert new.load() == case.log.tail(place.topic, 0) == [b"1", b"2", b"3"]
+        assert new.load() == case.log.tail(place.topic) == [b"1", b"2", b"3"]
 
     def test_starts_that_fail_hide_no_fork(self, case: Case) -> None:
         """Each may leave a mark, and the states before the last one must be seen all the same."""
-        claim = settled(case.kept(case.log.join()), 2)
-        ledger = case.kept(case.log.ledger(0, claim))
+        claim = settled(case.kept(case.log.join()))
+        ledger = case.kept(case.log.ledger(claim))
         ledger.commit(b"1", {0: 1})
         ledger.commit(b"2", {0: 2})
         for _ in range(31):  # with its marker, each takes two of the offsets that are read first
             ledger.confirm_owned()
-        assert case.log.tail(case.names["state_topic"], 0) == [b"1", b"2"]
+        assert case.log.tail(case.names["state_topic"]) == [b"1", b"2"]
 
     def test_an_open_transaction_of_somebody_else_is_named(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
         from kafka import KafkaProducer
 
-        claim = settled(case.kept(case.log.join()), 2)
+        claim = settled(case.kept(case.log.join()))
         other = KafkaProducer(
             bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("other"),
             **PATIENT_TRANSACTION,
@@ -631,10 +630,10 @@ class TestKafka(Contract):
         other.send(topic, b"not ours", key=b"x", partition=0).get(PATIENCE_SECONDS)
         hurried = KafkaCluster(replace(case.log.config, request_timeout_s=3.0))
         with pytest.raises(ClusterError, match=f"a transaction on {topic}:0 does not end"):
-            hurried.ledger(0, claim)
+            hurried.ledger(claim)
         other.abort_transaction()
         other.close()
-        assert case.kept(case.log.ledger(0, claim)).load() == []
+        assert case.kept(case.log.ledger(claim)).load() == []
 
     def test_offsets_in_an_open_transaction_are_not_waited_for(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
@@ -644,8 +643,8 @@ class TestKafka(Contract):
 
         topic = case.names["input_topic"]
         member = case.kept(case.log.join())
-        claim = settled(member, 2)
-        ledger = case.kept(case.log.ledger(0, claim))
+        claim = settled(member)
+        ledger = case.kept(case.log.ledger(claim))
         ledger.commit(b"1", {0: 5})
         other = KafkaProducer(
             bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open"),
@@ -680,7 +679,7 @@ class TestKafka(Contract):
         """The group does not change when a client fails once, as when a broker crashes: a member
         that waits for a change is never ready again."""
         member = case.kept(case.log.join())
-        claim = settled(member, 2)
+        claim = settled(member)
         poll = member._consumer.poll
         failures = [KafkaConnectionError("the broker has hung up")]
 
@@ -692,7 +691,7 @@ class TestKafka(Contract):
         monkeypatch.setattr(member._consumer, "poll", fail_once)
         with pytest.raises(ClusterError):
             wait_for("the failure", lambda: member.poll(0.1) is None)
-        again = settled(member, 2)
+        again = settled(member)
         assert again is not claim and again.token.generation_id == claim.token.generation_id
 
 

@@ -123,7 +123,7 @@ def test_the_generator_stops_when_told() -> None:
 
 def release(batch: int, w: np.ndarray, **changes: Any) -> ReleaseDocument:
     return ReleaseDocument(
-        status="learned", model="m", task=0, shards=1, batch=batch, n_seen=1000 * batch,
+        status="learned", model="m", batch=batch, n_seen=1000 * batch,
         features=FEATURES,
         components=[{"loadings": dict(zip(FEATURES, w.tolist(), strict=True)), "spread": 3.0}],  # type: ignore[arg-type]
         range=1.0, step=0.5, sigma=0.02, skipped=False, reason=None,

@@ -96,8 +96,6 @@ def test_a_real_prometheus_takes_rules_dashboard_and_metrics(tmp_path: Path) -> 
     without an error."""
     token = "sixteen or more letters"  # noqa: S105
     metrics = Metrics()
-    for name in ("batches", "fruitless", "published", "lag", "partitions"):
-        getattr(metrics, name).labels(task="0")
     server = HttpServer("127.0.0.1", 0, Page(), metrics, token=token)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -129,7 +127,7 @@ scrape_configs:
         return None if found is None else found["result"]
 
     try:
-        wait_for("a scrape", lambda: value("dppca_tasks"))
+        wait_for("a scrape", lambda: value("dppca_owner"))
         groups = ask("rules")["groups"]
         assert [group["name"] for group in groups] == ["stream-dppca"]
         wait_for("an evaluation", lambda: all(

@@ -134,7 +134,7 @@ class Flaky(MemoryReader):
 
 def planner(offsets: MemoryReader, size: int = 10, **changes: float) -> Planner:
     how = {"interval_s": 3600.0, "refresh_s": 0.0, "patience_s": 60.0, **changes}
-    return Planner(offsets, INPUT, Metrics(), task=0, shards=1, size=size, **how)
+    return Planner(offsets, INPUT, Metrics(), size=size, **how)
 
 
 def test_samples_are_used_in_order_and_only_if_they_allow_a_batch() -> None:

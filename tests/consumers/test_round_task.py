@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,8 +19,7 @@ from consumers.errors import ClusterError, ConfigurationError, Fenced, StateRefu
 from consumers.events import describe_error, log_event, set_up_logs
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import describe
-from consumers.model.merge import merge_releases
-from consumers.model.releases import ReleaseDocument, parse_release, release_message
+from consumers.model.releases import ReleaseDocument, parse_release
 from consumers.model.states import decode_state, make_estimator
 from consumers.service.loop import Service, task_config
 from consumers.service.metrics import Metrics
@@ -53,10 +51,10 @@ def settings(**changes: Any) -> Settings:
     )  # fmt: skip
 
 
-def broker(partitions: int = 1, shards: int = 1) -> MemoryBroker:
+def broker(partitions: int = 1) -> MemoryBroker:
     made = MemoryBroker()
     made.create("in", partitions, BY_BROKER)
-    made.create("m.dppca-state", shards, {"cleanup.policy": "compact"})
+    made.create("m.dppca-state", 1, {"cleanup.policy": "compact"})
     made.create("m.components", 1, {"cleanup.policy": "compact"})
     return made
 
@@ -86,9 +84,7 @@ def fill(on: MemoryBroker, rounds: int, devices: int = 40, busy: int = 2, seed: 
                 on.produce("in", value, device % partitions, f"d{device}".encode())
 
 
-def start_task(
-    on: MemoryBroker, rounds: int, s: Settings | None = None, number: int = 0, **options: Any
-) -> Task:
+def start_task(on: MemoryBroker, rounds: int, s: Settings | None = None, **options: Any) -> Task:
     """A task at a time when this many rounds are over."""
     s = s or settings()
     log = log_of(on, s, **options)
@@ -101,7 +97,7 @@ def start_task(
     )  # fmt: skip
     config = type(config)(**{**vars(config), "rounds": timed, "plan_interval_s": 0.0})
     membership = log.join()
-    return RoundTask(number, log, membership, settled(membership), config, Metrics())
+    return RoundTask(log, membership, settled(membership), config, Metrics())
 
 
 def drain(task: Task) -> None:
@@ -121,7 +117,7 @@ def releases(on: MemoryBroker) -> dict[int, ReleaseDocument]:
 
 def check(on: MemoryBroker, rounds: int) -> None:
     """One payload per round, no gaps, every round once and in order."""
-    assert check_output(log_of(on), "m.components") == {0: rounds}
+    assert check_output(log_of(on), "m.components") == rounds
     found = states(on)
     assert [s.last_round for s in found] == list(range(FIRST, FIRST + rounds))
     assert [s.batch for s in found] == list(range(1, rounds + 1))
@@ -266,7 +262,7 @@ def test_a_state_with_another_unit_is_refused() -> None:
     log = log_of(on, s)
     membership = log.join()
     with pytest.raises(StateRefused, match="unit 'subject'"):
-        Task(0, log, membership, settled(membership), task_config(by_record), Metrics())
+        Task(log, membership, settled(membership), task_config(by_record), Metrics())
 
 
 def test_a_lost_state_is_refused_and_offsets_are_not_told() -> None:
@@ -332,18 +328,6 @@ def test_a_release_per_record_has_none_of_it() -> None:
     assert INPUT not in fields
 
 
-def test_shards_are_merged_by_their_noisy_numbers_of_subjects() -> None:
-    on = broker(2)
-    fill(on, 3)
-    drain(start_task(on, 3))
-    release = releases(on)[3]
-    small = release.model_copy(update={"task": 0, "shards": 2, "subjects": -3.0})
-    large = release.model_copy(update={"task": 1, "shards": 2, "subjects": 500.0})
-    merged = merge_releases([small, large])
-    assert merged.subjects == 497.0 and merged.round == release.round
-    assert parse_release(release_message(merged).value) == merged
-
-
 def test_counts_are_in_no_log_and_in_no_release(capsys: pytest.CaptureFixture[str]) -> None:
     """One device that sends a thousand records instead of one changes no line of the log."""
 
@@ -368,11 +352,11 @@ def test_numbers_of_the_client_are_masked() -> None:
     set_up_logs(out, mask_numbers=True)
     logging.getLogger("kafka.consumer").warning("offset 4711 of in-0 is out of range")
     error = ClusterError("OffsetOutOfRangeError: in:0: 4711")
-    log_event("task_dropped", task=3, **describe_error(error))
-    log_event("released", task=3, batch=4711)
+    log_event("task_dropped", batch=3, **describe_error(error))
+    log_event("released", batch=4711)
     client, dropped, released = map(json.loads, out.getvalue().splitlines())
     assert client["message"] == "offset # of in-# is out of range"
-    assert dropped["message"] == "OffsetOutOfRangeError: in:#: #" and dropped["task"] == 3
+    assert dropped["message"] == "OffsetOutOfRangeError: in:#: #" and dropped["batch"] == 3
     assert released["batch"] == 4711
     set_up_logs(out)
     logging.getLogger("kafka.consumer").warning("offset 4711")
@@ -408,12 +392,12 @@ def running(on: MemoryBroker, s: Settings) -> Iterator[Service]:
 
 
 def test_a_service_with_a_standby_in_real_time() -> None:
-    """Live rounds of a second, two shards, and instances that come and go."""
+    """Live rounds of a second, and instances that come and go."""
     on = MemoryBroker()
     on.create("in", 4, BY_BROKER)
     s = settings(
         subject="@key", format="float32", rows_per_message=2, round="1s", clock_slack="100ms",
-        shards=2, start="latest",
+        start="latest",
     )  # fmt: skip
     rng = np.random.default_rng(0)
 
@@ -426,20 +410,16 @@ def test_a_service_with_a_standby_in_real_time() -> None:
         send()
         if log_of(on, s).topic(s.output_topic) is None:
             return False
-        found = check_output(log_of(on, s), s.output_topic)
-        return min(found.get(0, 0), found.get(1, 0)) >= least and "merged" in found
+        return check_output(log_of(on, s), s.output_topic) >= least
 
     with running(on, s) as first:
-        wait_for("both", lambda: len(first._tasks) == 2)
+        wait_for("work", lambda: first.ready() == (True, "working"))
         with running(on, s) as second:
-            wait_for("one each", lambda: len(first._tasks) == len(second._tasks) == 1)
+            wait_for("a standby", lambda: second.ready() == (True, "standing by"))
             wait_for("releases", lambda: released(1))
-        wait_for("both again", lambda: len(first._tasks) == 2)
-        wait_for("more", lambda: released(2))
-    by_task: Counter[str] = Counter()
-    for message in log_of(on, s).scan(s.output_topic):
-        by_task[str(parse_release(message.value).task)] += 1
-    assert set(by_task) == {"0", "1", "merged"}
+            first.stop.set()
+            wait_for("a takeover", lambda: second.ready() == (True, "working"))
+            wait_for("more", lambda: released(3))
 
 
 def test_states_of_all_kinds_of_rounds_can_be_stored() -> None:

@@ -87,13 +87,12 @@ class Driver:
         source: type[MemoryReader] = MemoryReader,
         max_records: int = 7,
         rule: RoundRule = RULE,
-        shards: int = 1,
     ) -> None:
         log = memory_log(on, max_records=max_records)
         self.now_ms = START_MS
         self.records = Records()
         self.planner = planner(
-            MemoryReader(log, INPUT), INPUT, rule, Metrics(), task=0, shards=shards,
+            MemoryReader(log, INPUT), INPUT, rule, Metrics(),
             slack_ms=SLACK_MS, interval_s=0.0, refresh_s=0.0,
             timestamp_type=lambda: log.timestamp_type(INPUT), clock=lambda: self.now_ms / 1000,
         )  # fmt: skip
@@ -235,26 +234,6 @@ def test_a_new_partition_is_read_from_the_beginning_of_the_round() -> None:
     on.clock = lambda: (START_MS + ROUND_MS + 5) / 1000
     on.produce(INPUT, b"8", 1, b"b")
     assert driver.rounds(2 * ROUND_MS + SLACK_MS) == {1: [("b", 8)]}
-
-
-def test_new_partitions_are_refused_with_several_shards() -> None:
-    on = topic([], partitions=2)
-    driver = Driver(on, shards=2)
-    assert driver.rounds(ROUND_MS + SLACK_MS) == {0: []}
-    on.add_partitions(INPUT, 2)
-    with pytest.raises(ConfigurationError, match="keys move between shards"):
-        driver.rounds(2 * ROUND_MS + SLACK_MS)
-
-
-def test_more_shards_than_partitions_are_refused() -> None:
-    on = topic([], partitions=1)
-    log = memory_log(on)
-    planner = RoundPlanner(
-        MemoryReader(log, INPUT), INPUT, RULE, Metrics(), task=1, shards=2, slack_ms=SLACK_MS,
-        interval_s=0.0, refresh_s=0.0, timestamp_type=lambda: "LogAppendTime", clock=lambda: 0.0,
-    )  # fmt: skip
-    with pytest.raises(ConfigurationError, match="`shards` must be at most"):
-        planner.begin({}, 0, 0)
 
 
 def test_what_retention_removed_is_lost() -> None:
@@ -455,7 +434,7 @@ class ByArrivals(RoundPlanner):
     """Mutant: a round is a number of offsets, whoever sent the messages in them."""
 
     def next_round(self) -> PlannedRound | None:
-        share = self.share()
+        share = self.partitions()
         bounds = self.bounds(share)
         at = {p: self._positions.get(p, bounds[p].first) for p in share}
         ranges = [Range(p, at[p], min(at[p] + 8, bounds[p].end)) for p in share]
@@ -479,7 +458,7 @@ class AtTheStableEnd(RoundPlanner):
         number, end_ms = self._next, self._rule.end_ms(self._next)
         if self._clock() * 1000 < end_ms + self._slack_ms:
             return None
-        share = self.share()
+        share = self.partitions()
         stop = self._asked(share, end_ms + self._slack_ms)
         ranges = [Range(p, self._positions.get(p, 0), stop[p]) for p in share]
         self._positions, self._next = self._asked(share, end_ms), number + 1

@@ -114,7 +114,7 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
     projector = Projector.from_release(releases[-1])
     for offset, message in enumerate(written):
         found = json.loads(message.value)
-        assert (found["model"], found["task"], found["batch"]) == (MODEL, 0, 3)
+        assert (found["model"], found["batch"]) == (MODEL, 3)
         assert (found["partition"], found["offset"], found["row"]) == (0, offset, 0)
         assert found["private"] is False
         assert message.key == (b"k" if offset % 2 else b"0/%d" % offset)

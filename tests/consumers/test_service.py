@@ -65,33 +65,32 @@ def test_a_service_on_the_memory_log() -> None:
     feed(cluster, 3 * BATCH + 5)
     with running(cluster, s) as service:
         wait_for("releases", lambda: log_of(cluster, s).topic(s.output_topic)
-                 and check_output(log_of(cluster, s), s.output_topic) == {0: 3})  # fmt: skip
+                 and check_output(log_of(cluster, s), s.output_topic) == 3)  # fmt: skip
         assert service.ready() == (True, "working")
-        component = service.component(None)
+        component = service.component()
         assert component is not None and json.loads(component)["batch"] == 3
-        assert service.component("1") is None
     assert service.ready() == (False, "leaving")
     with running(cluster, s):
         feed(cluster, BATCH)
-        wait_for("more", lambda: check_output(log_of(cluster, s), s.output_topic) == {0: 4})
+        wait_for("more", lambda: check_output(log_of(cluster, s), s.output_topic) == 4)
 
 
 def test_instances_come_and_go() -> None:
-    cluster, s = MemoryBroker(), settings(shards=2)
+    cluster, s = MemoryBroker(), settings()
     cluster.create("in", 4)
     with running(cluster, s) as first:
-        wait_for("both", lambda: len(first._tasks) == 2)
+        wait_for("work", lambda: first.ready() == (True, "working"))
         with running(cluster, s) as second:
-            wait_for("one each", lambda: len(first._tasks) == len(second._tasks) == 1)
+            wait_for("a standby", lambda: second.ready() == (True, "standing by"))
+            assert second.component() is None and second._task is None
             feed(cluster, 4 * BATCH, 4)
-            wait_for("merged", lambda: check_output(
-                log_of(cluster, s), s.output_topic) == {0: 2, 1: 2, "merged": 4})  # fmt: skip
+            wait_for("batches", lambda: check_output(log_of(cluster, s), s.output_topic) == 4)
+            first.stop.set()
+            wait_for("a takeover", lambda: second.ready() == (True, "working"))
             with running(cluster, s) as third:
                 wait_for("standby", lambda: third.ready() == (True, "standing by"))
-        wait_for("both again", lambda: len(first._tasks) == 2)
-        feed(cluster, 4 * BATCH, 4)
-        wait_for("all", lambda: check_output(log_of(cluster, s), s.output_topic)
-                 == {0: 4, 1: 4, "merged": 8})  # fmt: skip
+            feed(cluster, 4 * BATCH, 4)
+            wait_for("all", lambda: check_output(log_of(cluster, s), s.output_topic) == 8)
 
 
 def test_errors_of_the_log_are_got_over() -> None:
@@ -109,7 +108,7 @@ def test_errors_of_the_log_are_got_over() -> None:
     cluster.on_commit = fail
     with running(cluster, s) as service:
         wait_for("releases", lambda: log_of(cluster, s).topic(s.output_topic)
-                 and check_output(log_of(cluster, s), s.output_topic) == {0: 5})  # fmt: skip
+                 and check_output(log_of(cluster, s), s.output_topic) == 5)  # fmt: skip
         assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 3
 
 
@@ -132,15 +131,14 @@ def test_a_registry_that_is_away_is_waited_for_inside_the_task() -> None:
             wait_for("a note", lambda: service.ready()[1].startswith(said))
             asked = len(served.asked)
             wait_for("more questions", lambda: len(served.asked) > asked + 3)
-            (task,) = service._tasks.values()
         assert service.ready() == (False, "leaving")  # it does not wait on, and nothing is out
         with running(cluster, s) as service:
             wait_for("a note", lambda: service.ready()[1].startswith(said))
-            (task,) = service._tasks.values()
+            task = service._task
             served.status = None
             wait_for("releases", lambda: check_output(
-                log_of(cluster, s), s.output_topic) == {0: 2})  # fmt: skip
-            assert service._tasks == {0: task}, "it was not dropped"
+                log_of(cluster, s), s.output_topic) == 2)  # fmt: skip
+            assert task is not None and service._task is task, "it was not dropped"
             assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 0
             assert service.ready() == (True, "working")
 
@@ -170,7 +168,7 @@ def test_a_skipped_batch_is_a_warning_with_its_reason(capsys: pytest.CaptureFixt
     feed(cluster, BATCH)
     set_up_logs(sys.stdout)
     with running(cluster, s) as service:
-        wait_for("both", lambda: service.metrics.batches.labels(task="0")._value.get() == 2)
+        wait_for("both", lambda: service.metrics.batches._value.get() == 2)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     first, second = (event for event in events if event["event"] == "released")
     assert (first["status"], first["level"]) == ("nothing_learned", "warning") and first["reason"]
@@ -178,25 +176,26 @@ def test_a_skipped_batch_is_a_warning_with_its_reason(capsys: pytest.CaptureFixt
 
 
 def test_topics_are_made_or_asked_for() -> None:
-    cluster, s = MemoryBroker(), settings(shards=3, create_topics=False)
+    cluster, s = MemoryBroker(), settings(create_topics=False)
     cluster.create("in", 1)
     log = log_of(cluster, s)
     with pytest.raises(ConfigurationError, match=r"--create --topic m\.dppca-state"):
         ensure_topics(log, s)
     names = [s.state_topic, s.output_topic]
-    assert ensure_topics(log, settings(shards=3), create=False) == names
+    assert ensure_topics(log, settings(), create=False) == names
     assert all(log.topic(name) is None for name in names)
-    assert ensure_topics(log, settings(shards=3)) == names
+    assert ensure_topics(log, settings()) == names
     ensure_topics(log, s)
     info = log.topic(s.state_topic)
-    assert info == TopicInfo(3, info.configs if info else None)
-    with pytest.raises(ConfigurationError, match="3 partitions and shards = 2"):
-        ensure_topics(log, settings(shards=2))
+    assert info == TopicInfo(1, info.configs if info else None)
+    cluster.add_partitions(s.state_topic, 2)
+    with pytest.raises(ConfigurationError, match=r"must have one partition.* Found 3 partitions"):
+        ensure_topics(log, s)
     other = MemoryBroker()
     other.create("in", 1)
-    other.create(s.state_topic, 3, {"cleanup.policy": "delete"})
+    other.create(s.state_topic, 1, {"cleanup.policy": "delete"})
     with pytest.raises(ConfigurationError, match="the state would expire"):
-        ensure_topics(log_of(other, s), settings(shards=3))
+        ensure_topics(log_of(other, s), settings())
 
 
 def test_a_new_topic_may_reach_other_brokers_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +219,8 @@ def test_a_new_topic_may_reach_other_brokers_later(monkeypatch: pytest.MonkeyPat
 
 class Page:
     def __init__(self) -> None:
-        self.is_alive, self.is_ready, self.release = True, True, b"{}"
+        self.is_alive, self.is_ready = True, True
+        self.release: bytes | None = b"{}"
 
     def alive(self) -> bool:
         return self.is_alive
@@ -228,8 +228,8 @@ class Page:
     def ready(self) -> tuple[bool, str]:
         return self.is_ready, "so"
 
-    def component(self, task: str | None) -> bytes | None:
-        return self.release if task in (None, "0") else None
+    def component(self) -> bytes | None:
+        return self.release
 
 
 def test_pages() -> None:
@@ -250,8 +250,9 @@ def test_pages() -> None:
     try:
         assert get("/livez") == (200, b"alive\n")
         assert get("/readyz") == (200, b"so\n")
-        assert get("/component") == get("/component?task=0") == (200, b"{}")
-        assert get("/component?task=1")[0] == 503
+        assert get("/component") == (200, b"{}")
+        page.release = None
+        assert get("/component")[0] == 503
         assert b"dppca_slots_total 0.0" in get("/metrics")[1]
         assert get("/")[0] == 404
         page.is_alive = page.is_ready = False
@@ -300,11 +301,11 @@ def seen_from_outside(
     log = log_of(on, s)
     set_up_logs(sys.stdout)
     with running(on, s) as service:
-        wait_for("both batches", lambda: service.metrics.batches.labels(task="0")._value.get() == 2)
+        wait_for("both batches", lambda: service.metrics.batches._value.get() == 2)
         # The lag is 0 before the first measurement, too; the partitions are not.
-        looked = service.metrics.partitions.labels(task="0")._value
+        looked = service.metrics.partitions._value
         wait_for("a look at the topic", lambda: looked.get() == 1)
-        wait_for("no lag", lambda: service.metrics.lag.labels(task="0")._value.get() == 0)
+        wait_for("no lag", lambda: service.metrics.lag._value.get() == 0)
         metrics = [
             line for line in service.metrics.render().decode().splitlines()
             if not re.search("seconds|created", line)
@@ -385,7 +386,7 @@ for _ in range(3):
 
 def test_no_metric_tells_when_something_happened_to_a_fraction_of_a_second() -> None:
     metrics = Metrics()
-    metrics.batches.labels(task="0").inc()
+    metrics.batches.inc()
     values = [float(line.rsplit(" ", 1)[1]) for line in metrics.render().decode().splitlines()
               if not line.startswith("#")]  # fmt: skip
     assert values and not [v for v in values if v > 1e9 and v != int(v)]

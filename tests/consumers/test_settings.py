@@ -88,7 +88,7 @@ def test_settings_cannot_change() -> None:
     [("epsilon", "0"), ("epsilon", "nan"), ("epsilon", "inf"), ("delta", "1"), ("batch_size", "1"),
      ("batch_size", "x"), ("features", ""), ("features", "a,a"), ("features", "a[2..1]"),
      ("features", '["a"'), ("format", "xml"),
-     ("shards", "0"), ("input_topic", "no spaces"), ("http_port", "70000"), ("seed", "-1"),
+     ("input_topic", "no spaces"), ("http_port", "70000"), ("seed", "-1"),
      ("security_protocol", "TLS"), ("start", "middle"),
      ("schema_registry_url", "registry:8081"), ("schema_registry_url", "http://a:b@registry")],
 )  # fmt: skip
@@ -206,10 +206,11 @@ def test_one_file_and_one_set_of_flags_serve_all_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "dppca.toml"
-    file.write_text('input_topic = "from-file"\nepsilon = 1.0\nhttp_port = 1\nshards = 3\n')
+    text = 'input_topic = "from-file"\nepsilon = 1.0\nhttp_port = 1\nrows_per_message = 3\n'
+    file.write_text(text)
     monkeypatch.setenv("DPPCA_DELTA", "not a number")
     settings = load_part(ClusterSettings, {"batch_size": "x", "model": "m"}, file)
-    assert (settings.input_topic, settings.shards) == ("from-file", 3)
+    assert (settings.input_topic, settings.rows_per_message) == ("from-file", 3)
     assert settings.output_topic == "m.components"
     assert "epsilon" not in settings.model_dump() and "delta" not in settings.model_dump()
     file.write_text("epsilonn = 1.0\n")
@@ -474,7 +475,6 @@ def test_a_subject_is_the_unit_and_durations_become_rounds() -> None:
         ({"subject": "cpu"}, "must not be one of the features"),
         ({"format": "float32", "rows_per_message": 7}, "`subject` must be @key"),
         ({"format": "json-array"}, "`subject` must be @key"),
-        ({"shards": 2}, "used twice"),
         ({"start": "earliest"}, "would tell when its subject sent it"),
         ({"start": "2026-01-01T00:30Z"}, "must be the beginning of a round"),
         ({"start": "2026-01-01T00:00"}, "a time with its zone"),
@@ -493,9 +493,9 @@ def test_what_only_subjects_have() -> None:
         load_settings({**LEAST, "start": "2026-01-01T00:00Z"})
 
 
-def test_packed_rows_and_shards_by_key() -> None:
+def test_packed_rows_by_key() -> None:
     """A round is not a number of messages, so the places need not be a multiple of their rows."""
-    packed = {"subject": "@key", "format": "float32", "rows_per_message": 7, "shards": 3}
+    packed = {"subject": "@key", "format": "float32", "rows_per_message": 7}
     settings = load_settings({**ROUNDS, **packed})
     assert settings.rounds() == RoundRule("@key", 3_600_000, 1)
 

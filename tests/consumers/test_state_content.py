@@ -82,9 +82,7 @@ def states(name: str, X: np.ndarray, change: Callable[[Learner], None]) -> list[
 
 def identity(rounds: RoundRule | None) -> ModelIdentity:
     rule, unit = ("offsets", "record") if rounds is None else ("rounds", "subject")
-    return ModelIdentity(
-        model="m", task=0, shards=1, input="in", slots=SlotRule(rule), unit=unit, rounds=rounds
-    )
+    return ModelIdentity(model="m", input="in", slots=SlotRule(rule), unit=unit, rounds=rounds)
 
 
 def nothing(learner: Learner) -> None:

@@ -72,8 +72,8 @@ def fill(on: MemoryBroker, n: int, partitions: int = 1, seed: int = 0) -> None:
         on.produce(INPUT, as_json(row), i % partitions)
 
 
-def states(on: MemoryBroker, task: int = 0) -> list[StateRecord]:
-    entries = on.topics[STATE].partitions[task].entries
+def states(on: MemoryBroker) -> list[StateRecord]:
+    entries = on.topics[STATE].partitions[0].entries
     return [decode_state(e.value, "") for e in entries if e.status == "committed" and e.value]
 
 
@@ -113,7 +113,7 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int, ride: boo
     after = start_task(memory_log(on))
     assert [r.batch for r in releases(memory_log(on))][-1:] == [len(states(on))][: len(states(on))]
     drain(riding(after, on, 4 if ride else 0))
-    assert check_output(memory_log(on)) == {0: 4}
+    assert check_output(memory_log(on)) == 4
     check_states(on, 4 * BATCH + 50)
 
 
@@ -187,7 +187,7 @@ def test_a_crash_at_any_point_of_a_group(point: str, times: int, size: int, ride
     together = grouped(after, size, ride)
     drain(after)
     together.last()
-    assert check_output(memory_log(on)) == {0: 7}
+    assert check_output(memory_log(on)) == 7
     numbers = [r.batch for r in releases(memory_log(on))]
     assert all(b in (a, a + 1) for a, b in itertools.pairwise(numbers)), "an older one follows"
     check_states(on, 7 * BATCH + 50)
@@ -207,8 +207,8 @@ def test_batches_that_wait_share_a_transaction() -> None:
     # The first state; that of the others, with the first release; the other releases.
     assert transactions == ["before", "after"] * 3
     assert [s.batch for s in states(on)] == [1, 5]
-    assert check_output(memory_log(on)) == {0: 5}
-    assert task._metrics.registry.get_sample_value("dppca_batches_total", {"task": "0"}) == 5
+    assert check_output(memory_log(on)) == 5
+    assert task._metrics.registry.get_sample_value("dppca_batches_total") == 5
     check_states(on, 5 * BATCH)
 
 
@@ -268,7 +268,7 @@ def test_a_release_that_rides_becomes_visible_with_the_next_state() -> None:
     drain(task)
     assert seen == [(1, []), (2, [1]), (3, [1, 2]), (3, [1, 2, 3])]
     assert task.current is not None and parse_release(task.current.value).batch == 3
-    assert task._metrics.registry.get_sample_value("dppca_batches_total", {"task": "0"}) == 3
+    assert task._metrics.registry.get_sample_value("dppca_batches_total") == 3
 
 
 def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
@@ -287,7 +287,7 @@ def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
     working.join(PATIENCE_SECONDS)
     task.settle()
     assert transactions == ["before", "after"] * 3  # two states, and the last release
-    assert check_output(memory_log(on)) == {0: 2}
+    assert check_output(memory_log(on)) == 2
 
 
 @pytest.mark.parametrize("patient", [True, False])
@@ -315,7 +315,7 @@ def test_a_release_waits_a_moment_for_a_batch_that_is_being_read(
     # The first state was committed before; then the second one and the last release, and with
     # them, or by itself, the first release.
     assert len(transactions) == 2 * (2 if patient else 3)
-    assert check_output(memory_log(on)) == {0: 2}
+    assert check_output(memory_log(on)) == 2
 
 
 def test_a_stale_owner_publishes_nothing_that_rides() -> None:
@@ -340,7 +340,7 @@ def test_a_release_that_rode_is_published_again_if_it_is_not_seen() -> None:
     for entry in on.topics[OUTPUT].partitions[0].entries:
         entry.status = "aborted"
     drain(start_task(memory_log(on)))
-    assert check_output(memory_log(on)) == {0: 3}
+    assert check_output(memory_log(on)) == 3
 
 
 def test_a_successor_is_no_loss_of_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +357,7 @@ def test_a_successor_is_no_loss_of_states(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(zombie, "scan", stopped)
     with pytest.raises(Fenced):
         start_task(zombie)
-    assert check_output(memory_log(on)) == {0: 2}
+    assert check_output(memory_log(on)) == 2
 
 
 @pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
@@ -424,7 +424,7 @@ def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
     gate.open.set()
     ending.join(PATIENCE_SECONDS)
     task.settle()
-    assert check_output(memory_log(on)) == {0: 3}
+    assert check_output(memory_log(on)) == 3
     check_states(on, 3 * BATCH)
 
 
@@ -436,7 +436,7 @@ def test_a_task_that_closes_waits_for_a_batch_on_its_way(monkeypatch: pytest.Mon
     task = gate.until("after_commit", start_task(memory_log(on)))
     threading.Timer(0.2, gate.open.set).start()
     task.close()
-    assert check_output(memory_log(on)) == {0: 1}
+    assert check_output(memory_log(on)) == 1
 
 
 def test_a_task_that_closes_does_not_wait_for_ever() -> None:
@@ -452,7 +452,7 @@ def test_a_task_that_closes_does_not_wait_for_ever() -> None:
     gate.open.set()
     with pytest.raises(Fenced):
         task.settle()
-    assert check_output(memory_log(on)) == {0: 1}
+    assert check_output(memory_log(on)) == 1
     check_states(on, BATCH)
 
 
@@ -490,7 +490,7 @@ def test_a_commit_of_unknown_outcome(moment: str) -> None:
     task.close()
     drain(start_task(memory_log(on)))
     assert published < 3
-    assert check_output(memory_log(on)) == {0: 3}
+    assert check_output(memory_log(on)) == 3
     check_states(on, 3 * BATCH)
 
 
@@ -522,14 +522,14 @@ def test_a_zombie_publishes_nothing() -> None:
     fill(on, 3 * BATCH)
     zombie = start_task(memory_log(on))
     zombie.step(0.0)
-    on.expire("g", zombie.membership.member, 1)  # type: ignore[attr-defined]
+    on.expire("g", zombie.membership.member)  # type: ignore[attr-defined]
     owner = start_task(memory_log(on))
     drain(owner)
     before = memory_log(on).scan("m.out")
     with pytest.raises(Fenced):
         drain(zombie)
     assert memory_log(on).scan("m.out") == before
-    assert check_output(memory_log(on)) == {0: 3}
+    assert check_output(memory_log(on)) == 3
     check_states(on, 3 * BATCH)
 
 
@@ -543,7 +543,7 @@ def test_a_zombie_that_wakes_after_its_commit() -> None:
     def listen(point: str) -> None:
         if point == "after_commit" and not owners:
             crashpoints.on_reach.clear()
-            on.expire("g", zombie.membership.member, 1)  # type: ignore[attr-defined]
+            on.expire("g", zombie.membership.member)  # type: ignore[attr-defined]
             owners.append(start_task(memory_log(on)))
             drain(owners[0])
 
@@ -561,9 +561,9 @@ def test_a_member_that_came_back_cannot_commit_what_it_had() -> None:
     task = start_task(log)
     task.step(0.0)  # some of the first batch
     membership = task.membership  # type: ignore[attr-defined]
-    on.expire("g", membership.member, 1)
+    on.expire("g", membership.member)
     claim = settled(membership)
-    assert claim.tasks == {0} and claim is not task.claim
+    assert claim.owner and claim is not task.claim
     with pytest.raises(Fenced):
         drain(task)
     assert releases(log) == []
@@ -622,7 +622,7 @@ def test_every_row_of_packed_messages_is_used_once(per_message: int, point: str)
             run(crash)
     run(99)
     assert np.concatenate(committed).tolist() == X.tolist()
-    assert check_output(memory_log(on)) == {0: 5}
+    assert check_output(memory_log(on)) == 5
 
 
 def test_a_batch_must_end_between_messages() -> None:
@@ -677,7 +677,7 @@ def test_offsets_that_retention_removed(caplog: pytest.LogCaptureFixture) -> Non
     assert null.tolist() == [True] * 10 + [False] * (3 * BATCH - 10)
     lost = after._metrics.registry.get_sample_value("dppca_offsets_lost_total")
     assert lost == BATCH + 10
-    assert check_output(memory_log(on)) == {0: 4}
+    assert check_output(memory_log(on)) == 4
     [said] = [r.fields for r in caplog.records if r.msg == "offsets_lost"]  # type: ignore[attr-defined]
     assert (said["offset"], said["resumed_at"]) == (BATCH, 2 * BATCH + 10)
 
@@ -758,24 +758,11 @@ def test_start_at_the_end() -> None:
     membership = log.join()
     made = config()
     made = type(made)(**{**made.__dict__, "start": "latest"})
-    task = Task(0, log, membership, settled(membership), made, Metrics())
+    task = Task(log, membership, settled(membership), made, Metrics())
     fill(on, BATCH)
     drain(task)
     assert states(on)[-1].next_positions() == {0: 2 * BATCH}
     assert len(states(on)) == 1
-
-
-def test_shards_split_the_partitions() -> None:
-    on = cluster(partitions=4, shards=2)
-    fill(on, 4 * BATCH, partitions=4)
-    log = memory_log(on)
-    membership = log.join()
-    claim = settled(membership, 2)
-    tasks = [Task(i, log, membership, claim, config(shards=2), Metrics()) for i in (0, 1)]
-    for task in tasks:
-        drain(task)
-    assert check_output(log) == {0: 2, 1: 2}
-    assert [set(states(on, i)[-1].next_positions()) for i in (0, 1)] == [{0, 2}, {1, 3}]
 
 
 # States that must not be resumed from
@@ -797,11 +784,11 @@ def test_a_state_that_is_gone_is_refused_even_if_the_offsets_have_expired() -> N
     drain(start_task(memory_log(on)))
     on.topics[STATE].partitions[0].entries.clear()
     on.groups["g"].offsets.clear()
-    with pytest.raises(StateRefused, match=r"'m\.out' holds a release of model 'm'"):
+    with pytest.raises(StateRefused, match=r"'m\.out' holds a later release of model 'm'"):
         start_task(memory_log(on))
     # Releases of others do no harm.
     for entry in on.topics["m.out"].partitions[0].entries:
-        entry.key = b"other/0"
+        entry.key = b"other"
     drain(start_task(memory_log(on)))
 
 
@@ -813,24 +800,9 @@ def test_an_older_state_is_refused_even_if_the_offsets_have_expired() -> None:
     del on.topics[STATE].partitions[0].entries[1:]
     on.groups["g"].offsets.clear()
     assert len(states(on)) == 1
-    with pytest.raises(StateRefused, match="that is later"):
+    with pytest.raises(StateRefused, match="a later release"):
         start_task(memory_log(on))
-    assert check_output(memory_log(on)) == {0: 3}
-
-
-def test_lost_states_and_another_number_of_shards_are_refused() -> None:
-    """The new task 1 would read a partition that the old task 0 has used."""
-    on = cluster(partitions=2)
-    fill(on, 2 * BATCH, partitions=2)
-    drain(start_task(memory_log(on)))
-    del on.topics[STATE]
-    on.create(STATE, 2, {"cleanup.policy": "compact"})
-    on.groups.clear()
-    log = memory_log(on)
-    membership = log.join()
-    claim = settled(membership, 2)
-    with pytest.raises(StateRefused, match="another number of shards"):
-        Task(1, log, membership, claim, config(shards=2), Metrics())
+    assert check_output(memory_log(on)) == 3
 
 
 def test_a_state_of_another_slot_rule_is_refused() -> None:
@@ -859,7 +831,7 @@ def test_a_state_of_version_2_resumes() -> None:
         entry.value = json.dumps(state | {"version": 2}).encode()
     fill(on, BATCH, seed=1)
     drain(start_task(memory_log(on)))
-    assert check_output(memory_log(on)) == {0: 3}
+    assert check_output(memory_log(on)) == 3
     check_states(on, 3 * BATCH)
 
 
@@ -875,20 +847,19 @@ def test_the_time_of_a_release_is_shown_to_the_second() -> None:
     fill(on, BATCH)
     task = start_task(memory_log(on))
     drain(task)
-    labels = {"task": "0"}
-    shown = task._metrics.registry.get_sample_value("dppca_published_timestamp_seconds", labels)
+    shown = task._metrics.registry.get_sample_value("dppca_published_timestamp_seconds")
     assert shown and shown == int(shown)
     [message] = memory_log(on).scan("m.out")
     when = dict(message.headers)["ce_time"].decode()
     assert datetime.datetime.fromisoformat(when).microsecond == 0 and "." not in when
 
 
-@pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"batch_size": 400}, {"shards": 2}])
+@pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"batch_size": 400}])
 def test_a_state_of_other_settings_is_refused(change: dict[str, Any]) -> None:
     on = cluster()
     fill(on, BATCH)
     drain(start_task(memory_log(on)))
-    with pytest.raises(StateRefused, match=r"epsilon|batch_size|shards"):
+    with pytest.raises(StateRefused, match=r"epsilon|batch_size"):
         start_task(memory_log(on), **change)
 
 

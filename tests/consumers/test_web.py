@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -23,7 +23,6 @@ from consumers.model import uncertainty
 from consumers.model.releases import (
     ReleaseDocument,
     Round,
-    key_of,
     make_release,
     release_message,
 )
@@ -32,6 +31,7 @@ from consumers.protocols import Message
 from consumers.service.http import HttpServer
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
+from consumers.settings import Settings
 from consumers.web import page as pages
 from consumers.web import server as web_server
 from consumers.web import tracker as trackers
@@ -42,7 +42,7 @@ from consumers.web.tracker import Tracker
 from stream_dppca import DPPCA
 
 from ..processes import wait_for
-from .helpers import OUTPUT, cluster, memory_log
+from .helpers import OUTPUT, cluster, memory_log, publish
 from .test_releases import Fleet, released
 from .test_service import Page as Status
 from .test_service import log_of, settings
@@ -56,7 +56,7 @@ def message(release: ReleaseDocument, minute: int = 0) -> Message:
 
 
 def test_a_tracker_keeps_what_a_page_shows() -> None:
-    fleet, tracker = Fleet(0, [50, 1e9, 20, 7], [10, 1e8, 3, 1]), Tracker("m")
+    fleet, tracker = Fleet(), Tracker("m")
     assert tracker.empty
     made = [fleet.learn(1) for _ in range(6)]
     assert all(tracker.add(message(release, i)) for i, release in enumerate(made))
@@ -105,9 +105,7 @@ def test_the_noise_in_loadings_is_about_what_is_said(k: int) -> None:
                       n_components=k, seed=seed)  # fmt: skip
         model.learn_array(X)
         assert model.last_release is not None
-        release = make_release(
-            model.last_release, model="m", task=0, shards=1, features=[*"abcdef"]
-        )
+        release = make_release(model.last_release, model="m", features=[*"abcdef"])
         noise = loading_noise(release)
         assert noise is not None and noise.shape == (k, d)
         w = np.array(release.array(release.components[0].loadings))
@@ -123,11 +121,15 @@ def test_with_privacy_per_subject_nothing_counts_records() -> None:
     """Neither lag nor messages nor records: they are secret in this mode."""
     on = MemoryBroker()
     on.create("in", 1)
-    s = settings(subject="device", round="1h", places=100, batch_size=None)
-    facts = Service(s, log_of(on, s), watched=False).facts()
-    assert facts.keys() == {"state", "note"}
-    s = settings()
-    assert Service(s, log_of(on, s), watched=False).facts().keys() > {"lag", "needed"}
+
+    def facts(s: Settings) -> set[str]:
+        service = Service(s, log_of(on, s), watched=False)
+        service._task = Mock(fruitless=0)  # it is the owner
+        return set(service.facts())
+
+    by_device = settings(subject="device", round="1h", places=100, batch_size=None)
+    assert facts(by_device) == {"state", "note"}
+    assert facts(settings()) == {"state", "note", "lag", "needed"}
     release = released()
     promise = release.privacy.model_copy(
         update={
@@ -151,18 +153,6 @@ def test_with_privacy_per_subject_nothing_counts_records() -> None:
         and "7 days 3.21" in current.promise
     )
     assert "record" not in current.promise
-
-
-def test_a_merged_release_is_as_old_as_its_shards() -> None:
-    tracker = Tracker("m")
-    tracker.add(message(released(task=0), 3))
-    merged = released(batch=2).model_copy(update={"task": "merged"})
-    plain = message(merged)
-    undated = tuple(pair for pair in plain.headers if pair[0] != "ce_time")
-    assert tracker.add(Message(plain.key, plain.value, undated))
-    current = tracker.history()[1].current
-    assert current is not None and current.task == "merged"
-    assert current.time == int(NOON.timestamp()) + 180
 
 
 # The server
@@ -198,13 +188,13 @@ class Events:
         self._connection.request("GET", path)
         self.answer = self._connection.getresponse()
 
-    def next(self, wanted: str) -> Any:
+    def next(self, *wanted: str) -> Any:
         name = ""
         while True:
             line = self.answer.readline().decode().rstrip("\n")
             if line.startswith("event: "):
                 name = line.removeprefix("event: ")
-            elif line.startswith("data: ") and name == wanted:
+            elif line.startswith("data: ") and name in wanted:
                 return json.loads(line.removeprefix("data: "))
 
     def close(self) -> None:
@@ -255,31 +245,26 @@ def test_the_stream_of_events() -> None:
     with served() as (server, log), closing(Events(server)) as events:
         assert events.next("facts")["state"] == "working"
         assert events.next("history")["current"] is None
-        log.publish([message(released(batch=1))])
-        history = events.next("history")
-        assert history["current"]["batch"] == 1 and len(history["points"]) == 1
-        log.publish([message(released(batch=2), 1), message(released(batch=3), 2)])
+        publish(log, [message(released(batch=1))])
+        release = events.next("release")
+        assert release["current"]["batch"] == 1 and len(release["points"]) == 1
+        publish(log, [message(released(batch=2), 1), message(released(batch=3), 2)])
         points: list[int] = []
         while points != [2, 3]:
             points += [p["batch"] for p in events.next("release")["points"]]
-        # Another shard, and what the merged one says from then on.
-        log.publish([message(released(task=1, batch=1))])
-        assert events.next("history")["tasks"] == ["0", "1"]
-        merged = released(batch=4).model_copy(update={"task": "merged"})
-        log.publish([message(merged)])
+        # The model was reset.
+        publish(log, [message(released(batch=1), 3)])
         history = events.next("history")
-        assert history["current"]["task"] == "merged" and history["tasks"][0] == "merged"
-        with closing(Events(server, "/events?task=1")) as others:
-            assert others.next("history")["current"]["task"] == "1"
+        assert history["current"]["batch"] == 1 and len(history["points"]) == 1
 
 
 def test_what_is_far_back_on_a_shared_topic_is_found() -> None:
     with served() as (server, log):
-        log.publish([message(released())])
-        noise = Message(key_of("another", 0), b"{}")
-        log.publish([noise] * 1500)
+        publish(log, [message(released())])
+        noise = Message(b"another", b"{}")
+        publish(log, [noise] * 1500)
         with closing(Events(server)) as events:
-            while (found := events.next("history"))["current"] is None:
+            while (found := events.next("history", "release"))["current"] is None:
                 pass
         assert found["current"]["batch"] == 1
 

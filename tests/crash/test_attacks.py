@@ -138,7 +138,7 @@ def test_the_state_topic_is_compacted(servers: str, fresh_name: Fresh) -> None:
         wait_for("the cleaner", lambda: (m.produce(BATCH), kept())[1] < 5)
         instance.process.kill()
         run_to_the_end(m)
-        last = m.full_batches()[0]
+        last = m.full_batches()
         numbers = [json.loads(message.value)["batch"] for message in m.outputs()]
         assert sorted(set(numbers)) == list(range(1, last + 1)) and numbers == sorted(numbers)
         state = m.states()[-1]

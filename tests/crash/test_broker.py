@@ -112,7 +112,7 @@ def test_sigterm_while_the_broker_is_away(
         owner = m.start()
         m.finish(owner)
         standby = m.start()
-        standby.wait_for("group_changed", tasks=[])
+        standby.wait_for("group_changed", role="standby")
         killable.kill()
         try:
             starting = m.start()

@@ -70,9 +70,7 @@ def release() -> bytes:
     pca.learn_array([40, 8e9, 5] + [15, 2e9, 1] * (load + rng.standard_normal((6000, 3)) / 3))
     made = pca.last_release
     assert made is not None
-    return release_message(
-        make_release(made, model="m", task=0, shards=1, features=features, warm_up_left=0)
-    ).value
+    return release_message(make_release(made, model="m", features=features, warm_up_left=0)).value
 
 
 def test_project_release(release: bytes, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_avro_from_the_registry_to_the_scores(broker: RunningBroker, fresh_name:
             assert m.outputs() == []
             served.status = None
             m.finish(instance)
-            assert m.check() == {0: 3}
+            assert m.check() == 3
             # The standard deviations are 3, 1 and 0.3.
             assert angle(loadings(m.releases()[3]), np.array([1.0, 0.0, 0.0])) < 10
             dropped = [line for line in instance.text.splitlines() if "task_dropped" in line]

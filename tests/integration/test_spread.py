@@ -133,7 +133,7 @@ def releases(given: Settings, on: Spread | None) -> list[dict[str, Any]]:
     with in_thread(service) as failed:
 
         def published() -> bool:
-            done = service.metrics.batches.labels(task="0")._value.get() >= BATCHES
+            done = service.metrics.batches._value.get() >= BATCHES
             return bool(failed) or done
 
         wait_for("all batches", published)
@@ -208,7 +208,7 @@ def test_a_service_waits_for_the_registry_with_its_plan(
             says = lambda: service.facts()["note"]  # noqa: E731
             wait_for("a word", lambda: failed or "registry has not answered" in says())
             served.status = None
-            done = service.metrics.batches.labels(task="0")._value.get
+            done = service.metrics.batches._value.get
             wait_for("all batches", lambda: failed or done() >= BATCHES)
         assert service.metrics.dropped._value.get() == 0 and not failed
         assert not service.metrics.registry_away

@@ -9,8 +9,8 @@ const ROW_PIXELS = 18;
 const MOST_POINTS = 240;
 const SILENT_SECONDS = 12;
 
-const known = { history: null, current: null, points: [], facts: {}, skew: 0 };
-const view = { component: 0, all: false, allRows: false, filter: "", task: null };
+const known = { current: null, points: [], facts: {}, skew: 0 };
+const view = { component: 0, all: false, allRows: false, filter: "" };
 let source = null;
 let heardAt = Date.now();
 let retry = 0;
@@ -51,7 +51,7 @@ function make(tag, className, parent, text) {
 function connect() {
   clearTimeout(retry);
   if (source) source.close();
-  source = new EventSource(view.task === null ? "/events" : `/events?task=${encodeURIComponent(view.task)}`);
+  source = new EventSource("/events");
   const on = (name, action) => source.addEventListener(name, (event) => {
     heardAt = Date.now();
     action(JSON.parse(event.data));
@@ -73,7 +73,6 @@ function connect() {
 
 function take(found, anew) {
   if (anew) known.points = [];
-  known.history = found;
   known.current = found.current;
   for (const point of found.points) {
     point.rows = point.cells.map(decode);
@@ -128,22 +127,12 @@ const STATUS = {
 
 function drawHead() {
   const current = known.current;
-  const tasks = known.history ? known.history.tasks : [];
-  const select = $("task");
-  select.hidden = tasks.length < 2;
-  const wanted = tasks.join("\n");
-  if (select.dataset.tasks !== wanted) {
-    select.dataset.tasks = wanted;
-    select.replaceChildren();
-    for (const task of tasks) make("option", "", select, task === "merged" ? "all shards" : `shard ${task}`).value = task;
-  }
   const pill = $("status");
   if (current === null) {
     pill.textContent = "waiting for the first release";
     pill.className = "pill";
     return;
   }
-  select.value = current.task;
   document.title = `${current.model} · stream-dppca`;
   $("model").textContent = current.model;
   let [words, kind] = STATUS[current.status] || [current.status, ""];
@@ -182,7 +171,7 @@ function drawTiles() {
       else if (every < 1.5) { words = "within a second"; note = `${number(1 / Math.max(every, 0.05))} per second`; share = 1; }
       else { words = left < 1 ? "any moment" : `in about ${duration(left)}`; note = `every ${duration(every)}`; share = Math.min(age / every, 1); }
     }
-    const lag = facts.lag ? facts.lag[current.task] : undefined;
+    const lag = facts.lag;
     if (facts.needed && lag !== undefined) {
       share = Math.min(lag / facts.needed, 1);
       if (lag < facts.needed || every === null || every >= 1.5) note = `${whole.format(Math.min(lag, facts.needed))} of ${whole.format(facts.needed)} messages are there`;
@@ -195,9 +184,7 @@ function drawTiles() {
   $("service-tile").hidden = facts.state === undefined;
   if (facts.state !== undefined) {
     $("state").textContent = facts.state;
-    const lags = Object.values(facts.lag || {});
-    const total = lags.reduce((sum, x) => sum + x, 0);
-    $("lag").textContent = facts.note || (lags.length ? `lag: ${whole.format(total)} messages` : "");
+    $("lag").textContent = facts.note || (facts.lag === undefined ? "" : `lag: ${whole.format(facts.lag)} messages`);
   }
   drawLive();
 }
@@ -210,7 +197,6 @@ function drawWaiting(learned) {
   if (current !== null && current.status === "warming_up") {
     const all = current.batch + current.warm_up_left;
     title = `Warming up: batch ${current.batch} of ${all}`;
-    if (current.task === "merged") title = "Warming up";
     text = current.words.startsWith("warming up anew") ? `${current.words}.` : "The centre and the scale of each feature are being learned, privately. The records of these batches are used for nothing else.";
     share = current.batch / all;
   } else if (current !== null) {
@@ -483,7 +469,6 @@ $("heat").addEventListener("pointerleave", () => { $("heat-read").textContent = 
 
 // Controls
 
-$("task").addEventListener("change", (event) => { view.task = event.target.value; connect(); });
 $("filter").addEventListener("input", (event) => { view.filter = event.target.value.trim(); drawLoadings(); });
 $("more").addEventListener("click", () => { view.all = !view.all; drawLoadings(); });
 $("heat-all").addEventListener("click", () => { view.allRows = !view.allRows; drawHeat(); });

@@ -102,7 +102,7 @@ class Grouping:
         if self.subject is not None:
             return dict(attributes).get(self.subject)
         if not self.group_by:
-            return attributes
+            return tuple(sorted(attributes))
         found = dict(attributes)
         return tuple(found.get(name) for name in self.group_by)
 

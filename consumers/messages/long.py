@@ -73,13 +73,13 @@ def points_of(
     attributes: Attributes | None = None
     found = []
     for metric, value in _values(name, find(object, fields.value), fields.text):
-        if metric in selectors:
+        if (of_metric := selectors.get(metric)) is not None:
             if attributes is None:
                 attributes, time = (
                     _attributes(object, fields),
                     _time(find(object, fields.time), now),
                 )
-            features, series = selectors.of(metric, attributes)
+            features, series = of_metric.select(attributes)
             found += [
                 make_point(feature, function, "level", series, 0, time, value, 1, only_last)
                 for feature, function in features
@@ -105,9 +105,7 @@ def _attributes(object: Any, fields: Fields) -> Attributes:
         return ()
     used = () if fields.labels else (fields.name, fields.value, fields.time)
     kinds = (str, int, float) if fields.labels else str
-    return tuple(
-        sorted((k, str(v)) for k, v in labels.items() if isinstance(v, kinds) and k not in used)
-    )
+    return tuple((k, str(v)) for k, v in labels.items() if isinstance(v, kinds) and k not in used)
 
 
 def _time(value: Any, now: int) -> int:

@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 FUNCTIONS: Final = ("mean", "max", "min", "last", "sum", "count", "rate")
-#: Attributes of a series, sorted.
+#: Attributes of a series; sorted, unless something else is said.
 Attributes = tuple[tuple[str, str], ...]
 
 _NAME: Final = re.compile(r'[^\s{}(),"=!~]+')
 _TEXT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
-#: Most series whose features are remembered, for speed.
-_REMEMBERED: Final = 4096
+#: Most series of a metric whose features are remembered, for speed.
+_REMEMBERED: Final = 1024
 #: Characters of attributes above which a digest stands for them: producers choose their length.
 _LONGEST: Final = 256
 
@@ -156,31 +156,39 @@ class Selected(NamedTuple):
     key: Attributes  #: stands for the attributes; bounded
 
 
-class Selectors:
-    """Finds the features of a series."""
+class Selectors(dict[str, "OfMetric"]):
+    """The features of each metric that has some."""
 
     def __init__(self, features: Sequence[Feature]) -> None:
-        self._of: dict[str, list[tuple[int, Feature]]] = {}
+        super().__init__()
         for number, feature in enumerate(features):
-            self._of.setdefault(feature.name, []).append((number, feature))
-        self._known: dict[tuple[str, Attributes], Selected] = {}
+            self.setdefault(feature.name, OfMetric()).features.append((number, feature))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._of
 
-    def of(self, name: str, attributes: Attributes) -> Selected:
-        """The features that select a series."""
-        found = self._known.get((name, attributes))
-        if found is None:
-            features = tuple(
-                (number, feature.function)
-                for number, feature in self._of.get(name, ())
-                if feature.selects(attributes)
-            )
-            if sum(len(key) + len(text) for key, text in attributes) > _LONGEST:
-                digest = hashlib.sha256(repr(attributes).encode("utf-8", "backslashreplace"))
-                return Selected(features, (("", digest.hexdigest()),))
-            if len(self._known) == _REMEMBERED:
-                self._known.clear()
-            found = self._known[name, attributes] = Selected(features, attributes)
+class OfMetric(dict[bytes | None, Selected]):
+    """The features of a metric.
+
+    It is also a memory for readers: what was selected for bytes that stand for some attributes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features: list[tuple[int, Feature]] = []
+
+    def select(self, attributes: Attributes, spelled: bytes | None = None) -> Selected:
+        """Find the features of a series, and remember them for what spells its attributes."""
+        features = tuple(
+            (number, feature.function)
+            for number, feature in self.features
+            if feature.selects(attributes)
+        )
+        key = tuple(sorted(attributes))
+        if sum(len(name) + len(text) for name, text in key) > _LONGEST:
+            digest = hashlib.sha256(repr(key).encode("utf-8", "backslashreplace"))
+            key = (("", digest.hexdigest()),)
+        found = Selected(features, key)
+        if spelled is not None and len(spelled) <= 2 * _LONGEST:
+            if len(self) == _REMEMBERED:
+                self.clear()
+            self[spelled] = found
         return found

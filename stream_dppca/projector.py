@@ -10,7 +10,6 @@ scales, c and m are 0, r is 1 and nothing is clamped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
+from .release import Release
 from .values import number, numbers
 
 __all__ = ["Projector"]
@@ -30,9 +30,11 @@ class Projector:
 
     Examples
     --------
-    >>> release = b'''{"features": ["cpu", "memory"], "components": [[0.6, 0.8]],
+    >>> release = b'''{"version": 1, "status": "learned", "batch": 9,
+    ...     "features": ["cpu", "memory"], "components": [[0.6, 0.8]],
     ...     "center": [50.0, 1e9], "scale": [10.0, 1e8], "clamp": [5.0, 5.0],
-    ...     "mean": [0.0, 0.0], "deviation": [1.0, 1.0]}'''
+    ...     "mean": [0.0, 0.0], "deviation": [1.0, 1.0], "privacy": {"unit": "record",
+    ...     "epsilon": 1.0, "delta": 1e-6, "method": "adaptive", "private": true}}'''
     >>> projector = Projector.from_release(release)
     >>> projector.transform_array(np.array([[60.0, 1e9]])).round(12).tolist()
     [[0.6]]
@@ -56,43 +58,38 @@ class Projector:
         return cls(tuple(features), W, zero, scale, np.full(d, np.inf), zero, one)
 
     @classmethod
-    def from_release(cls, release: bytes | str | Mapping[str, Any]) -> Projector:
-        """Make a projector from the JSON of a release, of the estimator or of the service.
+    def from_release(cls, release: Release | bytes | str | Mapping[str, Any]) -> Projector:
+        """Make a projector from a release, or from its JSON: the bytes of a message, or parsed.
 
-        The estimator's is `release.model_dump_json()`. A release of an earlier version has neither
-        centre nor clamp: its components were made for centred records.
+        Raises
+        ------
+        ValueError
+            If it is not a release, or one of another version.
         """
-        fields: Any = json.loads(release) if isinstance(release, bytes | str) else release
         try:
-            components = fields["components"]
-            named = bool(components) and isinstance(components[0], Mapping)
-            features = tuple(fields.get("features") or range(_width(components, named)))
-            rows = [_loadings(c, features, named) for c in components]
-            W = np.array(rows, dtype=np.float64).reshape(len(rows), len(features)).T
+            if isinstance(release, bytes | str):
+                known = Release.model_validate_json(release)
+            else:
+                known = Release.model_validate(
+                    release if isinstance(release, Release) else dict(release)
+                )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`release` is not a release: {error}") from None
+        d = len(known.features)
 
-            def field(name: str, default: float) -> FloatArray:
-                value = fields.get(name)
-                found = np.full(len(features), default)
-                if isinstance(value, Mapping):  # by name, as the service publishes it
-                    value = [value.get(str(name)) for name in features]
-                if value is not None:
-                    numbers = [default if number is None else number for number in value]
-                    found = np.array(numbers, dtype=np.float64)
-                if found.shape != (len(features),):
-                    raise ValueError(name)
-                return found
+        def given(values: Sequence[float] | None, default: float) -> FloatArray:
+            return np.full(d, default) if values is None else np.array(values, dtype=np.float64)
 
-            return cls(
-                features,
-                np.ascontiguousarray(W),
-                field("center", 0.0),
-                field("scale", 1.0),
-                field("clamp", np.inf),
-                field("mean", 0.0),
-                field("deviation", 1.0),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"`release` is not a release: {type(error).__name__}") from None
+        W = np.array(known.components, dtype=np.float64).reshape(-1, d).T
+        return cls(
+            known.features,
+            np.ascontiguousarray(W),
+            given(known.center, 0.0),
+            given(known.scale, 1.0),
+            given(known.clamp, np.inf),
+            given(known.mean, 0.0),
+            given(known.deviation, 1.0),
+        )
 
     # Raw records
 
@@ -140,14 +137,3 @@ class Projector:
 
     def _row(self, x: Mapping[Any, Any]) -> FloatArray:
         return np.array([[number(x.get(name)) for name in self.features]])
-
-
-def _width(components: Any, named: bool) -> int:
-    return len(components[0]["loadings"] if named else components[0]) if components else 0
-
-
-def _loadings(component: Any, features: tuple[Hashable, ...], named: bool) -> list[float]:
-    if not named:
-        return list(component)
-    loadings = component["loadings"]
-    return [loadings[str(name)] for name in features]

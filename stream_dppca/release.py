@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from .calibration import epsilon_over
 
@@ -12,8 +20,15 @@ __all__ = ["PrivacyStatement", "Release", "Status", "SubjectStatement"]
 
 
 class _Model(BaseModel):
-    # Errors of pydantic quote their input unless told not to.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # Errors of pydantic quote their input unless told not to. Fields that are not known are left
+    # out, so that a reader can read what a later program adds. Docstrings go into the JSON Schema.
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
 
 class PrivacyStatement(_Model):
@@ -21,15 +36,15 @@ class PrivacyStatement(_Model):
 
     epsilon: float
     delta: float
-    #: Neighbouring streams differ in the content of one slot.
     adjacency: Literal["replace-one"] = "replace-one"
-    #: The content of one slot. Somebody who sends many records is protected for each, not for all.
+    """Neighbouring streams differ in the content of one slot."""
     unit: Literal["record"] = "record"
-    #: Each record is in one batch, so the budget does not run down as the stream continues.
+    """The content of one slot. Who sends many records is protected for each, not for all."""
     scope: Literal["whole stream"] = "whole stream"
+    """Each record is in one batch, so the budget does not run down as the stream continues."""
     method: str
-    #: False if the noise came from a seed. Such a release protects nobody.
     private: bool
+    """False if the noise came from a seed. Such a release protects nobody."""
 
 
 class SubjectStatement(_Model):
@@ -37,24 +52,24 @@ class SubjectStatement(_Model):
 
     epsilon: float
     delta: float
-    #: Neighbouring streams differ in everything that one subject sends within the scope: what,
-    #: when, how many records, whether any at all.
     adjacency: Literal["replace-subject"] = "replace-subject"
+    """Neighbouring streams differ in everything that one subject sends within the scope: what,
+    when, how many records, whether any at all."""
     unit: Literal["subject"] = "subject"
-    #: The field that names the subject of a record.
     subject: str
-    #: The guarantee is for `period` consecutive rounds, wherever they begin.
+    """The field that names the subject of a record; @key is the key of its message."""
     scope: str
+    """The guarantee is for `period` consecutive rounds, wherever they begin."""
     period: int
-    #: Number of rounds after which nothing more is learned; None if learning never ends.
     horizon: int | None
-    #: Most records of a subject that are used in a round.
+    """Number of rounds after which nothing more is learned; null if learning never ends."""
     records: int
-    #: Epsilon, at the same delta, for all that a subject sends in a longer time.
+    """Most records of a subject that are used in a round."""
     epsilon_over: dict[str, float]
+    """Epsilon, at the same delta, for all that a subject sends in a longer time."""
     method: str
-    #: False if the noise came from a seed. Such a release protects nobody.
     private: bool
+    """False if the noise came from a seed. Such a release protects nobody."""
 
     @classmethod
     def of(
@@ -84,58 +99,110 @@ class SubjectStatement(_Model):
             **rest,
         )
 
+    def in_time(self, round_seconds: float, scope: str) -> SubjectStatement:
+        """The same statement for rounds of a known length, with days instead of periods.
 
-#: "warming_up": centre and scales are being learned. "nothing_learned": no component is known yet.
-#: "skipped": nothing was learned from this batch, what was known stays. "learned": all is well.
+        Examples
+        --------
+        >>> said = SubjectStatement.of(
+        ...     epsilon=1.0, delta=1e-6, period=24, horizon=None, subject="device_id", records=4,
+        ...     method="adaptive", private=True,
+        ... ).in_time(3600.0, "any 24 rounds of one hour")
+        >>> {time: round(epsilon, 2) for time, epsilon in said.epsilon_over.items()}
+        {'1 day': 1.0, '7 days': 2.89, '30 days': 6.58, '365 days': 31.04}
+        """
+        over = epsilon_over(
+            self.epsilon,
+            self.delta,
+            period=self.period,
+            horizon=self.horizon,
+            round_seconds=round_seconds,
+        )
+        return self.model_copy(update={"scope": scope, "epsilon_over": over})
+
+
 Status = Literal["warming_up", "nothing_learned", "skipped", "learned"]
 
 
 class Release(_Model):
     """One batch's result. Everything in it is noisy or public.
 
-    The score of a raw record x is W^T ((clamp((x - c)/s) - m)/r), where the rows of `components`
-    are the columns of W, c is `center`, s `scale`, m `mean` and r `deviation`; see `Projector`.
+    Numbers of features are in the order of `features`. The score of a raw record x along a
+    component w is the sum over all features of w (clamp((x - center)/scale) - mean)/deviation;
+    features whose deviation is 0 are left out. `Projector.from_release` computes it.
     """
 
-    version: Literal[1, 2] = 2
-    status: Status = "learned"
-    #: 1, 2, ...
+    version: Literal[1] = 1
+    status: Status
+    """warming_up: centre and scales are being learned. nothing_learned: no component is known yet.
+    skipped: nothing was learned from this batch, what was known stays. learned: the components are
+    up to date."""
     batch: int
-    #: Slots consumed by this batch and all before it. Absent where the unit is a subject.
+    """1, 2, ..."""
     n_seen: int | None = None
-    #: Noisy number of subjects in the round. Absent where the unit is a record.
+    """Slots consumed by this batch and all before it, nulls included. Absent where the unit is a
+    subject: there the number of records is secret."""
     subjects: float | None = None
-    #: Names, in order; empty in releases of version 1.
-    features: tuple[Any, ...] = ()
-    #: k rows of d numbers, orthonormal, in the order of the features. Empty before anything has
-    #: been learned.
+    """Noisy number of subjects in the round. Absent where the unit is a record."""
+    warm_up_left: int = 0
+    """Batches that the warm-up still needs, as far as is known."""
+    features: tuple[Any, ...]
+    """Names, in order."""
     components: tuple[tuple[float, ...], ...]
-    #: c, s, m and r, feature by feature, None before anything has been learned. r is 0 for a
-    #: feature without spread, which is left out: its loadings are 0.
+    """Directions of unit length, orthogonal, the main one first: the weight of each feature, in
+    units of its standard deviation. Empty before anything has been learned."""
     center: tuple[float, ...] | None = None
+    """Centre of each feature, in its own unit; null before anything has been learned."""
     scale: tuple[float, ...] | None = None
-    mean: tuple[float, ...] | None = None
-    deviation: tuple[float, ...] | None = None
-    #: Standardised values are cut off here; None if nothing is cut off.
+    """Scale of each feature, in its own unit."""
     clamp: tuple[float, ...] | None = None
-    #: Noisy variance along each component, of clipped records, so mostly too small; None where the
-    #: batch was skipped.
-    spread: tuple[float, ...] | None
-    #: Share of the variance along each component, and the sd of the noise in it; None if the method
-    #: does not know the total variance.
+    """Bound of (x - center)/scale on both sides, for each feature; null if there is none."""
+    mean: tuple[float, ...] | None = None
+    """Mean of each feature after centre, scale and clamp."""
+    deviation: tuple[float, ...] | None = None
+    """Standard deviation of each feature after centre, scale and clamp; 0 for a feature without
+    spread, which is left out: its weights are 0."""
+    spread: tuple[float, ...] | None = None
+    """Noisy variance along each component, of clipped records, so mostly too small; null where the
+    batch was skipped."""
     explained_variance_ratio: tuple[float, ...] | None = None
+    """Noisy share of the variance of all features along each component; null if the method does not
+    know the total variance."""
     explained_variance_ratio_sd: tuple[float, ...] | None = None
-    #: Noisy range within which records were taken as they are.
-    range: float | None
-    #: Weight of this batch in the components.
-    step: float | None
-    #: True if the stream has changed and what was learned before was dropped.
+    """Standard deviation of the noise in each share."""
+    range: float | None = None
+    """Noisy range within which records were taken as they are."""
+    step: float | None = None
+    """Weight of this batch in the components."""
+    sigma: float | None = None
+    """Standard deviation of the noise in one coordinate of the release of this batch."""
     drift: bool = False
-    skipped: bool
-    reason: str | None
-    #: Noise sd in one coordinate of the release of this batch.
-    sigma: float | None
-    privacy: PrivacyStatement | SubjectStatement
+    """True if the stream has changed and what was learned before was dropped."""
+    skipped: bool = False
+    """True if nothing was learned from this batch."""
+    reason: str | None = None
+    """Reason why nothing was learned; decided from noisy results only."""
+    privacy: PrivacyStatement | SubjectStatement = Field(discriminator="unit")
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _this_version(cls, version: Any) -> Any:
+        if version != 1:
+            raise ValueError(f"is {version!r}, this program reads releases of version 1")
+        return version
+
+    @model_validator(mode="after")
+    def _same_lengths(self) -> Self:
+        d, k = len(self.features), len(self.components)
+        of_features = (self.center, self.scale, self.clamp, self.mean, self.deviation)
+        ratios = (self.explained_variance_ratio, self.explained_variance_ratio_sd)
+        for rows, length, what in (
+            ((*self.components, *of_features), d, "features"),
+            ((self.spread, *ratios), k, "components"),
+        ):
+            if any(row is not None and len(row) != length for row in rows):
+                raise ValueError(f"must have one number for each of the {length} {what}")
+        return self
 
     @model_serializer(mode="wrap")
     def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

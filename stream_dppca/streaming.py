@@ -174,6 +174,7 @@ class StreamingPCA(base.MiniBatchTransformer):
             self._slots.features,
             t,
             None if isinstance(self._slots, SubjectTable) else t * self.capacity,
+            self.warm_up_left,
             self.privacy,
         )
         if outcome.skipped not in (None, WARMING_UP):
@@ -345,7 +346,6 @@ class StreamingPCA(base.MiniBatchTransformer):
             "version": saved.VERSION,
             "config": self._config(),
             "n_batches": self._n_batches,
-            "learned": self._learned,
             "method": self._method.state(),
             "release": None if release is None else release.model_dump(mode="json"),
         }
@@ -389,11 +389,11 @@ class StreamingPCA(base.MiniBatchTransformer):
         try:
             restored._method.load(state["method"])
             restored._n_batches = int(state["n_batches"])
-            if restored._n_batches < 0:
-                raise StateError("n_batches", "must not be negative")
+            released = 0
             if state["release"] is not None:
-                restored._release = Release.model_validate(state["release"])
-            restored._learned = bool(state["learned"])
+                restored._release = release = Release.model_validate(state["release"])
+                restored._learned, released = bool(release.components), release.batch
+            saved.compare("n_batches", restored._n_batches, released)
         except StateError:
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -483,6 +483,7 @@ def _release_of(
     features: tuple[Any, ...],
     batch: int,
     n_seen: int | None,
+    warm_up_left: int,
     privacy: PrivacyStatement | SubjectStatement,
 ) -> Release:
     clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
@@ -491,6 +492,7 @@ def _release_of(
         batch=batch,
         n_seen=n_seen,
         subjects=outcome.units,
+        warm_up_left=warm_up_left,
         features=features,
         components=tuple(map(tuple, components.tolist())),
         spread=_numbers(outcome.spread),

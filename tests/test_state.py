@@ -54,6 +54,18 @@ def test_a_setting_that_a_state_lacks_is_refused_by_name() -> None:
             DPPCA.from_state({other: state[other] for other in state if other != name})
 
 
+@pytest.mark.parametrize("number", [-1, 0, 1, 3])
+def test_a_state_of_another_batch_than_its_release_is_refused(number: int) -> None:
+    pca = DPPCA(**PARAMS)
+    pca.learn_array(np.random.default_rng(4).standard_normal((600, 4)) * [4, 1, 1, 1])
+    state = json.loads(json.dumps(pca.state()))
+    np.testing.assert_array_equal(DPPCA.from_state(state).components, pca.components)
+    with pytest.raises(StateError, match=rf"`n_batches` is {number}, expected 2"):
+        DPPCA.from_state(state | {"n_batches": number})
+    with pytest.raises(StateError):
+        DPPCA.from_state(state | {"release": state["release"] | {"version": 2}})
+
+
 def test_what_is_not_known_is_refused_by_name() -> None:
     state = DPPCA(**PARAMS).state()
     with pytest.raises(StateError, match="`scales` is not known to this version"):

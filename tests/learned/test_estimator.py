@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_dppca import DPPCA, ParameterError, PerSubject, Projector, SubspaceDistance
+from stream_dppca import (
+    DPPCA,
+    ParameterError,
+    PerSubject,
+    PrivacyStatement,
+    Projector,
+    Release,
+    SubspaceDistance,
+)
 from tests.conftest import sine
 
 D, B = 6, 2000
@@ -226,9 +234,17 @@ def test_too_many_features_of_subjects_are_refused() -> None:
         )
 
 
-def test_a_release_of_version_1_projects() -> None:
-    old = {"version": 1, "features": ["a", "b"], "components": [{"loadings": {"a": 0.6, "b": 0.8}}]}
-    projector = Projector.from_release(json.dumps(old))
-    assert projector.transform_one({"a": 1.0, "b": 1.0}) == pytest.approx({0: 1.4})
-    with pytest.raises(ValueError, match="not a release"):
-        Projector.from_release(b'{"hello": 1}')
+def test_a_release_projects_in_every_form_and_junk_in_none() -> None:
+    privacy = PrivacyStatement(epsilon=1.0, delta=1e-6, method="adaptive", private=True)
+    release = Release(
+        status="learned", batch=1, features=("a", "b"), components=((0.6, 0.8),), privacy=privacy
+    )  # fmt: skip
+    fields = release.model_dump(mode="json")
+    for form in (release, release.model_dump_json(), json.dumps(fields).encode(), fields):
+        projector = Projector.from_release(form)
+        assert projector.transform_one({"a": 1.0, "b": 1.0}) == pytest.approx({0: 1.4})
+    with pytest.raises(ValueError, match="is 2, this program reads .* version 1"):
+        Projector.from_release(fields | {"version": 2})
+    for junk in (b'{"hello": 1}', b"", b"[" * 10**6, [1], fields | {"scale": [1.0]}):
+        with pytest.raises(ValueError, match="not a release"):
+            Projector.from_release(junk)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import numpy as np
 
 from consumers.cli.history import Truth, degrees
 from consumers.cli.screen import sparkline
-from consumers.model.releases import ReleaseDocument
+from consumers.model.releases import PublishedRelease
 from consumers.model.uncertainty import angle
 
 from .telemetry import backup_is_stronger, true_direction
@@ -35,29 +35,26 @@ class Simulated:
         self._changed = False
         self.began = time.monotonic()
         self.first_s: float | None = None  #: seconds until the first component
-        self.release: ReleaseDocument | None = None  #: the newest
+        self.release: PublishedRelease | None = None  #: the newest
         self.releases = 0
         self.angles: dict[int, float] = {}  #: of each batch to the truth, in degrees
         self.changes: list[int] = []  #: batches at which the fleet had changed
         self.noticed: list[int] = []  #: batches at which the model had noticed
         self.facts: list[tuple[str, str]] = []  #: about the deployment
 
-    def see(self, release: ReleaseDocument) -> None:
+    def see(self, release: PublishedRelease) -> None:
         self.release = release
         self.releases += 1
-        changed = backup_is_stronger(release.n_seen - 1, self._change_after)
+        changed = backup_is_stronger((release.n_seen or 1) - 1, self._change_after)
         if changed != self._changed:
             self.changes.append(release.batch)
         self._changed = changed
         if release.drift:
             self.noticed.append(release.batch)
-        if release.learned:
+        if release.components:
             if self.first_s is None:
                 self.first_s = time.monotonic() - self.began
-            main, truth = (
-                np.array(release.array(release.components[0].loadings)),
-                true_direction(changed),
-            )
+            main, truth = np.array(release.components[0]), true_direction(changed)
             self.angles[release.batch] = angle(main, truth)
             # A direction has no sign: that of the component is taken.
             self._direction = (truth if main @ truth >= 0 else -truth).tolist()

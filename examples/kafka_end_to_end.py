@@ -92,7 +92,7 @@ def main() -> None:
     finally:
         broker.close()
     release = json.loads(published)
-    print("loadings:", release["components"][0]["loadings"])
+    print("loadings:", dict(zip(release["features"], release["components"][0], strict=True)))
     print("privacy:", release["privacy"])
     projector = Projector.from_release(published)
     for what, record in {

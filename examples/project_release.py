@@ -16,38 +16,30 @@ from pathlib import Path
 from typing import Any
 
 
-def standardised(release: dict[str, Any], record: dict[str, Any]) -> dict[str, float]:
+def standardised(release: dict[str, Any], record: dict[str, Any]) -> list[float]:
     """Each feature in standard deviations from its mean; a missing one is at its mean."""
-    found = {}
-    for name in release["features"]:
-        value, deviation = record.get(name), release["deviation"][name]
-        usable = isinstance(value, int | float) and math.isfinite(value) and deviation > 0
-        if not usable:
-            found[name] = 0.0
-            continue
-        z = (value - release["center"][name]) / release["scale"][name]
-        clamp = release["clamp"][name] if release["clamp"] else math.inf
-        z = max(-clamp, min(clamp, z))
-        found[name] = (z - release["mean"][name]) / deviation
+    found = [0.0] * len(release["features"])
+    for i, name in enumerate(release["features"]):
+        value, deviation = record.get(name), release["deviation"][i]
+        if isinstance(value, int | float) and math.isfinite(value) and deviation > 0:
+            z = (value - release["center"][i]) / release["scale"][i]
+            clamp = release["clamp"][i] if release["clamp"] else math.inf
+            found[i] = (max(-clamp, min(clamp, z)) - release["mean"][i]) / deviation
     return found
 
 
 def scores(release: dict[str, Any], record: dict[str, Any]) -> list[float]:
     """The position of a record along each component."""
     u = standardised(release, record)
-    return [
-        sum(loading * u[name] for name, loading in component["loadings"].items())
-        for component in release["components"]
-    ]
+    return [sum(w_i * u_i for w_i, u_i in zip(w, u, strict=True)) for w in release["components"]]
 
 
 def anomaly(release: dict[str, Any], record: dict[str, Any]) -> float:
     """The distance of a record to the components, in standard deviations: larger is stranger."""
     u = standardised(release, record)
-    for along, component in zip(scores(release, record), release["components"], strict=True):
-        for name, loading in component["loadings"].items():
-            u[name] -= along * loading
-    return math.sqrt(sum(value**2 for value in u.values()))
+    for along, w in zip(scores(release, record), release["components"], strict=True):
+        u = [u_i - along * w_i for u_i, w_i in zip(u, w, strict=True)]
+    return math.hypot(*u)
 
 
 def main() -> int:

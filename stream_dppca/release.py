@@ -207,7 +207,7 @@ class Release(_Model):
     @model_serializer(mode="wrap")
     def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = handler(self)
-        for name in ("n_seen", "subjects"):
-            if fields[name] is None:
+        for name in ("n_seen", "subjects", "round"):  # a published release has a round
+            if name in fields and fields[name] is None:
                 del fields[name]
         return fields

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..errors import ConfigurationError
 from ..files.store import unsealed
-from ..model.releases import ReleaseDocument, parse_release
+from ..model.releases import PublishedRelease, parse_release
 from ..model.states import decode_state
 from ..protocols import Message
 from ..web.tracker import Point, Tracker
@@ -41,7 +41,7 @@ class Truth:
 class Simulation(Protocol):
     """A simulated stream whose truth is known; it is shown every new release of its model."""
 
-    def see(self, release: ReleaseDocument) -> None: ...
+    def see(self, release: PublishedRelease) -> None: ...
 
     def truth(self) -> Truth: ...
 
@@ -63,9 +63,9 @@ def stored_release(file: Path) -> Message:
 
 def published(
     messages: Iterable[Message], model: str | None = None
-) -> list[tuple[Message, ReleaseDocument]]:
+) -> list[tuple[Message, PublishedRelease]]:
     """The releases of a model in order, each once: what is published again is the same release."""
-    found: dict[int, tuple[Message, ReleaseDocument]] = {}
+    found: dict[int, tuple[Message, PublishedRelease]] = {}
     for message in messages:
         try:
             release = parse_release(message.value)
@@ -76,7 +76,7 @@ def published(
     return list(found.values())
 
 
-def history_table(releases: Sequence[tuple[Message, ReleaseDocument]]) -> str:
+def history_table(releases: Sequence[tuple[Message, PublishedRelease]]) -> str:
     """One line for each release of a model."""
     tracker = Tracker(releases[0][1].model)
     rows: list[Sequence[str]] = [HEAD]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..model.releases import ReleaseDocument
+    from ..model.releases import PublishedRelease
 
 __all__ = ["Releases", "json_lines"]
 
@@ -29,7 +29,7 @@ class Releases:
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self.last: ReleaseDocument | None = None
+        self.last: PublishedRelease | None = None
 
     def __call__(self, value: bytes) -> None:
         from ..model.releases import parse_release
@@ -45,7 +45,7 @@ class Releases:
             sys.stdout.write("\n" + describe(self.last).rstrip() + "\n")
 
 
-def summary(release: ReleaseDocument, most: int = 3) -> str:
+def summary(release: PublishedRelease, most: int = 3) -> str:
     """Return one line about a release, with its largest loadings."""
     from ..model.describe import status_in_words
 
@@ -56,10 +56,10 @@ def summary(release: ReleaseDocument, most: int = 3) -> str:
         line = f"round {release.batch:>5}  until {release.round.end}{number}"
     if not release.components:
         return f"{line}  {status_in_words(release)}"
-    first = release.components[0]
-    if first.explained_variance_ratio is not None:
-        line += f"  explains {min(1.0, max(0.0, first.explained_variance_ratio)):4.0%}"
-    largest = sorted(first.loadings.items(), key=lambda loading: -abs(loading[1]))[:most]
+    if release.explained_variance_ratio is not None:
+        line += f"  explains {min(1.0, max(0.0, release.explained_variance_ratio[0])):4.0%}"
+    loadings = zip(release.features, release.components[0], strict=True)
+    largest = sorted(loadings, key=lambda loading: -abs(loading[1]))[:most]
     line += "  " + ", ".join(f"{name} {value:+.2f}" for name, value in largest)
     words = status_in_words(release)
     return f"{line}  ({words})" if words else line

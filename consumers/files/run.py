@@ -108,26 +108,25 @@ def identity_of(
     """The identity of the model. After the first input, names follow the state where they may."""
     model, name = settings.model, settings.input_topic
     if last is not None:
-        before = last.inputs[-1].name if last.inputs else last.input
+        if not last.inputs:
+            raise StateRefused(f"--state {path} is not the state of a file: it names no input")
+        first, before = last.identity, last.inputs[-1].name
         if name != before and not new_records:
             raise StateRefused(
                 f"--state {path} was made from another input: {before}, not {name}. To continue "
                 "with new records, give --new-records."
             )
-        if name != last.input and model == name:
-            model = last.model
-        name = last.input
-        if model != last.model:
+        if name != first.input and model == name:
+            model = first.model
+        name = first.input
+        if model != first.model:
             raise StateRefused(
-                f"--state {path} is of model {last.model}, not {model}. Go back to the old name, "
+                f"--state {path} is of model {first.model}, not {model}. Go back to the old name, "
                 "or give the new model another state."
             )
     if rounds is not None:
-        return ModelIdentity(
-            model=model, input=name, slots=SlotRule("rounds"), unit="subject",
-            rounds=rounds,
-        )  # fmt: skip
-    return ModelIdentity(model=model, input=name, slots=SlotRule("rows"))
+        return ModelIdentity(model, name, SlotRule("rounds"), rounds)
+    return ModelIdentity(model, name, SlotRule("rows"))
 
 
 def how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:
@@ -142,7 +141,6 @@ def how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:
     if not states:
         return "stopped before the end of the first batch; run again to start over"
     last = decode_state(states[-1], "the state cannot be read")
-    begun = bool(last.inputs) and last.inputs[-1].name == settings.input_topic
-    if new_records and begun:
+    if new_records and last.inputs[-1].name == settings.input_topic:
         return f"stopped after batch {last.batch}; run again without --new-records to resume"
     return f"stopped after batch {last.batch}; run again to resume"

@@ -161,19 +161,9 @@ class KafkaMembership:
                 }
             finally:
                 close_client(consumer)
-        return {p: _whole(at.offset, at.metadata) for p, at in found.items() if at is not None}
+        return {p: at.offset for p, at in found.items() if at is not None}
 
     def close(self) -> None:
         self._closing.set()
         self._thread.join(self.POLL_SECONDS + 0.2)
         close_client(self._consumer)
-
-
-def _whole(offset: int, metadata: str | None) -> int:
-    """The first offset whose message has not been used at all.
-
-    Until states had version 2, a batch could end inside a message: "row=3" in the metadata then
-    says that rows of the message at the offset itself have been used.
-    """
-    row = (metadata or "").removeprefix("row=")
-    return offset + 1 if row.isdecimal() and int(row) else offset

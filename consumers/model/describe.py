@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from stream_dppca import PrivacyStatement, Release, SubjectStatement
 from stream_dppca.learned import WARMING_UP_ANEW
 from stream_dppca.wording import over_in_words
 
 from ..protocols import Message
-from .releases import Component, Promise, ReleaseDocument, parse_release
+from .releases import PublishedRelease, parse_release
 
 __all__ = [
     "CHECK_NAMES",
@@ -28,9 +29,9 @@ CHECK_NAMES = "check the feature names"
 WIDTH = 24
 
 
-def current_release(messages: Iterable[Message], model: str) -> ReleaseDocument | None:
+def current_release(messages: Iterable[Message], model: str) -> PublishedRelease | None:
     """The newest release of a model."""
-    newest: ReleaseDocument | None = None
+    newest: PublishedRelease | None = None
     for message in messages:
         try:
             release = parse_release(message.value)
@@ -46,7 +47,7 @@ def learned_nothing(status: str, reason: str | None) -> bool:
     return status in ("nothing_learned", "skipped") or reason == WARMING_UP_ANEW
 
 
-def status_in_words(release: ReleaseDocument) -> str:
+def status_in_words(release: Release) -> str:
     """Return the status in words; empty if all is well.
 
     The number of warm-up batches may grow: a warm-up without enough valid records starts over.
@@ -62,43 +63,37 @@ def status_in_words(release: ReleaseDocument) -> str:
     return "the stream has changed: what was learned before was dropped" if release.drift else ""
 
 
-def describe(release: ReleaseDocument, top: int = 0) -> str:
+def describe(release: PublishedRelease, top: int = 0) -> str:
     """Several lines, without colour."""
     lines = [
         f"model {release.model}, {_extent(release)}",
         promise_in_words(release.privacy),
     ]
     lines += [words for words in (status_in_words(release), meaning(release)) if words]
-    for j, component in enumerate(release.components):
-        lines += ["", f"component {j}{_facts(component)}"]
-        lines += _table(release, component, top)
+    for j in range(len(release.components)):
+        lines += ["", f"component {j}{_facts(release, j)}"]
+        lines += _table(release, j, top)
     return "\n".join(lines)
 
 
-def promise_in_words(p: Promise) -> str:
+def promise_in_words(p: PrivacyStatement | SubjectStatement) -> str:
     """Return the privacy statement in a sentence.
 
     Examples
     --------
-    >>> p = Promise(epsilon=1, delta=1e-6, adjacency="replace-one", unit="record",
-    ...             scope="whole stream", method="adaptive", private=True)
+    >>> p = PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True)
     >>> promise_in_words(p)
     'Replacing any one record changes the probability of any component shown here by at most a \
 factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     """
     if not p.private:
         return "Not private: the noise came from a seed, so nobody is protected."
-    if p.unit == "subject":
-        longer = over_in_words(p.epsilon_over or {})
+    if isinstance(p, SubjectStatement):
+        longer = over_in_words(p.epsilon_over)
         return (
             f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
-            f"everything that one subject (by {p.subject}) sends in {p.scope}"
-            + (f"; ε over longer times: {longer}." if longer else ".")
-        )
-    if (p.adjacency, p.unit, p.scope) != ("replace-one", "record", "whole stream"):
-        return (
-            f"Everything shown is (ε = {p.epsilon:g}, δ = {p.delta:g})-differentially private for "
-            f"every {p.unit}: {p.adjacency}, {p.scope}."
+            f"everything that one subject (by {p.subject}) sends in {p.scope}; "
+            f"ε over longer times: {longer}."
         )
     factor = f"{math.exp(min(p.epsilon, 500.0)):.3g}"
     return (
@@ -107,7 +102,7 @@ factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     )
 
 
-def _extent(release: ReleaseDocument) -> str:
+def _extent(release: PublishedRelease) -> str:
     """Extent of a release: a number of records, or a stretch of time and a noisy count."""
     if release.round is None:
         return f"batch {release.batch}, {release.n_seen:,} records"
@@ -115,30 +110,28 @@ def _extent(release: ReleaseDocument) -> str:
     return text if release.subjects is None else f"{text}, about {release.subjects:.0f} subjects"
 
 
-def meaning(release: ReleaseDocument, most: int = 4) -> str:
+def meaning(release: Release, most: int = 4) -> str:
     """Return the meaning of the main component in one sentence; empty if nothing is known yet.
 
     The sentence names the features with the largest loadings, at most `most` of them.
     """
-    if not release.learned:
+    if not release.components:
         return ""
-    component = release.components[0]
-    raw, loadings = raw_units(release, component), component.loadings
-    largest = max(loadings.values(), key=abs)
-    names = sorted(loadings, key=lambda name: -abs(loadings[name]))
-    names = [name for name in names if abs(loadings[name]) > 0.5 * abs(largest)][:most]
+    raw, weights = raw_units(release, 0), release.components[0]
+    largest = max(weights, key=abs)
+    order = [i for i in _order(weights) if abs(weights[i]) > 0.5 * abs(largest)][:most]
 
     def listed(sign: int) -> list[str]:
         return [
-            f"{name} (±{_rounded(abs(raw[name][0]))} around {_rounded(raw[name][1])})"
+            f"{release.features[i]} (±{_rounded(abs(raw[i][0]))} around {_rounded(raw[i][1])})"
             if raw
-            else name
-            for name in names
-            if loadings[name] * largest * sign > 0
+            else f"{release.features[i]}"
+            for i in order
+            if weights[i] * largest * sign > 0
         ]
 
-    ratio = component.explained_variance_ratio
-    share = "" if ratio is None else f", {100 * ratio:.0f} % of all variation"
+    ratio = release.explained_variance_ratio
+    share = "" if ratio is None else f", {100 * ratio[0]:.0f} % of all variation"
     together, opposite = listed(1), listed(-1)
     several = len(together) > 1
     what = ", ".join(together) + (" rise and fall together" if several else "")
@@ -159,38 +152,43 @@ def _rounded(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:g}"
 
 
-def _facts(component: Component) -> str:
-    ratio, sd = component.explained_variance_ratio, component.explained_variance_ratio_sd
+def _facts(release: Release, j: int) -> str:
+    ratio, sd = release.explained_variance_ratio, release.explained_variance_ratio_sd
     if ratio is not None:
-        about = "" if sd is None else f" ± {100 * sd:.1f} %"
-        return f", explains {100 * ratio:.1f} %{about} of the variance"
-    return "" if component.spread is None else f", spread {component.spread:.4g}"
+        about = "" if sd is None else f" ± {100 * sd[j]:.1f} %"
+        return f", explains {100 * ratio[j]:.1f} %{about} of the variance"
+    return "" if release.spread is None else f", spread {release.spread[j]:.4g}"
 
 
-def _table(release: ReleaseDocument, component: Component, top: int) -> Iterator[str]:
+def _order(weights: Sequence[float]) -> list[int]:
+    """The features with the largest weights first."""
+    return sorted(range(len(weights)), key=lambda i: -abs(weights[i]))
+
+
+def _table(release: PublishedRelease, j: int, top: int) -> Iterator[str]:
     """Loadings, the largest first; next to them the changes of the raw features, if known."""
-    raw = raw_units(release, component)
-    names = sorted(component.loadings, key=lambda name: -abs(component.loadings[name]))
-    width = max(len(name) for name in names)
+    raw, weights = raw_units(release, j), release.components[j]
+    width = max(map(len, release.features))
     if raw:
         yield f"  {'':<{width}}  loading  {'typical change':>14}  {'around':>10}"
-    for name in names[: top or None]:
-        weight = component.loadings[name]
-        change = f"  {raw[name][0]:>+z14.4g}  {raw[name][1]:>10.4g}" if raw else ""
-        bar = "█" * round(abs(weight) * WIDTH)
-        yield f"  {name:<{width}}  {weight:+z.4f}{change}  {bar}".rstrip()
+    for i in _order(weights)[: top or None]:
+        change = f"  {raw[i][0]:>+z14.4g}  {raw[i][1]:>10.4g}" if raw else ""
+        bar = "█" * round(abs(weights[i]) * WIDTH)
+        yield f"  {release.features[i]:<{width}}  {weights[i]:+z.4f}{change}  {bar}".rstrip()
 
 
-def raw_units(release: ReleaseDocument, component: Component) -> dict[str, tuple[float, float]]:
-    """Change of each raw feature if the score grows by one standard deviation, and its mean.
+def raw_units(release: Release, j: int) -> list[tuple[float, float]]:
+    """Change of each raw feature if score j grows by one standard deviation, and its mean.
 
     Empty if these are not known.
     """
     c, s, m, r = release.center, release.scale, release.mean, release.deviation
     if c is None or s is None or m is None or r is None:
-        return {}
-    sd = math.sqrt(max(1.0 if component.spread is None else component.spread, 0.0))
-    return {
-        name: (s[name] * r[name] * weight * sd, c[name] + s[name] * m[name])
-        for name, weight in component.loadings.items()
-    }
+        return []
+    sd = math.sqrt(max(1.0 if release.spread is None else release.spread[j], 0.0))
+    return [
+        (scale * deviation * weight * sd, center + scale * mean)
+        for center, scale, mean, deviation, weight in zip(
+            c, s, m, r, release.components[j], strict=True
+        )
+    ]

@@ -25,7 +25,7 @@ from ..errors import StateRefused
 from ..messages.codecs import Subject
 from ..protocols import FinishedBatch, Message, Positions, Store
 from ..settings import Recipe
-from .releases import ReleaseDocument, make_release, release_message
+from .releases import PublishedRelease, release_message
 from .states import (
     VERSION,
     ModelIdentity,
@@ -75,7 +75,7 @@ class Learner:
             self._estimator = make_estimator(recipe)
             return
         last = history[-1]
-        self._estimator = restore_estimator(last.estimator, recipe)
+        self._estimator = restore_estimator(last.estimator, last.release.value, recipe)
         if self._estimator.n_batches != last.batch:
             raise StateRefused(f"the state of batch {last.batch} holds another batch's estimator")
         self.positions = last.next_positions()
@@ -130,7 +130,7 @@ class Learner:
         release = estimator.last_release
         if release is None:
             raise RuntimeError("a full batch has no release")
-        return self._finished(release, self._published(release), positions, inputs)
+        return self._finished(release, positions, inputs)
 
     def add(self, rows: NDArray[np.floating[Any]], subjects: Sequence[Subject]) -> None:
         """Add rows to the current round, with the subject of each. They are in memory only."""
@@ -147,40 +147,27 @@ class Learner:
         release = self._adaptive.close_round()
         crashpoints.reach("batch_full")
         self.last_round = number
-        return self._finished(release, self._published(release), positions, inputs)
-
-    def _published(self, release: Release) -> ReleaseDocument:
-        estimator, identity = self._estimator, self._identity
-        return make_release(
-            release, model=identity.model,
-            features=[str(name) for name in estimator.features],
-            warm_up_left=estimator.warm_up_left,
-            places=estimator.capacity, rounds=identity.rounds, round=self.last_round,
-        )  # fmt: skip
+        return self._finished(release, positions, inputs)
 
     def _finished(
-        self,
-        release: Release,
-        published: ReleaseDocument,
-        positions: Positions,
-        inputs: Sequence[UsedInput],
+        self, release: Release, positions: Positions, inputs: Sequence[UsedInput]
     ) -> FinishedBatch:
         """Everything that is kept of the batch of this release."""
         identity = self._identity
-        message = release_message(published)
+        message = release_message(
+            PublishedRelease.of(release, identity.model, identity.rounds, self.last_round)
+        )
+        estimator = self._estimator.state()
+        del estimator["release"]  # the message is it
         state = StateRecord(
             version=VERSION,
-            model=identity.model,
-            input=identity.input,
+            identity=identity,
             batch=release.batch,
             writer=uuid.uuid4().hex,
             positions={str(p): offset for p, offset in sorted(positions.items())},
-            estimator=self._estimator.state(),
+            estimator=estimator,
             release=StoredMessage.of(message),
-            slots=identity.slots,
-            unit=identity.unit,
             inputs=tuple(inputs),
-            rounds=identity.rounds,
             last_round=self.last_round,
         )
         return FinishedBatch(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stream_dppca import Projector
 
-from .releases import ReleaseDocument, parse_release
+from .releases import PublishedRelease, parse_release
 
 __all__ = ["NOT_PRIVATE", "CurrentModel", "Score", "Scorer"]
 
@@ -45,7 +45,7 @@ class CurrentModel:
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self.release: ReleaseDocument | None = None  #: the newest one that has components
+        self.release: PublishedRelease | None = None  #: the newest one that has components
 
     def see(self, values: Iterable[bytes | None]) -> bool:
         """Look at messages of the output topic, in order. True if another release is current."""
@@ -63,9 +63,9 @@ class CurrentModel:
 class Scorer:
     """Scores rows with one release, exactly as `Projector.from_release` does."""
 
-    def __init__(self, release: ReleaseDocument) -> None:
+    def __init__(self, release: PublishedRelease) -> None:
         self.release = release
-        self._projector = Projector.from_release(release.model_dump_json())
+        self._projector = Projector.from_release(release)
 
     def scores(
         self, rows: NDArray[np.float64], places: Sequence[tuple[int, int]], per_message: int

@@ -2,19 +2,15 @@
 
 A state is inside the trust boundary: besides what is published it holds the next offset of each
 partition, or the number of rows of a file that were used. It never holds a record, a partial batch,
-noise, or anything else that depends on records other than through released numbers.
-
-Version 3 added the releases of earlier batches that were committed or published together with it.
-Version 2 added the slot rule, the unit and the inputs, and its positions are whole offsets. In
-version 1 a batch could end inside a message. Such a state can still be resumed, at the next
-message: the remaining rows of the message are dropped rather than used under another rule.
+noise, or anything else that depends on records other than through released numbers. The release is
+in it once, as the message that was published: the estimator is restored with the release of that
+message.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -43,7 +39,7 @@ __all__ = [
     "warm_up",
 ]
 
-VERSION: Final = 3
+VERSION: Final = 1
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -75,6 +71,20 @@ class SlotRule(msgspec.Struct, frozen=True):
     rows_per_message: int = 1
 
 
+class ModelIdentity(msgspec.Struct, frozen=True):
+    """Identifies the owner of a state. A state of another identity is refused."""
+
+    model: str
+    input: str
+    slots: SlotRule
+    rounds: RoundRule | None = None  #: with privacy per subject
+
+    @property
+    def unit(self) -> str:
+        """Unit of privacy."""
+        return "record" if self.rounds is None else "subject"
+
+
 class UsedInput(msgspec.Struct, frozen=True):
     """A file, and how much of it was used. Nothing here depends on the content of a row.
 
@@ -89,19 +99,15 @@ class StateRecord(msgspec.Struct, frozen=True):
     """Everything that is needed to resume after a batch."""
 
     version: int
-    model: str
-    input: str
+    identity: ModelIdentity
     batch: int
     #: Unique to this write, so that a state that is read back after a commit is recognised.
     writer: str
     positions: dict[str, int]
-    estimator: dict[str, Any]
+    estimator: dict[str, Any]  #: without its release
     release: StoredMessage
-    slots: SlotRule | None = None  #: None in version 1
-    unit: str = "record"  #: unit of privacy
     inputs: tuple[UsedInput, ...] = ()  #: of files, in the order of their use
-    rounds: RoundRule | None = None  #: with privacy per subject
-    last_round: int | None = None  #: the last one that was released
+    last_round: int | None = None  #: with privacy per subject: the last one that was released
     #: Releases of the batches before that became visible or durable with this state, in order.
     earlier: tuple[StoredMessage, ...] = ()
 
@@ -117,28 +123,9 @@ class _Version(msgspec.Struct):
     version: int
 
 
-class _StateRecord1(msgspec.Struct, frozen=True):
-    """Version 1, whose positions are pairs: the next message, and the next row in it."""
-
-    version: int
-    model: str
-    input: str
-    batch: int
-    writer: str
-    positions: dict[str, tuple[int, int]]
-    estimator: dict[str, Any]
-    release: StoredMessage
-
-    def upgraded(self) -> StateRecord:
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        whole = {p: offset + (row > 0) for p, (offset, row) in self.positions.items()}
-        return StateRecord(**{**fields, "version": VERSION, "positions": whole})
-
-
 _encoder = msgspec.json.Encoder()
 _version = msgspec.json.Decoder(_Version).decode
-_decode_1 = msgspec.json.Decoder(_StateRecord1).decode
-_decode_3 = msgspec.json.Decoder(StateRecord).decode
+_decode = msgspec.json.Decoder(StateRecord).decode
 
 
 def encode_state(record: StateRecord, earlier: Sequence[Message] = ()) -> bytes:
@@ -148,42 +135,29 @@ def encode_state(record: StateRecord, earlier: Sequence[Message] = ()) -> bytes:
 
 
 def decode_state(value: bytes, refusal: str) -> StateRecord:
-    """Read a state of any version; `refusal` is the error if it is not one."""
+    """Read a state; `refusal` is the error if it is not one."""
     try:
         version = _version(value).version
-        if version == 1:
-            return _decode_1(value).upgraded()
-        if version in (2, VERSION):
-            return _decode_3(value)
+        if version == VERSION:
+            return _decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise StateRefused(refusal) from None
     raise StateRefused(
-        f"the state has version {version}, this program reads versions 1 to {VERSION}. Use the "
-        "program that wrote the state, or a newer one."
+        f"the state has version {version}, this program reads version {VERSION}. Use the "
+        "program that wrote the state."
     )
-
-
-@dataclass(frozen=True)
-class ModelIdentity:
-    """Identifies the owner of a state. A state of another identity is refused."""
-
-    model: str
-    input: str
-    slots: SlotRule
-    unit: str = "record"
-    rounds: RoundRule | None = None
 
 
 def check_state(record: StateRecord, identity: ModelIdentity) -> None:
     """Refuse a state that is not of this model, or whose slots follow another rule."""
-    slots, found_slots = identity.slots, record.slots or identity.slots
+    its, slots, its_slots = record.identity, identity.slots, record.identity.slots
     for name, found, wanted in (
-        ("model", record.model, identity.model),
-        ("input topic", record.input, identity.input),
-        ("unit", record.unit, identity.unit),
-        ("slot rule", found_slots.rule, slots.rule),
-        ("rows_per_message", found_slots.rows_per_message, slots.rows_per_message),
-        *_round_rules(record.rounds, identity.rounds),
+        ("model", its.model, identity.model),
+        ("input topic", its.input, identity.input),
+        ("unit", its.unit, identity.unit),
+        ("slot rule", its_slots.rule, slots.rule),
+        ("rows_per_message", its_slots.rows_per_message, slots.rows_per_message),
+        *_round_rules(its.rounds, identity.rounds),
     ):
         if found != wanted:
             raise StateRefused(
@@ -228,11 +202,18 @@ def make_estimator(recipe: Recipe) -> DPPCA | PaperDPPCA:
     return _kind(recipe)(**_parameters(recipe))
 
 
-def restore_estimator(state: dict[str, Any], recipe: Recipe) -> DPPCA | PaperDPPCA:
-    """Restore the estimator of a state; refuse settings that differ from its own."""
+def restore_estimator(state: dict[str, Any], release: str, recipe: Recipe) -> DPPCA | PaperDPPCA:
+    """Restore the estimator of a state; refuse settings that differ from its own.
+
+    Parameters
+    ----------
+    release
+        The JSON of its last release, which is not part of the state.
+    """
     try:
-        return _kind(recipe).from_state(state, **_parameters(recipe))
-    except DPPCAError as error:
+        whole = state | {"release": msgspec.json.decode(release)}
+        return _kind(recipe).from_state(whole, **_parameters(recipe))
+    except (DPPCAError, msgspec.MsgspecError, RecursionError) as error:
         raise StateRefused(
             f"the stored model does not fit the settings: {error}. Go back to the old setting, or "
             "give the new model its own name, group and state topic, and start='latest'."

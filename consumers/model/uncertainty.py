@@ -10,9 +10,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_dppca import Release
 from stream_dppca.learned import MOST_FEATURES
-
-from .releases import ReleaseDocument
 
 __all__ = ["angle", "loading_noise", "noise_movement"]
 
@@ -28,20 +27,20 @@ def angle(w: FloatArray, v: FloatArray) -> float:
     return math.degrees(math.atan2(float(np.linalg.norm(w - v * (v @ w))), along))
 
 
-def noise_movement(release: ReleaseDocument) -> float | None:
+def noise_movement(release: Release) -> float | None:
     """Estimate how far the noise of this batch alone moves the component, in degrees.
 
     To first order in the noise: sigma in each coordinate of the second moment, across the
     component, over the spread along it, times the weight that the batch has.
     """
-    spread = release.components[0].spread
+    spread = release.spread[0] if release.spread else None
     if not spread or release.sigma is None or release.step is None:
         return None
     across = math.sqrt((len(release.features) - 1) / 2)
     return math.degrees(release.step * release.sigma * across / spread)
 
 
-def loading_noise(release: ReleaseDocument) -> FloatArray | None:
+def loading_noise(release: Release) -> FloatArray | None:
     """Estimate the standard deviation of the noise in each loading, k x d; None if not known.
 
     Noise E in the second moment moves the component v by sum_j u_j (u_j' E v)/(l - l_j) to first
@@ -53,18 +52,21 @@ def loading_noise(release: ReleaseDocument) -> FloatArray | None:
     """
     if len(release.features) > MOST_FEATURES:
         return None
-    parts = release.components
-    known = [(c.spread, c.explained_variance_ratio, c.explained_variance_ratio_sd) for c in parts]
-    if not parts or any(not spread or not ratio or sd is None for spread, ratio, sd in known):
-        return None
-    d, k = len(release.features), len(parts)
-    values, ratio, ratio_sd = (
-        np.array(column, dtype=np.float64) for column in zip(*known, strict=True)
+    columns = (
+        release.spread,
+        release.explained_variance_ratio,
+        release.explained_variance_ratio_sd,
     )
+    if any(not column for column in columns):
+        return None
+    values, ratio, ratio_sd = (np.array(column, dtype=np.float64) for column in columns)
+    if not (values.all() and ratio.all()):
+        return None
+    d, k = len(release.features), len(release.components)
     total = float(values[0] / ratio[0])
     sd = float(ratio_sd[0] / math.sqrt(1 + ratio[0] ** 2 * d)) * total
     rest = max(total - float(values.sum()), 0.0) / (d - k) if d > k else 0.0
-    squares = np.array([release.array(c.loadings) for c in parts]) ** 2
+    squares = np.array(release.components) ** 2
     beyond = np.maximum(1 - squares.sum(axis=0), 0.0)  # share of each feature in the other vectors
     smallest = _SMALLEST_GAP * total
     variance = beyond / np.maximum(np.abs(values - rest), smallest)[:, None] ** 2

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
 from .. import crashpoints
@@ -92,11 +92,11 @@ class TaskConfig:
 
     def identity(self) -> ModelIdentity:
         """The identity that the state must have."""
-        slots = SlotRule("offsets", self.codec.rows_per_message)
-        found = ModelIdentity(model=self.model, input=self.input_topic, slots=slots)
         if self.rounds is None:
-            return found
-        return replace(found, slots=SlotRule("rounds"), unit="subject", rounds=self.rounds.rule)
+            slots, rule = SlotRule("offsets", self.codec.rows_per_message), None
+        else:
+            slots, rule = SlotRule("rounds"), self.rounds.rule
+        return ModelIdentity(self.model, self.input_topic, slots, rule)
 
     def offsets_per_batch(self, batch_size: int) -> int:
         """Return the offsets per batch; refuse batches that would end inside a message."""

@@ -11,7 +11,7 @@ import base64
 import datetime
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.describe import meaning, promise_in_words, raw_units, status_in_words
-from ..model.releases import ReleaseDocument, parse_release
+from ..model.releases import PublishedRelease, parse_release
 from ..model.uncertainty import angle, loading_noise, noise_movement
 from ..protocols import Message
 
@@ -37,14 +37,13 @@ class Point(msgspec.Struct, frozen=True):
     """An earlier release in brief."""
 
     batch: int
-    n_seen: int
     time: int | None  #: seconds since 1970
     status: str
     drift: bool
     moved: float | None = None  #: main component since the release before, in degrees
     floor: float | None = None  #: movement that noise alone would cause, approximately
-    ratios: tuple[float | None, ...] = ()
-    ratio_sds: tuple[float | None, ...] = ()
+    ratios: tuple[float, ...] = ()  #: share of the variance along each component, if known
+    ratio_sds: tuple[float, ...] = ()
     peaks: tuple[float, ...] = ()  #: largest loading of each component
     cells: tuple[str, ...] = ()  #: loadings over the peak, times 127, as base64 of int8
 
@@ -65,7 +64,6 @@ class Current(msgspec.Struct, frozen=True):
 
     model: str
     batch: int
-    n_seen: int
     time: int | None
     status: str
     drift: bool
@@ -97,14 +95,14 @@ class Tracker:
     """
 
     def __init__(
-        self, model: str, on_release: Callable[[ReleaseDocument], None] | None = None
+        self, model: str, on_release: Callable[[PublishedRelease], None] | None = None
     ) -> None:
         self.model = model
         self._on_release = on_release
         self._changed = threading.Condition()
         self._count = 0  # points so far
         self._life = 0
-        self._release: ReleaseDocument | None = None
+        self._release: PublishedRelease | None = None
         self._time: int | None = None
         self._current: Current | None = None  # the view of the release; made on demand
         self._points: deque[tuple[int, Point]] = deque(maxlen=MOST_POINTS)
@@ -128,40 +126,33 @@ class Tracker:
                 if release.batch == known.batch or (time or 0) <= (self._time or 0):
                     return False  # published again
                 known = None  # a lower number that was made later: the model was reset
-            try:
-                self._take(release, known, time)
-            except LookupError:  # numbers of other features than its own: nothing to show
-                return False
+            self._take(release, known, time)
             if self._on_release is not None:
                 self._on_release(release)
             self._changed.notify_all()
             return True
 
     def _take(
-        self, release: ReleaseDocument, known: ReleaseDocument | None, time: int | None
+        self, release: PublishedRelease, known: PublishedRelease | None, time: int | None
     ) -> None:
         """Add a release that follows a known one; None if a model or a life begins."""
-        rows = [np.array(release.array(c.loadings)) for c in release.components]
-        for numbers in (release.center, release.scale, release.mean, release.deviation):
-            if numbers is not None:
-                release.array(numbers)
+        rows = [np.array(row) for row in release.components]
         moved = floor = None
         same = known is not None and known.features == release.features
         if rows:
             if same and known and known.components and release.status == "learned":
-                moved = angle(rows[0], np.array(known.array(known.components[0].loadings)))
+                moved = angle(rows[0], np.array(known.components[0]))
             floor = noise_movement(release)
         cells = [_cells(row) for row in rows]
         point = Point(
             batch=release.batch,
-            n_seen=release.n_seen,
             time=time,
             status=release.status,
             drift=release.drift,
             moved=moved,
             floor=floor,
-            ratios=tuple(c.explained_variance_ratio for c in release.components),
-            ratio_sds=tuple(c.explained_variance_ratio_sd for c in release.components),
+            ratios=release.explained_variance_ratio or (),
+            ratio_sds=release.explained_variance_ratio_sd or (),
             peaks=tuple(peak for peak, _ in cells),
             cells=tuple(text for _, text in cells),
         )
@@ -190,27 +181,25 @@ class Tracker:
             return self._count
 
 
-def _current(release: ReleaseDocument, time: int | None) -> Current:
+def _current(release: PublishedRelease, time: int | None) -> Current:
     noise = loading_noise(release)
+    ratios, sds = release.explained_variance_ratio, release.explained_variance_ratio_sd
     components = []
-    for j, component in enumerate(release.components):
-        row = np.array(release.array(component.loadings))
-        raw = raw_units(release, component)
-        pairs = [raw[name] for name in release.features] if raw else None
+    for j, row in enumerate(release.components):
+        raw = raw_units(release, j)
         components.append(
             ComponentView(
                 loadings=_short(row),
                 noise=None if noise is None else _short(noise[j]),
-                change=None if pairs is None else _short([change for change, _ in pairs]),
-                around=None if pairs is None else _short([around for _, around in pairs]),
-                ratio=component.explained_variance_ratio,
-                ratio_sd=component.explained_variance_ratio_sd,
+                change=_short([change for change, _ in raw]) if raw else None,
+                around=_short([around for _, around in raw]) if raw else None,
+                ratio=ratios[j] if ratios else None,
+                ratio_sd=sds[j] if sds else None,
             )
         )
     return Current(
         model=release.model,
         batch=release.batch,
-        n_seen=release.n_seen,
         time=time,
         status=release.status,
         drift=release.drift,
@@ -225,7 +214,7 @@ def _current(release: ReleaseDocument, time: int | None) -> Current:
     )
 
 
-def _extent(release: ReleaseDocument) -> str:
+def _extent(release: PublishedRelease) -> str:
     """Extent of a release. With privacy per subject the number of records is secret."""
     if release.round is None:
         return f"{release.n_seen:,} records"
@@ -233,7 +222,7 @@ def _extent(release: ReleaseDocument) -> str:
     return f"{about}to {release.round.end}"
 
 
-def _short(values: FloatArray | list[float]) -> list[float]:
+def _short(values: Iterable[float]) -> list[float]:
     """Numbers with five significant digits: enough for a display, a third of the size."""
     return [float(f"{value:.5g}") for value in values]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
-from consumers.model.releases import ReleaseDocument, make_release, release_message
+from consumers.model.releases import PublishedRelease, release_message
 from consumers.service.loop import Service
 from consumers.settings import Settings, load_settings
 from consumers.web.follow import Follower
@@ -45,7 +45,7 @@ class Releases:
                                  output_topic=TOPIC)  # fmt: skip
         self.at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=59, seconds=20)
 
-    def publish(self, *releases: ReleaseDocument) -> None:
+    def publish(self, *releases: PublishedRelease) -> None:
         for release in releases:
             self.at = min(
                 self.at + datetime.timedelta(minutes=1), datetime.datetime.now(datetime.UTC)
@@ -63,7 +63,7 @@ class Releases:
             server.close()
 
 
-def fleet(batches: int, change_after: int | None = None, k: int = 3) -> list[ReleaseDocument]:
+def fleet(batches: int, change_after: int | None = None, k: int = 3) -> list[PublishedRelease]:
     """Real releases of simulated telemetry."""
     size = 4000
     model = DPPCA(features=FEATURES, epsilon=1.0, delta=1e-6, batch_size=size, n_components=k)
@@ -71,24 +71,21 @@ def fleet(batches: int, change_after: int | None = None, k: int = 3) -> list[Rel
     for X in islice(telemetry(seed=1, chunk=size, change_after=change_after), batches):
         model.learn_array(X)
         assert model.last_release is not None
-        found.append(make_release(model.last_release, model="fleet",
-                                  features=FEATURES, warm_up_left=model.warm_up_left))  # fmt: skip
+        found.append(PublishedRelease.of(model.last_release, "fleet"))
     return found
 
 
-def wide(like: ReleaseDocument, batch: int, d: int = 1000) -> ReleaseDocument:
+def wide(like: PublishedRelease, batch: int, d: int = 1000) -> PublishedRelease:
     """A release of many features, with made loadings."""
     names = tuple(f"rack{j // 40:02d}.sensor{j % 40:02d}" for j in range(d))
     w = np.random.default_rng(1).standard_normal((1, d)) * np.linspace(1.5, 0.2, d)
     w = w + 0.05 * np.random.default_rng(batch).standard_normal((1, d))
     w /= np.linalg.norm(w)
-    part = like.components[0].model_copy(
-        update={"loadings": dict(zip(names, w[0].tolist(), strict=True)), "spread": 0.3 * d,
-                "explained_variance_ratio": 0.3, "explained_variance_ratio_sd": 0.01}
-    )  # fmt: skip
-    ones = dict.fromkeys(names, 1.0)
+    ones = (1.0,) * d
     return like.model_copy(update={
-        "features": names, "components": (part,), "batch": batch, "drift": batch == 30,
+        "features": names, "components": (tuple(w[0].tolist()),), "batch": batch,
+        "drift": batch == 30, "spread": (0.3 * d,), "explained_variance_ratio": (0.3,),
+        "explained_variance_ratio_sd": (0.01,),
         "center": ones, "scale": ones, "clamp": ones, "mean": ones, "deviation": ones,
     })  # fmt: skip
 
@@ -110,14 +107,14 @@ def test_it_shows_a_model(browser: Browser) -> None:
         rows = "#loadings > div:not([hidden]) "
         names = browser.run(f"return [...document.querySelectorAll('{rows}.name')]"
                             ".map(e => e.textContent)")  # fmt: skip
-        weights = made[-2].components[0].loadings
+        weights = dict(zip(FEATURES, made[-2].components[0], strict=True))
         assert names == sorted(weights, key=lambda name: -abs(weights[name]))
         whiskers = f"return document.querySelectorAll('{rows}.whisker:not([hidden])').length"
         assert browser.run(whiskers) == len(FEATURES)
         assert browser.run("return document.querySelectorAll('.scree > div').length") == 2
         assert browser.run("return document.querySelectorAll('.uplot canvas').length") == 2
         size = browser.run("const c = document.getElementById('heat'); return [c.width, c.height]")
-        learned = sum(release.learned for release in made[:-1])
+        learned = sum(bool(release.components) for release in made[:-1])
         assert size == [learned, len(FEATURES)]
         # The next release comes by itself.
         releases.publish(made[-1])
@@ -147,8 +144,8 @@ def test_several_components(browser: Browser) -> None:
         wait_for("the release", lambda: browser.text("batch") == "5")
         assert browser.run("return document.querySelectorAll('.scree > div').length") == 4
         browser.run("document.querySelectorAll('#tabs button')[1].click()")
-        second = made[-1].components[1].loadings
-        largest = max(second, key=lambda name: abs(second[name]))
+        second = zip(map(abs, made[-1].components[1]), FEATURES, strict=True)
+        largest = max(second)[1]
         wait_for("the second component", lambda: browser.run(
             "return document.querySelector('#loadings .name').textContent") == largest)  # fmt: skip
         assert browser.complaints() == []

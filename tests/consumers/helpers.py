@@ -12,7 +12,7 @@ import numpy as np
 
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.messages.codecs import make_codec
-from consumers.model.releases import ReleaseDocument, parse_release
+from consumers.model.releases import PublishedRelease, parse_release
 from consumers.protocols import Claim, Cluster, Membership, Message
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
@@ -120,7 +120,7 @@ def drain(task: Task, until: Callable[[], bool] | None = None) -> None:
             return
 
 
-def releases(log: Cluster, topic: str = OUTPUT) -> list[ReleaseDocument]:
+def releases(log: Cluster, topic: str = OUTPUT) -> list[PublishedRelease]:
     return [parse_release(record.value) for record in log.scan(topic)]
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from consumers.cli.screen import screen
 from consumers.errors import ClusterError
 from consumers.messages.codecs import make_codec
-from consumers.model.releases import Promise, ReleaseDocument, release_message
+from consumers.model.releases import PublishedRelease, release_message
 from consumers.model.uncertainty import angle
 from consumers.protocols import Message
 from consumers.web.tracker import Tracker
@@ -31,15 +31,13 @@ from demo.broker import __main__ as broker_command
 from demo.broker.managed import ManagedBroker
 from demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from demo.truth import Simulated
+from stream_dppca import PrivacyStatement
 from stream_dppca.noise import SecureNoise
 
 from ..processes import PATIENCE_SECONDS
 
 TRUE_DIRECTION = true_direction(changed=False)
-PROMISE = Promise(
-    epsilon=1, delta=1e-6, adjacency="replace-one", unit="record", scope="whole stream",
-    method="adaptive", private=True,
-)  # fmt: skip
+PROMISE = PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True)
 
 # The generator
 
@@ -121,14 +119,13 @@ def test_the_generator_stops_when_told() -> None:
 # The truth
 
 
-def release(batch: int, w: np.ndarray, **changes: Any) -> ReleaseDocument:
-    return ReleaseDocument(
+def release(batch: int, w: np.ndarray, **changes: Any) -> PublishedRelease:
+    return PublishedRelease(
         status="learned", model="m", batch=batch, n_seen=1000 * batch,
         features=FEATURES,
-        components=[{"loadings": dict(zip(FEATURES, w.tolist(), strict=True)), "spread": 3.0}],  # type: ignore[arg-type]
-        range=1.0, step=0.5, sigma=0.02, skipped=False, reason=None,
-        privacy=PROMISE, center=dict.fromkeys(FEATURES, 50.0), scale=dict.fromkeys(FEATURES, 2.0),
-        mean=dict.fromkeys(FEATURES, 0.0), deviation=dict.fromkeys(FEATURES, 1.0),
+        components=(tuple(w.tolist()),), spread=(3.0,), range=1.0, step=0.5, sigma=0.02,
+        privacy=PROMISE, center=(50.0,) * len(FEATURES), scale=(2.0,) * len(FEATURES),
+        mean=(0.0,) * len(FEATURES), deviation=(1.0,) * len(FEATURES),
     ).model_copy(update=changes)  # fmt: skip
 
 

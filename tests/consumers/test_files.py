@@ -20,7 +20,7 @@ from consumers import crashpoints
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Fenced
 from consumers.files.blocks import read_blocks
-from consumers.files.store import StateFile
+from consumers.files.store import StateFile, sealed
 from consumers.files.streams import longest_line
 from consumers.protocols import Message
 
@@ -573,6 +573,17 @@ def test_the_secret_is_durable_before_the_state(tmp_path: Path) -> None:
             np.save(cut, np.load(path)[: times * BATCH])
             assert learn(state, cut, *more) == 0
     assert [i["rows"] for i in state_of(state)["inputs"]] == [2 * BATCH, 2 * BATCH]
+
+
+def test_a_state_that_names_no_input_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, state = write(tmp_path, "npy", rows(BATCH)), tmp_path / "state"
+    assert learn(state, path) == 0
+    state.write_bytes(sealed(json.dumps(state_of(state) | {"inputs": []}).encode(), ""))
+    for options in ((), ("--new-records",)):
+        assert learn(state, path, *options) == 65
+        assert "not the state of a file" in capsys.readouterr().err
 
 
 def test_a_state_that_was_fully_written_is_the_state(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -14,26 +15,26 @@ import pytest
 from consumers.model.describe import current_release, describe, meaning
 from consumers.model.releases import (
     SCHEMA_FILE,
-    ReleaseDocument,
-    make_release,
+    PublishedRelease,
     parse_release,
     release_message,
     schema,
 )
 from consumers.service.metrics import DEFINITIONS, Metrics
+from consumers.settings import RoundRule
 from stream_dppca import DPPCA, Projector
 
 NAMES = ("a", "b", "c")
 
 
-def released(batch: int = 1, seed: int | None = None) -> ReleaseDocument:
+def released(batch: int = 1, seed: int | None = None) -> PublishedRelease:
     model = DPPCA(features=NAMES, epsilon=8.0, delta=1e-3, batch_size=500, seed=seed,
                   center="none", scales=None)  # fmt: skip
     rng = np.random.default_rng(0)
     for _ in range(batch):
         model.learn_array(rng.standard_normal((500, 3)) * [3, 1, 1])
     assert model.last_release is not None
-    return make_release(model.last_release, model="m", features=NAMES)
+    return PublishedRelease.of(model.last_release, "m")
 
 
 class Fleet:
@@ -49,7 +50,7 @@ class Fleet:
         )
         self.seen = np.zeros((0, 4))
 
-    def learn(self, batches: int) -> ReleaseDocument:
+    def learn(self, batches: int) -> PublishedRelease:
         for _ in range(batches):
             load = self._rng.standard_normal((self.SIZE, 1)) * [0.9, 0.8, 0.1, 0.0]
             noise = self._rng.standard_normal((self.SIZE, 4)) * [0.4, 0.5, 1.0, 0.0]
@@ -57,13 +58,10 @@ class Fleet:
             self.model.learn_array(X)
             self.seen = np.concatenate([self.seen, X])
         assert self.model.last_release is not None
-        return make_release(
-            self.model.last_release, model="m", features=self.NAMES,
-            warm_up_left=self.model.warm_up_left,
-        )  # fmt: skip
+        return PublishedRelease.of(self.model.last_release, "m")
 
 
-# Version 2
+# JSON
 
 
 def test_the_schema_is_committed() -> None:
@@ -84,7 +82,7 @@ def test_readers_ignore_what_they_do_not_know() -> None:
     release = released(batch=3)
     value = json.loads(release_message(release).value)
     value["later"] = {"x": 1}
-    value["privacy"]["later"] = value["components"][0]["later"] = 2
+    value["privacy"]["later"] = 2
     assert parse_release(json.dumps(value).encode()) == release
 
 
@@ -108,21 +106,50 @@ def test_a_warm_up_pretends_nothing() -> None:
     assert "component" not in describe(release) and meaning(release) == ""
 
 
+def test_a_release_of_another_version_is_refused() -> None:
+    value = json.loads(release_message(released()).value)
+    with pytest.raises(ValueError, match="is 2, this program reads releases of version 1"):
+        parse_release(json.dumps(value | {"version": 2}).encode())
+
+
 @pytest.mark.parametrize(
-    "skipped, batch, status, components",
-    [(False, 1, "learned", 1), (True, 5, "skipped", 1), (True, 1, "nothing_learned", 0)],
+    "change",
+    [
+        {"components": [[1.0, 0.0]]},
+        {"center": [1.0]},
+        {"spread": [1.0, 2.0]},
+        {"features": ["a", "b", 3]},
+        {"n_seen": None},
+        {"round": {"start": "", "end": ""}},
+        {"model": None},
+        {"privacy": {"unit": "household"}},
+    ],
 )
-def test_releases_of_version_1_can_be_read(
-    skipped: bool, batch: int, status: str, components: int
-) -> None:
-    state = json.loads((Path(__file__).parent / "states" / "task-v1.json").read_text())
-    fields = {**json.loads(state["release"]["value"]), "skipped": skipped, "batch": batch}
-    schema_1 = json.loads((SCHEMA_FILE.parent / "release-v1.json").read_text())
-    jsonschema.validate(fields, schema_1)
-    release = parse_release(json.dumps(fields).encode())
-    assert (release.version, release.status, len(release.components)) == (2, status, components)
-    assert (release.center, release.privacy.epsilon) == (None, 8.0)
-    describe(release)
+def test_a_release_that_contradicts_itself_is_refused(change: dict[str, Any]) -> None:
+    value = json.loads(release_message(released(batch=3)).value)
+    with pytest.raises(ValueError):
+        parse_release(json.dumps(value | change).encode())
+
+
+def test_a_release_of_a_round_has_no_count_of_records() -> None:
+    model = DPPCA(
+        features=NAMES, epsilon=8.0, delta=1e-3, batch_size=500, unit="subject", subject="id",
+        period=24,
+    )  # fmt: skip
+    rule = RoundRule("id", 3_600_000, 24)
+    made = PublishedRelease.of(model.close_round(), "m", rule, 24)
+    message = release_message(made)
+    value = json.loads(message.value)
+    jsonschema.validate(value, schema())
+    assert "n_seen" not in value and isinstance(value["subjects"], float)
+    assert value["round"] == {
+        "start": "1970-01-02T00:00:00+00:00", "end": "1970-01-02T01:00:00+00:00",
+    }  # fmt: skip
+    assert dict(message.headers)["ce_time"] == b"1970-01-02T01:00:00+00:00"
+    over = value["privacy"]["epsilon_over"]
+    assert over["1 day"] == pytest.approx(8.0) and over["7 days"] > 8.0
+    assert value["privacy"]["scope"] == "any 24 rounds of one hour, broker time"
+    assert parse_release(message.value) == made
 
 
 # Headers
@@ -137,7 +164,7 @@ def test_a_release_is_a_cloud_event() -> None:
     assert headers == {
         "content-type": "application/json",
         "ce_specversion": "1.0",
-        "ce_type": "stream-dppca.release.v2",
+        "ce_type": "stream-dppca.release.v1",
         "ce_source": "/stream-dppca/m",
         "ce_id": "m/3",
         "ce_time": "2026-01-02T03:04:05+00:00",
@@ -146,12 +173,10 @@ def test_a_release_is_a_cloud_event() -> None:
     assert release_message(parse_release(record.value), now) == record
     data = json.loads(record.value)
     assert data["privacy"]["epsilon"] == 8.0 and data["privacy"]["adjacency"] == "replace-one"
-    assert list(data["components"][0]["loadings"]) == list(NAMES)
+    assert data["features"] == list(NAMES) and len(data["components"][0]) == 3
 
 
-@pytest.mark.parametrize(
-    "junk", [b"", b"{}", b"[]", b'{"version":2}', b'{"version":1}', b"\xff", b"[" * 10**6]
-)
+@pytest.mark.parametrize("junk", [b"", b"{}", b"[]", b'{"version":1}', b"\xff", b"[" * 10**6])
 def test_what_is_not_a_release(junk: bytes) -> None:
     with pytest.raises(ValueError):
         parse_release(junk)

@@ -342,19 +342,19 @@ def test_a_stored_model_keeps_its_own_values() -> None:
     settings = load_settings(LEAST)
     given = {**settings.estimator().parameters, "center": "none", "max_norm": 7.0}
     old = make_estimator(Recipe("adaptive", given))
-    restored = restore_estimator(old.state(), settings.estimator())
+    restored = restore_estimator(old.state(), "null", settings.estimator())
     assert (restored.center, restored.max_norm) == ("none", 7.0)
     explicit = load_settings({**LEAST, "center": "mean"})
     with pytest.raises(StateRefused, match="center"):
-        restore_estimator(old.state(), explicit.estimator())
+        restore_estimator(old.state(), "null", explicit.estimator())
 
 
 def test_a_seeded_model_does_not_resume_as_if_it_were_private() -> None:
     seeded = load_settings({**LEAST, "seed": "3"})
     state = make_estimator(seeded.estimator()).state()
-    assert not restore_estimator(state, seeded.estimator()).privacy.private
+    assert not restore_estimator(state, "null", seeded.estimator()).privacy.private
     with pytest.raises(StateRefused, match="seed"):
-        restore_estimator(state, load_settings(LEAST).estimator())
+        restore_estimator(state, "null", load_settings(LEAST).estimator())
 
 
 # Messages

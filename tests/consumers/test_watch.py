@@ -21,7 +21,7 @@ from consumers import cli
 from consumers.cli import commands
 from consumers.cli.screen import screen
 from consumers.kafka.memory import MemoryBroker
-from consumers.model.releases import ReleaseDocument, release_message
+from consumers.model.releases import PublishedRelease, release_message
 from consumers.web.tracker import Tracker
 
 from ..processes import ROOT, wait_for
@@ -32,12 +32,12 @@ from .test_web import message
 TOPIC = "m.components"
 
 
-def fleet(batches: int = 6) -> list[ReleaseDocument]:
+def fleet(batches: int = 6) -> list[PublishedRelease]:
     made = Fleet()
     return [made.learn(1) for _ in range(batches)]
 
 
-def broker_with(releases: list[ReleaseDocument]) -> MemoryBroker:
+def broker_with(releases: list[PublishedRelease]) -> MemoryBroker:
     broker = MemoryBroker()
     broker.create(TOPIC, 1)
     for i, release in enumerate(releases):
@@ -48,7 +48,7 @@ def broker_with(releases: list[ReleaseDocument]) -> MemoryBroker:
 
 
 @pytest.fixture
-def releases(monkeypatch: pytest.MonkeyPatch) -> list[ReleaseDocument]:
+def releases(monkeypatch: pytest.MonkeyPatch) -> list[PublishedRelease]:
     found = fleet()
     on(broker_with(found), monkeypatch)
     monkeypatch.setattr(commands, "_stop_on_signals", threading.Event)
@@ -57,7 +57,7 @@ def releases(monkeypatch: pytest.MonkeyPatch) -> list[ReleaseDocument]:
 
 @pytest.mark.parametrize("command", ["inspect", "watch"])
 def test_the_name_of_the_model_suffices(
-    command: str, releases: list[ReleaseDocument], capsys: pytest.CaptureFixture[str],
+    command: str, releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     assert cli.main([command]) == 78
@@ -74,7 +74,7 @@ def test_the_name_of_the_model_suffices(
 
 
 def test_inspect_history(
-    releases: list[ReleaseDocument], capsys: pytest.CaptureFixture[str]
+    releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["inspect", "--model", "m", "--history"]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
@@ -106,7 +106,7 @@ def test_inspect_a_state_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_watch_writes_lines_into_a_pipe(
-    releases: list[ReleaseDocument], capsys: pytest.CaptureFixture[str]
+    releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["watch", "--model", "m", "--releases", "6"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -117,7 +117,7 @@ def test_watch_writes_lines_into_a_pipe(
 
 
 def test_watch_serves_a_page(
-    releases: list[ReleaseDocument], capsys: pytest.CaptureFixture[str],
+    releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     stop = threading.Event()

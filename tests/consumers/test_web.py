@@ -21,9 +21,8 @@ import pytest
 from consumers.kafka.memory import MemoryBroker
 from consumers.model import uncertainty
 from consumers.model.releases import (
-    ReleaseDocument,
+    PublishedRelease,
     Round,
-    make_release,
     release_message,
 )
 from consumers.model.uncertainty import angle, loading_noise
@@ -39,7 +38,7 @@ from consumers.web.follow import Follower
 from consumers.web.page import Page
 from consumers.web.server import WebServer
 from consumers.web.tracker import Tracker
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, SubjectStatement
 
 from ..processes import wait_for
 from .helpers import OUTPUT, cluster, memory_log, publish
@@ -51,7 +50,7 @@ NOON = datetime.datetime(2030, 1, 1, 12, tzinfo=datetime.UTC)
 TOKEN = "sixteen or more letters"  # noqa: S105
 
 
-def message(release: ReleaseDocument, minute: int = 0) -> Message:
+def message(release: PublishedRelease, minute: int = 0) -> Message:
     return release_message(release, NOON + datetime.timedelta(minutes=minute))
 
 
@@ -70,11 +69,11 @@ def test_a_tracker_keeps_what_a_page_shows() -> None:
     assert count == 6 and [p.batch for p in found.points] == [1, 2, 3, 4, 5, 6]
     last, current = found.points[-1], found.current
     assert current is not None and current.features == fleet.NAMES
-    weights = np.array(made[-1].array(made[-1].components[0].loadings))
+    weights = np.array(made[-1].components[0])
     cells = np.frombuffer(base64.b64decode(last.cells[0]), np.int8) / 127 * last.peaks[0]
     np.testing.assert_allclose(cells, weights, atol=last.peaks[0] / 250)
     np.testing.assert_allclose(current.components[0].loadings, weights, rtol=1e-4)
-    before = np.array(made[-2].array(made[-2].components[0].loadings))
+    before = np.array(made[-2].components[0])
     assert last.moved == pytest.approx(angle(weights, before))
     assert last.time is not None and last.time == int(NOON.timestamp()) + 300
     assert tracker.history(after=count)[1].points == []
@@ -105,10 +104,10 @@ def test_the_noise_in_loadings_is_about_what_is_said(k: int) -> None:
                       n_components=k, seed=seed)  # fmt: skip
         model.learn_array(X)
         assert model.last_release is not None
-        release = make_release(model.last_release, model="m", features=[*"abcdef"])
+        release = PublishedRelease.of(model.last_release, "m")
         noise = loading_noise(release)
         assert noise is not None and noise.shape == (k, d)
-        w = np.array(release.array(release.components[0].loadings))
+        w = np.array(release.components[0])
         seen.append(w * np.sign(w @ seen[0]) if seen else w)
         said.append(noise[0])
     ratio = np.std(seen, axis=0) / np.mean(said, axis=0)
@@ -131,27 +130,20 @@ def test_with_privacy_per_subject_nothing_counts_records() -> None:
     assert facts(by_device) == {"state", "note"}
     assert facts(settings()) == {"state", "note", "lag", "needed"}
     release = released()
-    promise = release.privacy.model_copy(
-        update={
-            "unit": "subject",
-            "subject": "device",
-            "scope": "any 1h",
-            "epsilon_over": {"7 days": 3.21},
-        }
-    )
+    promise = SubjectStatement.of(
+        epsilon=1.0, delta=1e-6, period=1, horizon=None, subject="device", records=4,
+        method="adaptive", private=True,
+    ).in_time(3_600_000, "any 1h")  # fmt: skip
     hour = Round(start="2030-01-01T11:00:00+00:00", end="2030-01-01T12:00:00+00:00")
     tracker = Tracker("m")
     of_round = release.model_copy(
-        update={"privacy": promise, "round": hour, "subjects": 41.7, "n_seen": 98765}
+        update={"privacy": promise, "round": hour, "subjects": 41.7, "n_seen": None}
     )
     assert tracker.add(message(of_round))
     current = tracker.history()[1].current
     assert current is not None and "about 42 subjects" in current.extent
-    assert "98765" not in current.extent
-    assert (
-        "one subject (by device) sends in any 1h" in current.promise
-        and "7 days 3.21" in current.promise
-    )
+    assert "one subject (by device) sends in any 1h" in current.promise
+    assert f"7 days {promise.epsilon_over['7 days']:.3g}" in current.promise
     assert "record" not in current.promise
 
 

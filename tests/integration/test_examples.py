@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.model.releases import make_release, release_message
+from consumers.model.releases import PublishedRelease, release_message
 from stream_dppca import DPPCA, Projector
 
 from ..processes import PATIENCE_SECONDS, ROOT
@@ -70,7 +70,7 @@ def release() -> bytes:
     pca.learn_array([40, 8e9, 5] + [15, 2e9, 1] * (load + rng.standard_normal((6000, 3)) / 3))
     made = pca.last_release
     assert made is not None
-    return release_message(make_release(made, model="m", features=features, warm_up_left=0)).value
+    return release_message(PublishedRelease.of(made, "m")).value
 
 
 def test_project_release(release: bytes, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ SESSION = {"session_timeout_s": 6, "max_poll_records": 5000}
 
 
 def loadings(release: dict[str, Any]) -> np.ndarray[Any, Any]:
-    return np.array([release["components"][0]["loadings"][name] for name in release["features"]])
+    return np.array(release["components"][0])
 
 
 def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: Any) -> None:

@@ -243,7 +243,7 @@ def test_a_release_projects_in_every_form_and_junk_in_none() -> None:
     for form in (release, release.model_dump_json(), json.dumps(fields).encode(), fields):
         projector = Projector.from_release(form)
         assert projector.transform_one({"a": 1.0, "b": 1.0}) == pytest.approx({0: 1.4})
-    with pytest.raises(ValueError, match="is 2, this program reads .* version 1"):
+    with pytest.raises(ValueError, match="is 2, this program reads"):
         Projector.from_release(fields | {"version": 2})
     for junk in (b'{"hello": 1}', b"", b"[" * 10**6, [1], fields | {"scale": [1.0]}):
         with pytest.raises(ValueError, match="not a release"):

@@ -27,7 +27,7 @@ from consumers.service.round_task import RoundTask
 from consumers.service.task import RoundConfig, Task
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, SubjectStatement
 from stream_dppca.learned.drift import DriftAlarm
 
 from ..launch import silence
@@ -297,16 +297,16 @@ def test_a_release_says_what_is_promised() -> None:
         task.settle()
     [release] = releases(on).values()
     p = release.privacy
+    assert isinstance(p, SubjectStatement)
     assert (p.unit, p.adjacency, p.subject) == ("subject", "replace-subject", "device")
     assert p.scope == "any 24 rounds of one hour, broker time"
-    assert p.epsilon_over is not None
     assert {k: round(v, 2) for k, v in p.epsilon_over.items()} == {
         "1 day": 1.0, "7 days": 2.89, "30 days": 6.58, "365 days": 31.04,
     }  # fmt: skip
     assert release.round is not None
     assert release.round.start == "1970-01-01T02:00:00+00:00"
     assert release.round.end == "1970-01-01T03:00:00+00:00"
-    assert release.n_seen == 2000 and release.subjects is not None
+    assert release.n_seen is None and release.subjects is not None
     headers = dict(log_of(on).scan("m.components")[0].headers)
     assert headers["ce_time"] == b"1970-01-01T03:00:00+00:00"
     text = describe(release)

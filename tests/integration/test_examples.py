@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,23 @@ def test_project_release(release: bytes, tmp_path: Path) -> None:
     path.write_bytes(release)
     shown = run("project_release.py", str(path), '{"cpu": 93.0, "memory": 2e10, "disk.read": 7}')
     assert re.search(r"scores: -?\d.*\nanomaly: \d", shown)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_lines_of_the_docs_score_a_record(release: bytes, tmp_path: Path) -> None:
+    """Somebody who has only the JSON and docs/service.md gets the result of `Projector`."""
+    page = (EXAMPLES.parent / "docs" / "service.md").read_text()
+    [code] = re.findall(r"```js\n(function scores.*?)```", page, re.DOTALL)
+    projector = Projector.from_release(release)
+    records = [{"cpu": 55.0, "memory": 1e10, "disk.read": 6}, {"cpu": 1e30, "disk.read": "text"}]
+    script = tmp_path / "score.js"
+    script.write_text(
+        f"{code}\nconst release = {release.decode()};\n"
+        f"console.log(JSON.stringify({json.dumps(records)}.map((x) => scores(release, x))));"
+    )
+    found = subprocess.run(["node", str(script)], capture_output=True, check=True).stdout
+    for record, scores in zip(records, json.loads(found), strict=True):
+        assert scores == pytest.approx(list(projector.transform_one(record).values()))
 
 
 def test_kafka_end_to_end(broker: RunningBroker) -> None:

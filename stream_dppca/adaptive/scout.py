@@ -156,8 +156,7 @@ class ScoutMethod:
         return {"form": self.name, **self.form.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        # Older versions always used gradients where second moments are tried now.
-        self._become(state.get("form", "gradient"), self.W)
+        self._become(state["form"], self.W)
         self.form.load(state)
 
 

@@ -227,7 +227,6 @@ class LearnedBase(Generic[Running]):
         self.standard = Standard.load(state["standard"], len(self.W))
         self.moments.load(state["moments"])
         self.recent.load(state["recent"])
-        # Models of older states have their scales from the warm-up, and keep them.
-        self.refined = int(state.get("refined", self.REFINED_AFTER[-1]))
+        self.refined = int(state["refined"])
         self.looks.load(state["looks"])
         self._noise.begin((self.moments.noise, self.recent.noise))

@@ -552,7 +552,6 @@ class WideMethod(LearnedBase[RunningMean]):
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         self.gradients.load(state["gradients"])
-        if "excess" in state:  # it is not in older states: then it is learned again
-            self.excess.load(state["excess"])
+        self.excess.load(state["excess"])
         self.learned = bool(state["learned"])
         self.beside.forget()

@@ -54,17 +54,6 @@ def test_scales_are_refined_in_the_first_batches_only() -> None:
     assert changed == [1, 2, 4]
 
 
-def test_a_state_from_before_keeps_its_scales() -> None:
-    pca = model(1)
-    pca.learn_array(batch(0))
-    state = pca.state()
-    del state["method"]["refined"]
-    again = DPPCA.from_state(state)
-    scale = again._method.standard.scale.tolist()  # type: ignore[attr-defined]
-    again.learn_array(batch(1))
-    assert again._method.standard.scale.tolist() == scale  # type: ignore[attr-defined]
-
-
 def test_a_restored_model_projects_as_before() -> None:
     pca = model(2)
     for t in range(4):

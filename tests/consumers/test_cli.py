@@ -15,7 +15,6 @@ from consumers.errors import ConfigurationError
 from consumers.events import ConnectionFailures
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import promise_in_words
-from consumers.model.releases import _promise
 from consumers.settings import RoundRule
 from consumers.settings.durations import parse_duration
 from stream_dppca.release import SubjectStatement
@@ -367,7 +366,7 @@ def test_epsilon_is_stated_per_day_everywhere(
     rounds = RoundRule("id", parse_duration(length), 1)
     said = SubjectStatement.of(epsilon=1.0, delta=1e-6, period=1, horizon=None, subject="id",
                                records=4, method="adaptive", private=True)  # fmt: skip
-    shown = promise_in_words(_promise(said, rounds))
+    shown = promise_in_words(said.in_time(rounds.length_ms / 1000, rounds.scope()))
     for text in (planned, checked, shown):
         for time in (day, "7 days", "30 days", "365 days"):
             assert time in text

@@ -22,7 +22,7 @@ from consumers.model.releases import (
 )
 from consumers.service.metrics import DEFINITIONS, Metrics
 from consumers.settings import RoundRule
-from stream_dppca import DPPCA, Projector
+from stream_dppca import DPPCA, PerSubject, Projector
 
 NAMES = ("a", "b", "c")
 
@@ -132,10 +132,8 @@ def test_a_release_that_contradicts_itself_is_refused(change: dict[str, Any]) ->
 
 
 def test_a_release_of_a_round_has_no_count_of_records() -> None:
-    model = DPPCA(
-        features=NAMES, epsilon=8.0, delta=1e-3, batch_size=500, unit="subject", subject="id",
-        period=24,
-    )  # fmt: skip
+    unit = PerSubject("id", places=500, period=24)
+    model = DPPCA(features=NAMES, epsilon=8.0, delta=1e-3, unit=unit)
     rule = RoundRule("id", 3_600_000, 24)
     made = PublishedRelease.of(model.close_round(), "m", rule, 24)
     message = release_message(made)

@@ -249,7 +249,7 @@ def test_the_settings_of_the_paper() -> None:
     pairs = load_settings({**large, "center": "pairs", "scales": "1,2,3"}).estimator()
     assert make_estimator(pairs).state()["config"]["scales"] == [1.0, 2.0, 3.0]
     with pytest.raises(StateRefused, match=r"`config\.method` is 'paper', expected 'adaptive'"):
-        restore_estimator(made.state(), load_settings(LEAST).estimator())
+        restore_estimator(made.state(), "null", load_settings(LEAST).estimator())
 
 
 @pytest.mark.parametrize(

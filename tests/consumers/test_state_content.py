@@ -81,8 +81,7 @@ def states(name: str, X: np.ndarray, change: Callable[[Learner], None]) -> list[
 
 
 def identity(rounds: RoundRule | None) -> ModelIdentity:
-    rule, unit = ("offsets", "record") if rounds is None else ("rounds", "subject")
-    return ModelIdentity(model="m", input="in", slots=SlotRule(rule), unit=unit, rounds=rounds)
+    return ModelIdentity("m", "in", SlotRule("offsets" if rounds is None else "rounds"), rounds)
 
 
 def nothing(learner: Learner) -> None:

@@ -1,49 +1,46 @@
-"""Base of both forms of the method: parameters, warm-up, running moments and state.
+"""Base of both forms of the method: parameters, first step, running moments and state.
 
-`method.LearnedMethod` (second moments) and `wide.WideMethod` (gradients) differ in their queries on
-a batch after the warm-up. They agree on everything here. Nothing here uses records, except through
-`WarmUp` and `Looks`, which state what they spend.
+`method.MomentMethod` (second moments) and `wide.GradientMethod` (gradients) differ in their queries
+on a batch. They agree on everything here. Nothing here uses records, except through `Questions` and
+`Looks`, which state what they spend.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+
 
 from ..adaptive.correlated import DECAYS, Released
 from ..arrays import FloatArray
+from ..errors import BatchSizeError
 from ..method import checked_basis
 from ..noise import Noise
 from ..participation import PerSubject, mu_of
 from ..statistics import Rows
 from .covariance import NoiseOfSums, RunningMean
 from .drift import RECENT
+from .first import ENOUGH, FIRST, FIRST_OF_ONE, Questions, Range, first_batches
 from .looks import LOOK, Look, Looks
 from .standard import Standard
-from .warmup import ENOUGH, WarmUp, warm_up_batches
 
 __all__ = [
     "COUNT",
-    "MOST_WARM_UP",
+    "MOST_FIRST",
     "POWER",
     "REFINED_MOST",
-    "WARMING_UP",
-    "WARMING_UP_ANEW",
+    "UNREADABLE",
     "WIDEN_ABOVE",
     "WIDEN_SDS",
-    "LearnedBase",
-    "Memory",
+    "MethodBase",
+    "Parameters",
     "kept_share",
-    "longer_share",
-    "smallest_learned_batch",
+    "smallest_batch_of",
 ]
 
-#: Reason of a release during the warm-up.
-WARMING_UP = "warming up"
-#: The same for a warm-up that ended without enough valid records, by noisy counts.
-WARMING_UP_ANEW = "warming up anew: hardly any record could be read"
-#: "auto", "all", or a number of batches.
-Memory = str | float
+#: Reason of a first step without enough valid records, by noisy counts.
+UNREADABLE = "hardly any record could be read"
 
 #: Power by which a batch fades from later releases. With equal weights for all batches, this power
 #: has the least noise after 8 to 50 of them.
@@ -54,13 +51,34 @@ COUNT = 0.01
 WIDEN_ABOVE = 2.25
 #: It must be above by more than this many sds of its noise.
 WIDEN_SDS = 3.0
-#: A warm-up of more batches than this is refused.
-MOST_WARM_UP = 64
+#: A first step of more batches than this is refused.
+MOST_FIRST = 8
 #: Smallest and largest factor of a scale when scales are refined once.
 REFINED_MOST = (0.75, 1.5)
 
 
-def kept_share(memory: Memory) -> float:
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """Everything that decides the method: public numbers."""
+
+    W: FloatArray  #: d x k, the start; it is never shown
+    epsilon: float
+    delta: float
+    units: int  #: per batch
+    known_center: bool = False  #: records are centred at 0
+    scales: FloatArray | None = None  #: known standard deviations; None to learn them
+    one_unit: bool = False  #: features are in one unit: no scales at all
+    memory: str | float = "auto"  #: "auto", "all", or a number of batches
+    subjects: PerSubject | None = None  #: given if units are subjects
+    batches: int | None = None  #: number of batches that there will be, if it is known
+
+    @property
+    def knows_all(self) -> bool:
+        """True if neither a centre nor the scale of any single feature is learned."""
+        return self.known_center and (self.one_unit or self.scales is not None)
+
+
+def kept_share(memory: str | float) -> float:
     """Share of the past that is kept with every batch.
 
     >>> kept_share("auto"), kept_share(4.0)
@@ -69,132 +87,138 @@ def kept_share(memory: Memory) -> float:
     return 1.0 if isinstance(memory, str) else 1 - 1 / memory
 
 
-def longer_share(*, d: int, mu: float, units: int) -> float:
-    """Share of the records that may be longer than the clip radius in any case.
-
-    It matters with few features, whose lengths differ most, and grows with the noise. It was fitted
-    to the real data of docs/accuracy.md.
-    """
-    sampling = 0.5 * units * mu**2 / d**1.5
-    return float(2 / (d * (2 + sampling)))
-
-
-def smallest_learned_batch(*, d: int, mu: float, known_center: bool) -> int:
-    """Units with which the warm-up takes `MOST_WARM_UP` batches."""
-    units = 2
-    while warm_up_batches(d=d, mu=mu, units=units, known_center=known_center) > MOST_WARM_UP:
-        units = math.ceil(units * 1.02) + 1
-    return units
+def smallest_batch_of(*, d: int, mu: float, share: float = FIRST) -> int:
+    """Units with which the first step takes `MOST_FIRST` batches."""
+    return math.ceil(first_batches(d=d, mu=mu, units=1, share=share) / MOST_FIRST)
 
 
 Running = TypeVar("Running", bound=RunningMean)
 
 
-class LearnedBase(Generic[Running]):
-    """Parameters, warm-up, running moments and state of a method that learns centre and scales.
+class MethodBase(Generic[Running]):
+    """Parameters, first step, running moments and state.
 
     Parameters
     ----------
-    W
-        d x k, the start. It is never shown.
-    epsilon, delta
-        The guarantee of every batch.
-    units
-        Units per batch.
-    known_center
-        If true, records are centred at 0.
-    scales
-        Public scales, in units of which the components are wanted; None to learn them.
-    memory
-        As for `DPPCA`.
-    subjects
-        Given if units are subjects.
     moments
         An empty running mean of the release of every batch about all features.
     constant
-        The constant of `WarmUp`.
+        The constant of `Questions`.
     """
 
-    #: Batches after the warm-up after which scales are refined.
+    #: Batches after which scales are refined, the first step included.
     REFINED_AFTER: tuple[int, ...]
+    #: Share of the first step's mu^2 for its questions.
+    FIRST = FIRST
 
-    def __init__(
-        self,
-        *,
-        W: FloatArray,
-        epsilon: float,
-        delta: float,
-        units: int,
-        known_center: bool,
-        scales: FloatArray | None,
-        memory: Memory,
-        subjects: PerSubject | None,
-        moments: Running,
-        constant: float = 1.0,
-    ) -> None:
-        d = W.shape[0]
-        self.W = W
-        self.units = units
-        self.known_center = known_center
-        self.scales = scales
-        self.memory = memory
-        self.subjects = subjects
-        self.each = 1 if subjects is None else subjects.records
-        self.mu = mu_of(epsilon, delta, subjects, units)
-        if subjects is not None:
+    def __init__(self, given: Parameters, moments: Running, constant: float = 1.0) -> None:
+        self.given = given
+        self.W = given.W
+        self.units = given.units
+        self.subjects = given.subjects
+        self.each = 1 if given.subjects is None else given.subjects.records
+        self.mu = self._budget(given.units)
+        self.first_batches = self._first_batches()
+        self.mu = min(self.mu, self._budget(self.first_batches * given.units))
+        if given.subjects is not None:
             self.mu_count = self.mu * math.sqrt(COUNT)
             self.mu = self.mu * math.sqrt(1 - COUNT)
         self.mu_look = self.mu * math.sqrt(LOOK)
-        self.warm_up = WarmUp(
-            d=d,
-            mu=self.mu,
-            units=units,
-            longer=longer_share(d=d, mu=self.mu, units=units),
-            known_center=known_center,
-            each=self.each,
-            # Subjects are counted before: here it is enough that most of them can be read.
-            enough=ENOUGH if subjects is None else ENOUGH / 2,
-            constant=constant,
-        )
-        self.standard: Standard = self.warm_up.standard
+        self._constant = constant
+        self.range: Range | None = None  #: the answers of the first step, once there are any
         self.moments: Running = moments
         self.recent: Running = moments.copy()
-        self.looks = Looks(d)
-        # Batches after the warm-up while scales are refined. With subjects, which are few, they
-        # are not refined.
-        self.refined = 0 if subjects is None else self.REFINED_AFTER[-1]
-        self._noise = NoiseOfSums((kept_share(memory), RECENT), DECAYS)  # of `moments`, `recent`
+        self.looks = Looks(len(given.W))
+        # Scales that are known are not refined, nor are those of subjects, which are few.
+        refined = given.scales is None and not given.one_unit and given.subjects is None
+        self.refined = 0 if refined else self.REFINED_AFTER[-1]
+        self._noise = NoiseOfSums((kept_share(given.memory), RECENT), DECAYS)
+
+    def _budget(self, units: int) -> float:
+        """The mu of a step with this many units."""
+        return mu_of(self.given.epsilon, self.given.delta, self.given.subjects, units)
+
+    def _first_batches(self) -> int:
+        """W. Subjects return in every round, so for them more rounds would gain nothing."""
+        given = self.given
+        if given.subjects is not None or given.batches == 1:
+            return 1
+        return first_batches(
+            d=len(given.W), mu=self.mu, units=given.units, share=self.FIRST, known=given.knows_all
+        )
 
     @property
-    def warming_up(self) -> bool:
-        return not self.warm_up.done
+    def standard(self) -> Standard:
+        if self.range is None:
+            raise RuntimeError("the first step has not been taken")
+        return self.range.standard
 
-    def _warm_up(self, rows: Rows, noise: Noise) -> bool:
-        """Spend a batch on the warm-up. Returns True if the warm-up has to start over."""
-        self.warm_up.step(rows, noise)
-        self.standard = self.warm_up.standard
-        return self.warm_up.batches_left == self.warm_up.batches
+    @property
+    def batches_of_step(self) -> int:
+        """Batches that the next step takes at once: W until centre and scales are known, then 1."""
+        return self.first_batches if self.range is None else 1
+
+    def check_batch(self, units: int) -> None:
+        """Raise `BatchSizeError` if the first step would take too many batches."""
+        smallest = smallest_batch_of(d=len(self.W), mu=self.mu, share=self.FIRST)
+        if units < smallest and not self.given.knows_all:
+            what = "records" if self.subjects is None else "subjects"
+            why = f"with fewer {what} the first step would take more than {MOST_FIRST} batches"
+            raise BatchSizeError(units, smallest, why)
+
+    def _ask_first(self, rows: Rows, noise: Noise) -> float:
+        """Ask for centre, scales and radius. Returns the share of mu^2 that this has spent."""
+        given = self.given
+        share = FIRST_OF_ONE if given.batches == 1 else self.FIRST
+        questions = Questions(
+            d=len(self.W),
+            mu=self.mu * math.sqrt(share),
+            units=len(rows),
+            batch=self.units,
+            mu_batch=self.mu,
+            known_center=given.known_center,
+            scales=given.scales,
+            one_unit=given.one_unit,
+            each=self.each,
+            # Subjects are counted before: here it is enough that most of them can be read.
+            enough=ENOUGH if self.subjects is None else ENOUGH / 2,
+            constant=self._constant,
+        )
+        self.range = questions.ask(rows, noise)
+        return share
 
     def _look(self, rows: Rows, noise: Noise) -> Look | None:
         """Look at features whose spread is not known; `Looks` states what this spends."""
         return Looks.ask(
-            rows, self.standard, units=self.units, each=self.each, mu=self.mu_look, noise=noise
+            rows, self.standard, units=len(rows), each=self.each, mu=self.mu_look, noise=noise
         )
 
     # Post-processing.
 
-    def _remember(self, released: Released, unit: float, weight: float = 1.0) -> None:
-        """Add a batch's own moments to those of all batches and to those of the last few.
+    def _remember(
+        self, released: Released, unit: float, weight: float = 1.0, gain: float = 1.0
+    ) -> None:
+        """Add a step's own moments to those of all steps and to those of the last few.
 
         Parameters
         ----------
         unit
             Unit of the release: 1 over the sd of its noise.
+        weight
+            Batches of the step.
+        gain
+            Factor of the moments.
         """
-        self._noise.add(released, weight / unit)
+        self._noise.add(released, gain / unit)
+        alone = released.alone * (gain / unit)
         of_all, of_recent = self._noise.variances
-        self.moments.add(released.alone / unit, of_all, kept_share(self.memory), weight)
-        self.recent.add(released.alone / unit, of_recent, RECENT, weight)
+        self.moments.add(alone, of_all, kept_share(self.given.memory), weight)
+        self.recent.add(alone, of_recent, RECENT, weight)
+
+    def _restandardise(self, standard: Standard) -> None:
+        """Standardise later records in another way."""
+        if self.range is not None:
+            self.range = replace(self.range, standard=standard)
 
     def _drop_past(self) -> None:
         """Drop all but the last few batches."""
@@ -202,31 +226,38 @@ class LearnedBase(Generic[Running]):
         self._noise.copy_sum(1, 0)
 
     def _refine_now(self) -> bool:
-        """Count a batch after the warm-up. Returns True if scales are to be refined after it."""
+        """Count a batch. Returns True if scales are to be refined after it."""
         if self.refined >= self.REFINED_AFTER[-1]:
             return False
         self.refined += 1
         return self.refined in self.REFINED_AFTER
+
+    def _spread(self) -> FloatArray | None:
+        """r if features are in one unit, so that components are those of raw records."""
+        return 1 / self.standard.scale if self.given.one_unit else None
 
     # State
 
     def state(self) -> dict[str, Any]:
         return {
             "W": self.W.tolist(),
-            "warm_up": self.warm_up.state(),
-            "standard": self.standard.state(),
+            "range": None if self.range is None else self.range.state(),
             "moments": self.moments.state(),
             "recent": self.recent.state(),
             "refined": self.refined,
-            "looks": self.looks.state(self.standard),
+            "looks": {} if self.range is None else self.looks.state(self.standard),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         self.W = checked_basis(state["W"], like=self.W)
-        self.warm_up.load(state["warm_up"])
-        self.standard = Standard.load(state["standard"], len(self.W))
+        found = state["range"]
+        self.range = None if found is None else Range.load(found, len(self.W))
         self.moments.load(state["moments"])
         self.recent.load(state["recent"])
+        if self.range is None and self.moments.weight > 0:
+            raise ValueError("not a state of this method")
         self.refined = int(state["refined"])
         self.looks.load(state["looks"])
         self._noise.begin((self.moments.noise, self.recent.noise))
+
+

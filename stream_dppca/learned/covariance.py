@@ -69,8 +69,8 @@ class RunningMean:
         return math.sqrt(self.noise) / max(self.weight, 1e-300)
 
     def add(self, released: FloatArray, noise: float, keep: float, weight: float = 1.0) -> None:
-        """Add the release of a batch; `noise` is the variance of the sum with it."""
-        self.total = keep * self.total + weight * released
+        """Add the sum of `weight` batches; `noise` is the variance of the total with it."""
+        self.total = keep * self.total + released
         self.weight = keep * self.weight + weight
         self.noise = noise
 

@@ -1,33 +1,35 @@
-"""The default method for telemetry: nothing about the data is known beforehand.
+"""The method: nothing about the data need be known beforehand.
 
-1. **Warm-up** (`warmup`): centre, scales and a clip radius from the first batches, from which
-   nothing else is learned. All batches have one radius: with radii of their own, batches would be
-   weighted by 1/radius^2, and quiet batches would win.
-2. **Every batch after it**: z = clamp((x - c)/s), one release of the moments of (z, b) with noise
-   that cancels over batches (`adaptive.correlated`). `covariance` computes mean, spread and
-   components from the sum of the releases.
-3. **Scales** are refined in the first batches after the warm-up, and widened for later batches
-   where they turn out too small, by released values. Features whose spread has not been seen are
-   looked at again, with a small share of every batch's budget.
+1. **The first step** takes W batches at once. Its questions (`first`) find the centre, the scales
+   and a clip radius, and its moments are released with what is left of its budget. All batches have
+   one radius: with radii of their own, batches would be weighted by 1/radius^2, and quiet batches
+   would win.
+2. **Every batch**: z = clamp((x - c)/s), one release of the moments of (z, b) with noise that
+   cancels over batches (`adaptive.correlated`). `covariance` computes mean, spread and components
+   from the sum of the releases, in which every record has the same weight.
+3. **Scales** are refined after the first batches, and widened for later batches where they turn out
+   too small, by released values. Features whose spread has not been seen are looked at again, with
+   a small share of every batch's budget.
 
-In the words of the paper: range, mean, step. The range is found once, in the warm-up.
+In the words of the paper: range, mean, step. The range is found once, in the first step.
 
-Privacy of a batch after the warm-up: two questions about the same records.
+Privacy of a step: up to three questions about the same records.
 
 Adjacency: one record is replaced, or turns null.
-Sensitivity: `AugmentedMoments` sqrt 2 rho / B; `OctaveCounts` sqrt(2 d') for the d' features that
-    are looked at.
-Noise: mu_look^2 + mu_mean^2 = mu^2 in every batch; mu_look is 0 if no feature is looked at, which
-    follows from earlier releases. Moments go through `CorrelatedRelease`: their queries are in
-    units of their noise, so a change of scales or of mu_mean between batches changes nothing
-    about past queries.
+Sensitivity: `AugmentedMoments` sqrt 2 rho for the sum over the units of the step; `OctaveCounts`
+    sqrt(2 d') for the d' features that are looked at; `Questions` states its own.
+Noise: the shares of mu^2 add up to 1 in every step: `FIRST` for the questions of the first step,
+    `LOOK` for a look if there is one, the rest for the moments. Whether there is a look follows
+    from earlier releases. Moments go through `CorrelatedRelease`: their queries are in units of
+    their noise, so a change of scales, of the number of units or of their share between steps
+    changes nothing about past queries.
 Delta: none beyond that of mu.
 
-**Subjects** (`participation`). A batch is a round, mu that of a round; noise is not correlated over
-rounds (`adaptive.independent`). Every round, also of the warm-up, has one more query: the number of
-subjects, of sensitivity 1, with the share `COUNT` of mu^2. Everything above has the rest of mu^2. A
-round is weighted by its noisy number of subjects; if that may as well be zero, or if the warm-up
-finds fewer than a quarter of the places taken, nothing is learned.
+**Subjects** (`participation`). A step is a round, mu that of a round; noise is not correlated over
+rounds (`adaptive.independent`). Every round has one more query: the number of subjects, of
+sensitivity 1, with the share `COUNT` of mu^2. Everything above has the rest of mu^2. A round is
+weighted by its noisy number of subjects; if that may as well be zero, or if the first round finds
+fewer than a quarter of the places taken, nothing is learned.
 """
 
 from __future__ import annotations
@@ -42,41 +44,37 @@ from ..adaptive.correlated import CorrelatedRelease, Released, claimed
 from ..adaptive.independent import IndependentRelease
 from ..adaptive.queries import unpack
 from ..arrays import BoolArray, FloatArray
-from ..errors import BatchSizeError, ParameterError
+from ..errors import ParameterError
 from ..method import FEW_SUBJECTS, Outcome
 from ..noise import Noise
 from ..oja import orthonormal
-from ..participation import PerSubject, size_words
 from ..projector import Projector
 from ..statistics import Rows
 from .base import (
-    MOST_WARM_UP,
     POWER,
     REFINED_MOST,
-    WARMING_UP,
-    WARMING_UP_ANEW,
+    UNREADABLE,
     WIDEN_ABOVE,
     WIDEN_SDS,
-    LearnedBase,
-    Memory,
-    smallest_learned_batch,
+    MethodBase,
+    Parameters,
 )
 from .covariance import HELD, Components, RunningMoments, components
 from .drift import DriftAlarm
-from .looks import Look
+from .first import ENOUGH
+from .looks import LOOK, Look
 from .standard import CLAMP
 from .statistics import AugmentedMoments
-from .warmup import ENOUGH
 
-__all__ = ["MOST_FEATURES", "REFINED_AFTER", "LearnedMethod", "constant"]
+__all__ = ["MOST_FEATURES", "REFINED_AFTER", "MomentMethod", "constant"]
 
 #: Second moments of more features than this take too long.
 MOST_FEATURES = 1023
 #: The noisy number of subjects must be this many sds of its noise above zero.
 _SURE_OF_SUBJECTS = 3.0
-#: Batches after the warm-up after which scales are refined.
+#: Steps after which scales are refined.
 REFINED_AFTER = (1, 2, 4)
-#: Sd of a variance after the warm-up: measured .4 on Gaussian data with 10 to 200 features.
+#: Sd of a variance after the questions: measured .4 on Gaussian data with 10 to 200 features.
 _REFINED_SD = 0.4
 
 
@@ -85,96 +83,63 @@ def constant(d: int) -> float:
     return math.sqrt(d / 20)
 
 
-class LearnedMethod(LearnedBase[RunningMoments]):
-    """Learns centre, scales and components.
-
-    Parameters
-    ----------
-    W, epsilon, delta, units, known_center, scales, memory, subjects
-        As for `LearnedBase`.
-    """
+class MomentMethod(MethodBase[RunningMoments]):
+    """Learns centre, scales and components from second moments."""
 
     REFINED_AFTER = REFINED_AFTER
 
-    def __init__(
-        self,
-        *,
-        W: FloatArray,
-        epsilon: float,
-        delta: float,
-        units: int,
-        known_center: bool,
-        scales: FloatArray | None,
-        memory: Memory,
-        subjects: PerSubject | None = None,
-    ) -> None:
-        super().__init__(
-            W=W,
-            epsilon=epsilon,
-            delta=delta,
-            units=units,
-            known_center=known_center,
-            scales=scales,
-            memory=memory,
-            subjects=subjects,
-            moments=RunningMoments(W.shape[0] + 1),
-        )
+    def __init__(self, given: Parameters) -> None:
+        super().__init__(given, RunningMoments(len(given.W) + 1))
         self.correlated: CorrelatedRelease | IndependentRelease
-        if subjects is None:
+        if given.subjects is None and given.batches != 1:
             self.correlated = CorrelatedRelease(mu=self.mu)
         else:
             self.correlated = IndependentRelease(mu=self.mu)
         self.alarm = DriftAlarm()
-        self._presence = 1.0 if subjects is None else 0.0  # weighted mean of the rounds
+        self._presence = 1.0 if given.subjects is None else 0.0  # weighted mean of the rounds
         self.components: Components | None = None
 
-    def check_batch(self, rows: int) -> None:
+    def check_batch(self, units: int) -> None:
         d = self.W.shape[0]
         if d > MOST_FEATURES:
-            rule = (
-                f'must be at most {MOST_FEATURES} with a PerSubject and center="mean" or '
-                'scales="learn"'
-            )
+            rule = f"must be at most {MOST_FEATURES} with privacy per subject"
             raise ParameterError("features", rule, d)
-        smallest = smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center)
-        if rows < smallest:
-            what, name = size_words(self.subjects)
-            why = f"with fewer {what} the warm-up takes more than {MOST_WARM_UP} batches"
-            raise BatchSizeError(rows, smallest, why, name)
+        super().check_batch(units)
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
-        """Learn from one batch."""
+        """Learn from one batch, or from the W batches of the first step."""
         present = None if self.subjects is None else self._count(rows, noise)
-        if self.warming_up:
-            anew = False
-            if present is None or present >= ENOUGH * self.units:
-                anew = self._warm_up(rows, noise)
-            return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP, units=present)
-        if present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
+        spent = 0.0
+        if self.range is None:
+            if present is not None and present < ENOUGH * len(rows):
+                return Outcome.skip(FEW_SUBJECTS, units=present)
+            spent = self._ask_first(rows, noise)
+            if self.range is None:
+                return Outcome.skip(UNREADABLE, units=present)
+        elif present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
             return Outcome.skip(FEW_SUBJECTS, units=present)
         query = self._query()
-        # A query that claims a larger sensitivity than its own spends less: mu_mean instead of mu.
-        looking = not self.standard.known.all()
-        part = 1 - (self.mu_look / self.mu) ** 2 if looking else 1.0
-        sensitivity = claimed(query.sensitivity(self.units), part)
+        looking = spent == 0.0 and not self.standard.known.all()
+        # A query that claims a larger sensitivity than its own spends less: a part of mu^2.
+        part = 1 - spent - (LOOK if looking else 0.0)
+        sensitivity = claimed(query.sensitivity(len(rows)), part)
         released = self.correlated.release(
-            query.mean(rows.total(query), self.units),
-            sensitivity=sensitivity,
-            power=POWER,
-            noise=noise,
+            query.packed(rows.total(query)), sensitivity=sensitivity, power=POWER, noise=noise
         )
-        look = self._look(rows, noise)
-        # From here on, post-processing.
-        unit = self.mu / sensitivity
-        presence = 1.0 if present is None else min(present / self.units, 1.0)
-        dropped = self._learn(released, unit, presence)
+        look = self._look(rows, noise) if looking else None
+        # From here on, post-processing. Sums are in units of those of one batch.
+        unit = self.mu * self.units / sensitivity
+        weight = len(rows) / self.units
+        if present is not None:
+            weight = min(max(present, 0.0) / self.units, 1.0)
+        dropped = self._learn(released, unit, weight)
         if look is not None:
             self._find_scales(look)
         found = self._read()
         return Outcome(
             spread=found.values,
             range=math.sqrt(query.radius),
-            step=1 / self.moments.weight,
+            step=weight / self.moments.weight,
             sigma=1 / unit,
             ratio=np.clip(found.values / found.total, 0.0, 1.0),
             ratio_sd=found.ratio_sd(),
@@ -194,56 +159,57 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         return float(noise.gaussian(count, sensitivity=1.0, mu=self.mu_count)[0])
 
     def _query(self) -> AugmentedMoments:
-        b, radius = constant(self.W.shape[0]), self.warm_up.radius
-        if radius is None:
-            raise RuntimeError("the warm-up is not over")
+        b = constant(self.W.shape[0])
+        if self.range is None:
+            raise RuntimeError("the first step has not been taken")
+        radius = self.range.radius + b * b
         return AugmentedMoments(
-            **self.standard.parameters(), constant=b, radius=radius + b * b, each=self.each
+            **self.standard.parameters(), constant=b, radius=radius, each=self.each
         )
 
     # Post-processing.
 
-    def _learn(self, released: Released, unit: float, presence: float) -> bool:
-        """Add a batch's own moments. Returns True if the past was dropped.
+    def _learn(self, released: Released, unit: float, weight: float) -> bool:
+        """Add a step's own moments. Returns True if the past was dropped.
 
         Parameters
         ----------
-        presence
-            Noisy share of the places that are taken: 1 for records.
+        weight
+            Batches of the step; for a round of subjects the noisy share of its places that are
+            taken.
         """
-        alone, own = released.alone / unit, self._noise.of_next(released) / unit
-        more = presence / self._presence if self._presence > 0 else 1.0  # than on average
+        own = weight
+        if self.subjects is not None:  # more than in the average round
+            own = weight / self._presence if self._presence > 0 else 1.0
+        alone, sd = released.alone / (unit * own), self._noise.of_next(released) / (unit * own)
         dropped = (
-            self.memory == "auto"
-            and self.moments.weight >= 2
-            and self._changed(alone / more, own / more)
+            self.given.memory == "auto" and self.moments.weight >= 2 and self._changed(alone, sd)
         )
         if dropped:
             self._drop_past()
-        # Least squares for the contribution of a subject, if `presence` of them are there.
-        self._remember(released, unit, presence)
+        # Least squares for the contribution of a subject, if this share of them is there.
+        self._remember(released, unit, weight, gain=1.0 if self.subjects is None else weight)
         if self.subjects is not None:
-            self._presence += (presence - self._presence) * presence / self.moments.weight
-        self._widen(alone / more, own / more)
+            self._presence += (weight - self._presence) * weight / self.moments.weight
+        self._widen(alone, sd)
         self._refine()
         return dropped
 
     def _components(self, moments: RunningMoments) -> Components:
-        given = None if self.scales is None else self.scales / self.standard.scale
         return components(
             moments,
             constant=constant(self.W.shape[0]),
             k=self.W.shape[1],
             known=self.standard.known,
-            known_center=self.known_center,
-            spread=given,
+            known_center=self.given.known_center,
+            spread=self._spread(),
         )
 
     def _changed(self, alone: FloatArray, sd: float) -> bool:
         past, recent = self._components(self.moments), self._components(self.recent)
         M, b = unpack(alone), constant(self.W.shape[0])
         Z = M[:-1, :-1] / past.valid
-        if not self.known_center:  # around the mean of all batches
+        if not self.given.known_center:  # around the mean of all batches
             own = M[:-1, -1] / (b * past.valid)
             Z = Z - np.outer(own, past.mean) - np.outer(past.mean, own)
             Z = Z + np.outer(past.mean, past.mean)
@@ -262,9 +228,9 @@ class LearnedMethod(LearnedBase[RunningMoments]):
     def _refine(self) -> None:
         """Make scales more equal, by the moments of the first batches.
 
-        The warm-up finds a scale to about 20 %. The remaining error adds to the length of records,
+        Questions find a scale to about 20 %. The remaining error adds to the length of records,
         and so to the noise: 10 % of it with 50 to 200 features. A variance that is uncertain is
-        moved towards the result of the warm-up.
+        moved towards the answer of the questions.
         """
         known = self.standard.known
         if not self._refine_now() or not known.any():
@@ -297,7 +263,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         """Multiply scales by factors; moments in the old scales are converted."""
         if (factor == 1.0).all():
             return
-        self.standard = self.standard.with_scale(self.standard.scale * factor, known)
+        self._restandardise(self.standard.with_scale(self.standard.scale * factor, known))
         for moments in (self.moments, self.recent):
             moments.rescale(1 / factor)
 
@@ -305,7 +271,7 @@ class LearnedMethod(LearnedBase[RunningMoments]):
         """The components of all batches, with a part of the newest held back."""
         # With a short memory the newest batch is used whole. Rounds of subjects have independent
         # noise, which nothing cancels later.
-        cancelled = isinstance(self.memory, str) and self.subjects is None
+        cancelled = isinstance(self.given.memory, str) and isinstance(self.correlated, CorrelatedRelease)
         held = HELD if cancelled else 0.0
         return self._components(self.moments.less(self.recent, held))
 

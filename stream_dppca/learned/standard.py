@@ -32,10 +32,11 @@ class Standard:
     scale: FloatArray
     resolution: FloatArray  #: values this close to the centre cannot be distinguished from it
     known: BoolArray  #: features whose spread has been seen
+    limit: float = CLAMP  #: where z is cut off; infinite for features in one unit
 
     @property
     def clamp(self) -> FloatArray:
-        return np.where(self.known, CLAMP, UNKNOWN_CLAMP)
+        return np.where(self.known, self.limit, UNKNOWN_CLAMP)
 
     def parameters(self) -> dict[str, tuple[float, ...]]:
         """The parameters of statistics."""
@@ -47,6 +48,15 @@ class Standard:
 
     def with_scale(self, scale: FloatArray, known: BoolArray) -> Standard:
         return replace(self, scale=np.maximum(scale, FLOOR), known=known)
+
+    def in_one_unit(self, scale: float) -> Standard:
+        """The same with one scale for all features, which are in one unit.
+
+        Nothing is cut off: some features may vary much more than others, and the clip radius bounds
+        all of them together.
+        """
+        every = np.ones(len(self.scale), dtype=np.bool_)
+        return replace(self, limit=np.inf).with_scale(np.full(len(every), scale), every)
 
     def __call__(self, rows: FloatArray) -> FloatArray:
         """Standardised rows; a value that is not finite counts as the centre."""
@@ -61,6 +71,7 @@ class Standard:
             "scale": self.scale.tolist(),
             "resolution": self.resolution.tolist(),
             "known": self.known.tolist(),
+            "limit": None if np.isinf(self.limit) else self.limit,
         }
 
     @classmethod
@@ -76,4 +87,7 @@ class Standard:
             raise ValueError("not a standard")
         if not (np.isfinite(resolution).all() and (resolution >= 0).all()):
             raise ValueError("not a standard")
-        return cls(center, scale, resolution, known)
+        if state["limit"] not in (None, CLAMP):
+            raise ValueError("not a standard")
+        limit = np.inf if state["limit"] is None else CLAMP
+        return cls(center, scale, resolution, known, limit)

@@ -181,9 +181,8 @@ class AugmentedMoments:
     """Sum of y y^T over units, y = (z, b) clipped to |y|^2 <= rho: mean and covariance in one.
 
     Adjacency: one unit is replaced, or turns null.
-    Sensitivity: |y y^T - y' y'^T|_F^2 = |y|^4 + |y'|^4 - 2 (y.y')^2 is at most 2 rho^2, so the mean
-        moves by at most sqrt 2 rho over the units, plus the rounding of the sum on both
-        neighbours. The clip factor comes from an over-estimate of |y|^2. With several rows per unit
+    Sensitivity: |y y^T - y' y'^T|_F^2 = |y|^4 + |y'|^4 - 2 (y.y')^2 is at most 2 rho^2, so the sum
+        moves by at most sqrt 2 rho, plus its rounding on both neighbours. The clip factor comes from an over-estimate of |y|^2. With several rows per unit
         the mean A of y y^T is clipped, to |A|_F <= rho: the same bound (see `SecondMoments`).
     """
 
@@ -198,12 +197,13 @@ class AugmentedMoments:
         Z = standardised(block, self.center, self.scale, self.clamp)
         return clipped_moments(block, Z, self.constant, self.radius)
 
-    def mean(self, total: FloatArray, units: int) -> FloatArray:
-        """The query: the packed matrix over the units."""
-        return pack(total) / units
+    @staticmethod
+    def packed(total: FloatArray) -> FloatArray:
+        """The query: the packed matrix."""
+        return pack(total)
 
     def sensitivity(self, units: int) -> float:
-        return moments_sensitivity(self.radius, units, self.each) / units
+        return moments_sensitivity(self.radius, units, self.each)
 
 
 def clipped_moments(block: Block, rows: FloatArray, constant: float, radius: float) -> FloatArray:

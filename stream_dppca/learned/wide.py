@@ -63,17 +63,14 @@ from ..projector import Projector
 from ..statistics import Rows
 from .along import LENGTH, Along, RunningExcess, clip_radius, constant
 from .base import (
-    MOST_WARM_UP,
     POWER,
     REFINED_MOST,
-    WARMING_UP,
-    WARMING_UP_ANEW,
+    UNREADABLE,
     WIDEN_ABOVE,
     WIDEN_SDS,
-    LearnedBase,
-    Memory,
+    MethodBase,
+    Parameters,
     kept_share,
-    smallest_learned_batch,
 )
 from .covariance import RunningMean
 from .drift import RECENT, DriftAlarm
@@ -81,7 +78,7 @@ from .gradients import CenteredGradients, MomentsAlong
 from .looks import LOOK, Look
 from .standard import CLAMP
 from .statistics import MomentsInBall
-from .warmup import BALL
+from .first import BALL
 
 __all__ = ["ALONG", "BESIDE", "GuidedEstimate", "WideMethod"]
 
@@ -89,6 +86,8 @@ __all__ = ["ALONG", "BESIDE", "GuidedEstimate", "WideMethod"]
 BESIDE, ALONG = 0.12, 0.03
 #: Batches after the warm-up after which scales are refined.
 REFINED_AFTER = (1, 2, 4, 8, 16, 32)
+#: Reason of the first step, whose budget is that of its questions.
+ONLY_RANGE = "only centre and scales were learned"
 #: A mean that has moved along a component counts if it is this many sds of its noise away.
 _MOVED_SDS = 3.0
 
@@ -193,72 +192,51 @@ def _constant(d: int) -> float:
     return math.sqrt(d) / 2
 
 
-class WideMethod(LearnedBase[RunningMean]):
+class WideMethod(MethodBase[RunningMean]):
     """Learns centre, scales and components of many features.
 
     Parameters
     ----------
-    W, epsilon, delta, units, known_center, scales, memory
-        As for `LearnedBase`; units are records.
+    given
+        Its units are records.
     """
 
     REFINED_AFTER = REFINED_AFTER
+    FIRST = 1.0
 
-    def __init__(
-        self,
-        *,
-        W: FloatArray,
-        epsilon: float,
-        delta: float,
-        units: int,
-        known_center: bool,
-        scales: FloatArray | None,
-        memory: Memory,
-    ) -> None:
-        d = W.shape[0]
-        self._constant = _constant(d)
-        super().__init__(
-            W=W,
-            epsilon=epsilon,
-            delta=delta,
-            units=units,
-            known_center=known_center,
-            scales=scales,
-            memory=memory,
-            subjects=None,
-            moments=RunningMean(2 * d + 1),  # of (z, (z^2 - 1)/2, 1)
-            constant=self._constant,
-        )
+    def __init__(self, given: Parameters) -> None:
+        W, d, units = given.W, len(given.W), given.units
+        moments = RunningMean(2 * d + 1)  # of (z, (z^2 - 1)/2, 1)
+        super().__init__(given, moments, constant=_constant(d))
         self.mu_along = self.mu * math.sqrt(ALONG)
         self.beside = CorrelatedRelease(mu=self.mu)
         part = 1 - BESIDE - ALONG
-        self.gradients = _Gradients(W=W, epsilon=epsilon, delta=delta, rows=units, part=part)
+        self.gradients = _Gradients(
+            W=W, epsilon=given.epsilon, delta=given.delta, rows=units, part=part
+        )
         self.excess = RunningExcess(W.shape[1])
-        self.gradients.remember(memory)
+        self.gradients.remember(given.memory)
         self.learned = False
 
-    def check_batch(self, rows: int) -> None:
-        d = self.W.shape[0]
-        smallest = max(
-            smallest_learned_batch(d=d, mu=self.mu, known_center=self.known_center),
-            smallest_batch(self.gradients.mu),
-        )
-        if rows < smallest:
-            why = f"with fewer records the warm-up takes more than {MOST_WARM_UP} batches"
-            raise BatchSizeError(rows, smallest, why)
+    def check_batch(self, units: int) -> None:
+        super().check_batch(units)
+        smallest = smallest_batch(self.gradients.mu)
+        if units < smallest:
+            why = "with fewer records the range cannot be found within the noise"
+            raise BatchSizeError(units, smallest, why)
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
-        if self.warming_up:
-            anew = self._warm_up(rows, noise)
-            return Outcome.skip(WARMING_UP_ANEW if anew else WARMING_UP)
+        if self.range is None:
+            self._ask_first(rows, noise)
+            return Outcome.skip(UNREADABLE if self.range is None else ONLY_RANGE)
         # Private: each release may use the results of those before it.
         before, sd_before = self._mean(), self.moments.sd
         released, sensitivity = self._ask_beside(rows, noise)
         alone, sd = self._add(released, self.mu / sensitivity)
         look = self._look(rows, noise)
         p, along = self._ask_along(rows, before, noise)
-        if not self.known_center:
+        if not self.given.known_center:
             self._center_gradients(p, along, before, sd_before)
         basis = self.gradients.V
         outcome = self.gradients.step(rows, t, noise)
@@ -344,7 +322,7 @@ class WideMethod(LearnedBase[RunningMean]):
     def _square_length(self) -> float:
         """Mean square length of records in the units of the gradients, as far as is known."""
         g, known, mean = self._units(), self.standard.known, self._mean()
-        noise = 0.0 if self.known_center else (self.moments.sd / self._valid()) ** 2
+        noise = 0.0 if self.given.known_center else (self.moments.sd / self._valid()) ** 2
         square = self._variances() + mean**2 - noise  # the noise of the mean lifts its square
         total, d = float(np.sum((g**2 * square)[known])), float(np.sum(g[known] ** 2))
         return max(total, 0.05 * d) if known.any() else 1.0
@@ -360,7 +338,7 @@ class WideMethod(LearnedBase[RunningMean]):
     def _learn_along(self, along: Along) -> None:
         """Add the variance of this batch along the basis of its query."""
         second = along.second
-        if not self.known_center:
+        if not self.given.known_center:
             # Around the mean of all batches, this one included (Chan, Golub, LeVeque 1983).
             second = second - np.outer(along.shift, along.shift) / self.moments.weight
         self.excess.add(along, second, self._level(), kept_share(self.memory))
@@ -412,7 +390,7 @@ class WideMethod(LearnedBase[RunningMean]):
 
     def _mean(self) -> FloatArray:
         d = len(self.W)
-        if self.known_center:
+        if self.given.known_center:
             return np.zeros(d)
         return np.clip(self.moments.mean[:d] / self._valid(), -CLAMP, CLAMP)
 
@@ -425,7 +403,7 @@ class WideMethod(LearnedBase[RunningMean]):
         mean = self._mean()
         # The noise of the mean lifts its square.
         square = 1 + 2 * self.moments.mean[d : 2 * d] / valid
-        variance = square - mean**2 + (0.0 if self.known_center else (sd / 2) ** 2)
+        variance = square - mean**2 + (0.0 if self.given.known_center else (sd / 2) ** 2)
         typical = max(float(np.mean(variance[known])), sd, 1e-3)
         apart = max(float(np.mean((variance[known] - typical) ** 2)) - sd**2, 0.0)
         trust = apart / (apart + sd**2) if apart > 0 else 0.0

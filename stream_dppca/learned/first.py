@@ -1,0 +1,360 @@
+"""The questions of the first step: centre, scales and clip radius of records nobody knows.
+
+A step is in memory when its questions are asked, so each question uses the answers before it, and
+the moments of the same records are asked last (`method`). The first step takes W whole batches at
+once: rows that are pooled need the noise of one answer, where W batches by themselves would need W.
+
+| question | statistic | sensitivity | share |
+|---|---|---|---|
+| octaves of all features | `OctaveCounts` around 0 | sqrt(2 d) | 5/20 |
+| places in these octaves | `GridCounts` | sqrt(2 d) | 3/20 |
+| places in the fullest cells | `GridCounts`, the d' features that need it | sqrt(2 d') | 2/20 |
+| distances from the centre | `OctaveCounts` around the centre | sqrt(2 d) | 5/20 |
+| mean and variance within the clamp | `MomentsInBall` | 2 R | 3/20 |
+| octaves of the lengths of records | `LengthCounts` around the centre | sqrt 2 | 2/20 |
+| lengths of standardised records | `LengthCounts` | sqrt 2 | 2/20 |
+
+Adjacency: one record is replaced, or turns null.
+Noise: a question with share f has N(0, (sensitivity/mu)^2/f) on every coordinate, where mu is the
+    budget of all questions together (`FIRST` of the mu^2 of the step). A question that is left out
+    leaves its share to the others: which ones are asked follows from public parameters, and for the
+    finer grid, whose share goes to the next question, from released counts.
+Delta: none beyond that of mu.
+
+Whoever knows the centre (`center="none"`, `"own"`) leaves out the first three questions, and whoever
+knows the scales leaves out the distances; whoever knows both, the fifth question, too. Features in
+one unit (`scales=None`) have one scale, which the sixth question finds in place of the fourth and
+the fifth; it is left out otherwise. Nothing else changes.
+
+**Subjects.** A step is then a round, and mu is that of a round, because subjects come back. A
+subject adds the mean over its rows of what a record adds (to lengths, the length of its mean
+moment), so one subject moves every sum as far as one record does, plus the rounding of sums of
+shares (`count_slack`). A place that is not taken is a null.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..arrays import FloatArray
+from ..noise import Noise
+from ..statistics import Rows, Statistic
+from .histograms import SURE, hull, locate, spread
+from .standard import CLAMP, FLOOR, Standard
+from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts, count_slack
+
+__all__ = ["ENOUGH", "FIRST", "FIRST_OF_ONE", "Questions", "Range", "first_batches", "length_grid"]
+
+#: Share of mu^2 of the first step that its questions spend; the moments have the rest.
+FIRST = 0.3
+#: The same if the first step is the only one: nothing can be corrected later, nor pay for it.
+FIRST_OF_ONE = 0.1
+#: Twentieths of the budget, question by question.
+SHARES = {
+    "octaves": 5,
+    "grid": 3,
+    "fine grid": 2,
+    "distances": 5,
+    "moments": 3,
+    "norms": 2,
+    "lengths": 2,
+}
+#: sqrt(d)/mu times this many records, with the whole budget, answer the questions well. Fitted to
+#: the real data of docs/accuracy.md.
+RECORDS = 70.0
+#: Cells of both grids: two of them find a centre to 2^-18 of its size. More cells cost nothing,
+#: because a record is in one cell, however many there are.
+CELLS = 1024
+#: The ball of `MomentsInBall` has R^2 = this times d: Gaussian data has 1.5 d on average.
+BALL = 3.0
+#: A spread below this part of the centre counts as none: the grids cannot resolve it.
+_COARSEST = 2.0**-20
+#: With a smaller share of valid units than this, no answer is trusted.
+ENOUGH = 0.25
+#: Units that may be longer than the clip radius: `_CUT` sqrt(d)/mu of all that the radius is for.
+#: What clipping cuts off then turns the component about as far as the noise does, whose sd after n
+#: records is sqrt 2 R/(n mu) in each coordinate. The factor was chosen on half of the real data.
+_CUT = 6.0
+#: A radius is for this many batches, or for the first step if that has more.
+_BATCHES = 8
+#: Edges of `LengthCounts` over d: a quarter of an octave each, from 1/16 to 16.
+_LENGTHS = 2.0 ** (np.arange(-16, 17) / 4)
+#: Squared lengths of raw records, in octaves of the length.
+_NORMS = 4.0 ** np.arange(-60.0, 61.0)
+
+
+def first_batches(
+    *, d: int, mu: float, units: int, share: float = FIRST, known: bool = False
+) -> int:
+    """W: the number of batches that the first step takes at once.
+
+    Parameters
+    ----------
+    units
+        Units per batch.
+    share
+        Share of mu^2 that the questions spend.
+    known
+        True if centre and scales are known: one question is left, which a batch can answer.
+
+    Examples
+    --------
+    >>> first_batches(d=38, mu=0.2367, units=8192)
+    1
+    >>> first_batches(d=20, mu=0.2367, units=500)
+    5
+    """
+    if known:
+        return 1
+    return max(1, math.ceil(RECORDS * math.sqrt(d) / (mu * math.sqrt(share) * units)))
+
+
+def length_grid(d: int) -> FloatArray:
+    """Squared lengths between which the radius is chosen."""
+    return np.asarray(_LENGTHS * d)
+
+
+def _crossing(grid: FloatArray, excess: FloatArray) -> float:
+    """The place on a geometric grid after which the excess stays below zero, interpolated.
+
+    Examples
+    --------
+    >>> _crossing(np.array([1.0, 4.0, 16.0]), np.array([5.0, 3.0, -3.0]))
+    8.0
+    """
+    above = np.flatnonzero(excess > 0)
+    if not above.size:
+        return float(grid[0])
+    last = int(above[-1])
+    if last + 1 == len(grid):
+        return float(grid[last])
+    part = excess[last] / (excess[last] - excess[last + 1])
+    return float(grid[last] ** (1 - part) * grid[last + 1] ** part)
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """The answers: how records are standardised, and where they are clipped. All released."""
+
+    standard: Standard
+    radius: float  #: of |z|^2
+
+    def state(self) -> dict[str, Any]:
+        return {"standard": self.standard.state(), "radius": self.radius}
+
+    @classmethod
+    def load(cls, state: dict[str, Any], d: int) -> Range:
+        """Restore a result of `state`, or raise a ValueError.
+
+        A state that was tampered with must not bring parameters with which a query overflows or
+        divides by zero: the consequences would depend on the records.
+        """
+        radius = float(state["radius"])
+        shortest, *_, longest = length_grid(d).tolist()
+        if not shortest * (1 - 1e-9) <= radius <= longest * (1 + 1e-9):
+            raise ValueError("not a radius")
+        return cls(Standard.load(state["standard"], d), radius)
+
+
+class Questions:
+    """Asks everything of one step, in order.
+
+    Parameters
+    ----------
+    d
+        Number of features.
+    mu
+        Budget of all questions together.
+    units
+        Units of the step.
+    batch
+        Units of a later batch.
+    mu_batch
+        Budget of a later batch.
+    known_center
+        If true, the centre is 0.
+    scales
+        Known standard deviations; None to learn them.
+    one_unit
+        If true, features are in one unit, and one scale for all of them is learned.
+    each
+        Rows per unit, at most.
+    enough
+        With a smaller share of valid units than this, nothing is learned.
+    constant
+        a of `MomentsInBall`.
+    """
+
+    def __init__(
+        self,
+        *,
+        d: int,
+        mu: float,
+        units: int,
+        batch: int,
+        mu_batch: float,
+        known_center: bool,
+        scales: FloatArray | None = None,
+        one_unit: bool = False,
+        each: int = 1,
+        enough: float = ENOUGH,
+        constant: float = 1.0,
+    ) -> None:
+        self.d, self.mu, self.units = d, mu, units
+        self.enough, self.constant, self.one_unit = enough, constant, one_unit
+        self.longer = _CUT * math.sqrt(d) / (mu_batch * max(units, _BATCHES * batch))
+        self.count_slack = count_slack(units, each)
+        left_out = {"octaves", "grid", "fine grid"} if known_center else set()
+        left_out |= {"distances", "moments"} if one_unit else {"norms"}
+        left_out |= {"distances"} if scales is not None else set()
+        left_out |= {"moments"} if known_center and scales is not None else set()
+        self._names = [name for name in SHARES if name not in left_out]
+        self.keep_scales = scales is not None
+        every = np.ones(d, dtype=np.bool_)
+        # The results so far, all of them released.
+        self.low, self.high = np.full(d, -1.0), np.full(d, 1.0)
+        self.mass = np.full(d, float(units))
+        self.coarse = every.copy()  # still to be located
+        self.standard = Standard(np.zeros(d), np.ones(d), np.zeros(d), ~every)
+        if scales is not None:
+            self.standard = self.standard.with_scale(scales, every)
+        if one_unit:
+            self.standard = self.standard.in_one_unit(1.0)
+        self.valid = 1.0  # noisy share of units that are not nulls
+        self.radius = 0.0
+
+    def ask(self, rows: Rows, noise: Noise) -> Range | None:
+        """Ask everything; None if hardly any unit could be read.
+
+        **Private**: every number of the data passes through here.
+        """
+        shares = {name: SHARES[name] / sum(map(SHARES.get, self._names)) for name in self._names}
+        for name in self._names:
+            if name == "fine grid" and not self.coarse.any():
+                after = self._names[self._names.index(name) + 1]
+                shares[after] += shares[name]
+                continue
+            statistic, sensitivity = self._question(name)
+            mu = self.mu * math.sqrt(shares[name])
+            released = noise.gaussian(rows.total(statistic), sensitivity=sensitivity, mu=mu)
+            self._learn(name, released, sensitivity / mu)
+        return Range(self.standard, self.radius) if self.valid >= self.enough else None
+
+    def _question(self, name: str) -> tuple[Statistic, float]:
+        """The statistic and the sensitivity of its sum."""
+        every = tuple(range(self.d))
+        if name in ("octaves", "distances"):
+            center = tuple(self.standard.center.tolist())
+            octaves = OctaveCounts(every, center, signs=name == "octaves")
+            return octaves, octaves.sensitivity * self.count_slack
+        if name in ("grid", "fine grid"):
+            columns = np.flatnonzero(self.coarse)
+            width = (self.high - self.low) / CELLS
+            cells = GridCounts(
+                tuple(columns.tolist()),
+                tuple(self.low[columns].tolist()),
+                tuple(width[columns].tolist()),
+                CELLS,
+            )
+            return cells, cells.sensitivity * self.count_slack
+        if name == "moments":
+            radius = math.sqrt(BALL * self.d + self.constant**2)
+            moments = MomentsInBall(
+                **self.standard.parameters(), radius=radius, constant=self.constant
+            )
+            return moments, moments.sensitivity(self.units)
+        edges = _NORMS if name == "norms" else length_grid(self.d)
+        lengths = LengthCounts(**self.standard.parameters(), edges=tuple(edges.tolist()))
+        return lengths, lengths.sensitivity
+
+    # Post-processing.
+
+    def _learn(self, name: str, answer: FloatArray, sd: float) -> None:
+        {
+            "octaves": self._learn_hulls,
+            "grid": self._learn_places,
+            "fine grid": self._learn_places,
+            "distances": self._learn_scales,
+            "moments": self._learn_moments,
+            "norms": self._learn_one_scale,
+            "lengths": self._learn_radius,
+        }[name](answer, sd)
+
+    def _learn_hulls(self, counts: FloatArray, sd: float) -> None:
+        for j in range(self.d):
+            found = hull(counts[j], sd)
+            if found is not None:
+                self.low[j], self.high[j], self.mass[j] = found
+        center = np.where(self.low * self.high < 0, 0.0, (self.low + self.high) / 2)
+        self._center(center, self.standard.resolution)
+
+    def _learn_places(self, counts: FloatArray, sd: float) -> None:
+        center, resolution = self.standard.center.copy(), self.standard.resolution.copy()
+        for cells, j in zip(counts, np.flatnonzero(self.coarse), strict=True):
+            width = (self.high[j] - self.low[j]) / CELLS
+            place, known_to = locate(cells, sd, float(self.mass[j]))
+            center[j] = self.low[j] + place * width
+            if known_to is None:  # spread over the grid: near enough
+                self.coarse[j], resolution[j] = False, 0.0
+            else:
+                resolution[j] = width
+                self.low[j], self.high[j] = center[j] - 1.5 * width, center[j] + 1.5 * width
+        self._center(center, resolution)
+
+    def _center(self, center: FloatArray, resolution: FloatArray) -> None:
+        at_zero = np.abs(center) <= 2 * FLOOR
+        center = np.where(at_zero, 0.0, center)
+        self.standard = replace(self.standard, center=center, resolution=resolution)
+
+    def _learn_scales(self, counts: FloatArray, sd: float) -> None:
+        center, resolution = self.standard.center, self.standard.resolution
+        found = [
+            spread(counts[j], sd, float(self.mass[j]), float(resolution[j])) for j in range(self.d)
+        ]
+        scale = np.array([0.0 if value is None else value for value in found])
+        known = (scale > 0) & (scale > _COARSEST * np.abs(center))
+        fallback = np.maximum(resolution, _COARSEST * np.abs(center))
+        self.standard = self.standard.with_scale(np.where(known, scale, fallback), known)
+
+    def _learn_moments(self, total: FloatArray, sd: float) -> None:
+        d, standard = self.d, self.standard
+        mean, sd = total / self.units, sd / self.units
+        self.valid = float(np.clip(mean[-1] / self.constant, 0.05, 1.0))
+        first = np.clip(mean[:d] / self.valid, -2.0, 2.0)
+        square = 1 + 2 * mean[d : 2 * d] / self.valid
+        # Within three sds of the noise a variance is not known; it is at least a quarter then.
+        floor = min(max(6 * sd / self.valid, 0.05), 0.25)
+        variance = np.clip(square - first**2, floor, CLAMP**2 / 2)
+        center = standard.center + np.where(standard.known, first * standard.scale, 0.0)
+        scale = standard.scale
+        if not self.keep_scales:
+            scale = scale * np.where(standard.known, np.sqrt(variance), 1.0)
+        self.standard = replace(standard, center=center, scale=np.maximum(scale, FLOOR))
+
+    def _learn_one_scale(self, counts: FloatArray, sd: float) -> None:
+        """Take the median length of records, to an octave, for that of d standard deviations."""
+        held = np.where(counts > SURE * sd, counts, 0.0)
+        held[0] = 0.0  # those at the centre
+        if not held.any():
+            self.valid = 0.0
+            return
+        middle = int(np.searchsorted(np.cumsum(held), held.sum() / 2))
+        typical = math.sqrt(0.5 * _NORMS[min(middle, len(_NORMS) - 1)] / self.d)
+        self.standard = self.standard.in_one_unit(typical)
+
+    def _learn_radius(self, counts: FloatArray, sd: float) -> None:
+        """Take the smallest length beyond which few enough of the valid units lie.
+
+        Noise adds up in the counts beyond a length, so the tolerance grows with the number of bins:
+        in doubt the radius is smaller, and so is the noise in every later batch.
+        """
+        if "moments" not in self._names and self.valid > 0:
+            self.valid = float(np.clip(counts.sum() / self.units, 0.05, 1.0))
+        beyond = np.cumsum(counts[::-1])[::-1][1:]  # longer than each edge
+        allowed = self.longer * self.valid * self.units
+        forgiven = 2 * sd * np.sqrt(np.arange(len(beyond), 0, -1))
+        self.radius = _crossing(length_grid(self.d), beyond - allowed - forgiven)

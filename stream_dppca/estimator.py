@@ -7,20 +7,19 @@ from typing import Any, Literal, Self, get_args
 
 from numpy.typing import NDArray
 
-from .adaptive import adaptive_method
 from .arrays import FloatArray
 from .batch import Reading
 from .checks import one_of, whole
 from .errors import DPPCAError, ParameterError
 from .frames import cells_of
-from .learned import MOST_FEATURES, LearnedMethod, WideMethod
+from .learned import MomentMethod, Parameters, WideMethod, compose
 from .method import Method
 from .noise import OpenDPNoise, Sampler
 from .participation import PerSubject
 from .projector import Projector
 from .release import PrivacyStatement, Release, SubjectStatement
 from .slots import SlotBuffer
-from .statistics import Rows
+from .statistics import JoinedRows, Rows
 from .streaming import StreamingPCA
 from .subjects import SubjectTable
 
@@ -38,12 +37,12 @@ LARGEST_ROUND = 2**22
 class DPPCA(StreamingPCA):
     """Differentially private PCA on a stream.
 
-    Records are gathered into batches of `batch_size` slots. The first batches are a warm-up, in
-    which the centre and the scale of each feature are learned, and nothing else. From every later
-    batch the moments are estimated under differential privacy, the components take a step, and
-    `last_release` holds the result. Between releases nothing that can be seen depends on the
-    records. Cost: one batch of memory, and O(batch_size x d x k) time per batch while gradients are
-    released, O(batch_size x d x d) while second moments are (docs/speed.md).
+    Records are gathered into batches of `batch_size` slots. From every batch the moments are
+    estimated under differential privacy, the components take a step, and `last_release` holds the
+    result. The first step takes `first_batches` batches at once, and also learns the centre and the
+    scale of each feature. Between releases nothing that can be seen depends on the records. Cost:
+    the memory of one step, and O(batch_size x d x d) time per batch; O(batch_size x d x k) with
+    more than 1023 features, where gradients are released (docs/speed.md).
 
     **Guarantee.** Everything this object ever shows (components, releases, state, transformations
     of other data) is (epsilon, delta)-differentially private with respect to replacing one record
@@ -91,17 +90,20 @@ class DPPCA(StreamingPCA):
         implementation, about 200 times slower, with `pip install opendp`.
     scales
         `"learn"`: features are divided by standard deviations that are learned. Numbers, by name or
-        in order: public scales by which features are divided. None: features are in one unit.
+        in order: their standard deviations, which are known; this makes the result more accurate.
+        None: features are in one unit, and components are those of raw records.
     max_norm
-        Public cap on the norm of a scaled record; a record beyond it is a null.
+        Public cap on the norm of a record; a record beyond it is a null.
     memory
         `"auto"`: keep everything until the stream changes. `"all"`: never forget. A number: forget
         exponentially, with a memory of that many batches.
     missing
-        `"null"`: a record in which a feature is missing is a null. `"center"`: the learned centre
-        takes the place of a missing value.
+        `"null"`: a record in which a feature is missing is a null. `"center"`: the centre takes the
+        place of a missing value.
     unit
         Unit of privacy: `"record"`, or a `PerSubject`.
+    batches
+        1 if there is just one batch: there is less noise then, and no more is learned after it.
 
     Examples
     --------
@@ -147,6 +149,7 @@ class DPPCA(StreamingPCA):
         memory: float | Literal["auto", "all"] = "auto",
         missing: Missing = "null",
         unit: Literal["record"] | PerSubject = "record",
+        batches: int | None = None,
     ) -> None:
         self.features = features
         self.epsilon = epsilon
@@ -161,6 +164,8 @@ class DPPCA(StreamingPCA):
         self.memory = memory
         self.missing = missing
         self.unit = unit
+        self.batches = batches
+        self._waiting: list[Rows] = []
         self._begin()
 
     # Learning
@@ -211,6 +216,8 @@ class DPPCA(StreamingPCA):
     def learn_rows(self, rows: Rows) -> None:
         """Take one whole batch, whose rows may be in other processes: only sums over them are used.
 
+        The batches of the first step must stay readable until its last one is given.
+
         If a question about the rows fails, the batch counts as interrupted: restore the last state.
 
         Parameters
@@ -226,7 +233,10 @@ class DPPCA(StreamingPCA):
         if self._slots.fill:
             rule = f"must not be given while {self._slots.fill} records wait for a full batch"
             raise ParameterError("rows", rule, type(rows).__name__)
-        self._run(rows)
+        self._waiting.append(rows)
+        if len(self._waiting) == self._method.batches_of_step:
+            step, self._waiting = JoinedRows.of(self._waiting), []
+            self._run(step)
 
     @property
     def reading(self) -> Reading:
@@ -235,17 +245,10 @@ class DPPCA(StreamingPCA):
 
     # Results
 
-    @property
-    def warm_up_left(self) -> int:
-        method = self._method
-        if not isinstance(method, LearnedMethod | WideMethod) or not method.warming_up:
-            return 0
-        return method.warm_up.batches_left
-
     def _projector(self) -> Projector | None:
-        if self._learned and isinstance(self._method, LearnedMethod | WideMethod):
+        if self._learned and isinstance(self._method, MomentMethod | WideMethod):
             return self._method.projector(self._slots.features)
-        return super()._projector()
+        return None
 
     # State
 
@@ -277,18 +280,8 @@ class DPPCA(StreamingPCA):
     def _learns_scales(self) -> bool:
         return isinstance(self.scales, str) and self.scales == "learn"
 
-    @property
-    def _learns(self) -> bool:
-        """True if a centre or scales are learned."""
-        return self.center == "mean" or self._learns_scales
-
     def _make_slots(self) -> SlotBuffer | SubjectTable:
-        scales = None if self._learns else self._scale_list()
-        reading = Reading(
-            max_norm=self.max_norm,
-            scales=None if scales is None else tuple(scales),
-            partial=self.missing == "center",
-        )
+        reading = Reading(max_norm=self.max_norm, partial=self.missing == "center")
         if isinstance(self.unit, PerSubject):
             return SubjectTable(self.features, self.unit, reading, own=self.center == "own")
         return SlotBuffer(self.features, self.batch_size or 0, reading)
@@ -305,22 +298,21 @@ class DPPCA(StreamingPCA):
         )
 
     def _make_method(self, W: FloatArray) -> Method:
-        shared: dict[str, Any] = {
-            "W": W,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "memory": self.memory,
-        }
-        if not self._learns:
-            return adaptive_method(**shared, rows=self.capacity, subjects=self._subjects)
-        shared |= {
-            "units": self.capacity,
-            "known_center": self.center != "mean",
-            "scales": None if self._learns_scales else self._known_scales(),
-        }
-        if len(W) > MOST_FEATURES and self._subjects is None:
-            return WideMethod(**shared)
-        return LearnedMethod(**shared, subjects=self._subjects)
+        known = None if self._learns_scales or self.scales is None else self._known_scales()
+        return compose(
+            Parameters(
+                W=W,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                units=self.capacity,
+                known_center=self.center != "mean",
+                scales=known,
+                one_unit=self.scales is None,
+                memory=self.memory,
+                subjects=self._subjects,
+                batches=self.batches,
+            )
+        )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -333,9 +325,11 @@ class DPPCA(StreamingPCA):
             self._check_subjects(self.unit)
         else:
             self._check_records()
-        if self.missing == "center" and (self.center == "own" or not self._learns):
-            rule = 'must be "null" unless a centre or scales are learned from single records'
+        if self.missing == "center" and self.center == "own":
+            rule = 'must be "null" with center="own": a subject has its own centre'
             raise ParameterError("missing", rule, self.missing)
+        if self.batches not in (None, 1) or isinstance(self.batches, bool):
+            raise ParameterError("batches", "must be 1, or None if it is not known", self.batches)
 
     def _check_records(self) -> None:
         if self.unit != "record":

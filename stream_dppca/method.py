@@ -65,12 +65,20 @@ class Method(Protocol):
     ----------
     W
         d x k, orthonormal columns: the current components.
+    first_batches
+        Batches that the first step takes at once.
     """
 
     W: FloatArray
+    first_batches: int
+
+    @property
+    def batches_of_step(self) -> int:
+        """Batches that the next step takes at once."""
+        ...
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
-        """Learn from batch number t = 1, 2, ...; called once per batch, never with a short one."""
+        """Learn from the rows of step t = 1, 2, ...; never from fewer than it takes."""
         ...
 
     def check_batch(self, rows: int) -> None:

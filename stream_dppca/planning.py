@@ -14,24 +14,28 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from .adaptive.correlated import DECAYS, weights
-from .adaptive.method import range_share, smallest_batch
-from .adaptive.scout import SCOUT_COMPONENTS, STAY, edge_of_noise, form_for, scout_noise
 from .calibration import gaussian_mu
 from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
-from .learned.base import POWER, smallest_learned_batch
+from .learned.base import POWER, smallest_batch_of
 from .learned.covariance import noise_of_sums
+from .learned.first import BALL, FIRST, first_batches
+from .learned.gradient_step import smallest_range_batch
 from .learned.method import MOST_FEATURES
-from .learned.warmup import BALL, RECORDS, warm_up_batches
 from .learned.wide import ALONG, BESIDE
-from .wording import counted, error_lines, warm_up_line
+from .wording import counted, error_lines, first_step_line
 
-__all__ = ["Plan", "guesses", "is_learned", "plan"]
+__all__ = ["GOOD", "UNCLIPPED", "Plan", "as_range", "guesses", "plan"]
 
 #: A component is called useful below this sine of its angle to the truth.
 USEFUL = 0.3
 #: A batch size is recommended if the expected sine is below `GOOD` after `SOON` batches.
 GOOD, SOON = 0.1, 16
+#: Clipped records have up to this many times the mean squared length.
+UNCLIPPED = 1.8
+#: Real streams have up to this many times the least error: clamps, heavy tails, scales found in a
+#: small sample. Between the two were 80 % of the streams of docs/accuracy.md.
+_REAL = 4.0
 
 
 class Plan(BaseModel):
@@ -44,41 +48,35 @@ class Plan(BaseModel):
     epsilon: float
     delta: float
     batch_size: int
-    #: Batches in which centre and scales are learned, and nothing else.
-    warm_up_batches: int
+    #: Batches that the first step takes at once, and the memory that they need, in bytes.
+    first_batches: int
+    first_memory: int
     #: Below this, `DPPCA` refuses.
     minimum_batch_size: int
-    #: The smallest round number with a good component after 16 batches.
-    recommended_batch_size: int
+    #: The smallest round number with a good component after 16 batches; None if there is none.
+    recommended_batch_size: int | None
     #: Noise sd in one coordinate of one release, in units of the top eigenvalue.
     noise_per_step: float
     #: The guess behind the fields below: the share of the variance along the first component.
     first_share: float
-    #: (records, expected sine of the angle to the truth) after 1, 2, 4, ... batches.
-    expected_error: tuple[tuple[int, float], ...]
+    #: Records, and the range of the sine of the angle to the truth, after 1, 2, 4, ... steps.
+    expected_error: tuple[tuple[int, float, float], ...]
     #: Records until the component is useful (sine below 0.3); None if that is not in sight.
     useful_after_records: int | None
     useful_after_seconds: float | None
 
-    def sine_after(self, records: int) -> float:
-        """Expected sine after this many records, by the figures of `expected_error`."""
-        before = [sine for at, sine in self.expected_error if at <= records]
-        later = [(at, sine) for at, sine in self.expected_error if at > records]
-        if not before:
-            return 1.0
-        if not later:
-            return before[-1]
-        (at, sine), (last, start) = later[0], self.expected_error[len(before) - 1]
-        part = math.log(records / last) / math.log(at / last)
-        return float(start ** (1 - part) * sine**part)
+    def sine_after(self, records: int) -> tuple[float, float]:
+        """Range of the sine after this many records, by the figures of `expected_error`."""
+        before = [(low, high) for at, low, high in self.expected_error if at <= records]
+        return before[-1] if before else (1.0, 1.0)
 
     def __str__(self) -> str:
         lines = [
             f"{self.dimension} features, {counted(self.n_components, 'component')}, "
             f"epsilon = {self.epsilon:g}, delta = {self.delta:g}",
             f"batches of {self.batch_size} records (at least {self.minimum_batch_size}, "
-            f"recommended {self.recommended_batch_size})",
-            warm_up_line(self.warm_up_batches, "batch", "batches"),
+            f"recommended {self.recommended_batch_size or 'more'})",
+            first_step_line(self.first_batches, self.first_memory),
             f"noise of a release, in each coordinate: {100 * self.noise_per_step:.2g} % of the "
             "variance along the first component",
             *error_lines(self.expected_error, "records", self.first_share),
@@ -133,59 +131,63 @@ def plan(
     Examples
     --------
     >>> p = plan(d=50, epsilon=1.0, delta=1e-6, batch_size=2500, rate=1000.0)
-    >>> p.warm_up_batches
-    1
+    >>> p.first_batches
+    2
     >>> print(p)
     50 features, 1 component, epsilon = 1, delta = 1e-06
     batches of 2500 records (at least ..., recommended ...)
-    warm-up: 1 batch, in which nothing else is learned
+    the first step takes 2 batches at once (2 MB)
     ...
     """
     mu = gaussian_mu(epsilon, delta)
     one_of("center", center, ("mean", "none"))
+    if isinstance(scales, str):
+        one_of("scales", scales, ("learn",))
     if rate is not None:
         positive("rate", rate)
     ratio, reach = guesses(d, n_components, trace_ratio, gap, range_ratio)
-    learns = is_learned(center, scales)
-    guess: _Guess = _Guess(d, n_components, epsilon, delta, ratio, gap, reach)
-    minimum = smallest_batch(mu)
-    if learns:
-        known = center != "mean"
-        kind = _WideGuess if d > MOST_FEATURES else _LearnedGuess
-        guess = kind(d, n_components, epsilon, delta, ratio, gap, reach, known)
-        minimum = smallest_learned_batch(d=d, mu=mu, known_center=known)
-    recommended = next((n for n in _round_numbers(minimum) if guess.sine(n, SOON) <= GOOD), 10**9)
+    wide = d > MOST_FEATURES
+    known = center != "mean" and not isinstance(scales, str)
+    kind = _GradientGuess if wide else _MomentGuess
+    guess = kind(d, n_components, mu, ratio, gap, reach, known)
+    minimum = 2 if known else smallest_batch_of(d=d, mu=mu, share=guess.share)
+    if wide:
+        minimum = max(minimum, smallest_range_batch(mu * math.sqrt(1 - BESIDE - ALONG)))
+    recommended = next((n for n in _round_numbers(minimum) if guess.sine(n, SOON) <= GOOD), None)
+    if recommended is None and batch_size is None:
+        rule = "must be given: no batch of up to a billion records has a good component soon"
+        raise ParameterError("batch_size", rule, None)
     size = recommended if batch_size is None else batch_size
-    if size < minimum:
-        raise BatchSizeError(size, minimum, "the range drowns in noise")
-    useful = next((t for t in range(1, 1001) if guess.sine(size, t) <= USEFUL), None)
+    if size is None or size < minimum:
+        raise BatchSizeError(size or 0, minimum, "the questions of the first step drown in noise")
+    first = guess.first(size)
+    useful = next((t for t in range(first, 1001) if guess.sine(size, t) <= USEFUL), None)
     records = None if useful is None else useful * size
-    spread = ratio * math.sqrt(2) if guess.form(size) == "moment" else 2 * reach
-    warm_up = guess.warm_up(size)
+    spread = 2 * reach if wide else math.sqrt(2) * UNCLIPPED * ratio
     return Plan(
         dimension=d,
         n_components=n_components,
         epsilon=epsilon,
         delta=delta,
         batch_size=size,
-        warm_up_batches=warm_up,
+        first_batches=first,
+        first_memory=first * size * d * 8,
         minimum_batch_size=minimum,
         recommended_batch_size=recommended,
-        noise_per_step=spread / (size * mu * math.sqrt(1 - range_share(size, mu))),
+        noise_per_step=spread / (size * mu),
         first_share=1 / ratio,
         expected_error=tuple(
-            ((warm_up + 2**i) * size, guess.sine(size, warm_up + 2**i)) for i in range(7)
+            (batches * size, *as_range(guess.sine(size, batches)))
+            for batches in (first - 1 + 2**i for i in range(7))
         ),
         useful_after_records=records,
         useful_after_seconds=None if records is None or rate is None else records / rate,
     )
 
 
-def is_learned(center: str, scales: Any) -> bool:
-    """Tell whether a centre or scales are learned, in a warm-up."""
-    if isinstance(scales, str):
-        one_of("scales", scales, ("learn",))
-    return center == "mean" or isinstance(scales, str)
+def as_range(least: float) -> tuple[float, float]:
+    """The least sine that is to be expected, and the largest on most real streams."""
+    return least, min(1.0, _REAL * least)
 
 
 def guesses(
@@ -205,139 +207,72 @@ def guesses(
 
 
 @dataclass(frozen=True)
-class _Guess:
+class _MomentGuess:
     """Public numbers and guesses. Eigenvalues are in units of the first."""
 
     d: int
     k: int
-    epsilon: float
-    delta: float
+    mu: float
     ratio: float
     gap: float
     reach: float
+    known: bool  #: centre and scales are known
 
-    def warm_up(self, rows: int) -> int:
-        """Batches of the warm-up."""
-        return 0
+    share = FIRST  #: of the first step's mu^2, for its questions
 
-    def form(self, rows: int) -> str:
-        """Form of the releases: "moment"; "gradient", from a random start; "scouted" or "late".
-
-        The last two are gradients after a first second moment, which shows a component or not.
-        """
-        form = form_for(d=self.d, epsilon=self.epsilon, delta=self.delta, rows=rows)
-        if form != "scout":
-            return form
-        # As `ScoutMethod` decides, with what it should see of eigenvalues 1 and 1 - gap.
-        radius, others = self._scout_radius(rows), max(self.d - self.k, 1)
-        bulk = max(self.ratio - self.k, 0.0) / others
-        edge = edge_of_noise(bulk, radius, d=self.d, rows=rows)
-        stay = edge_of_noise(bulk, radius, d=self.d, rows=rows, margin=STAY)
-        if self.k > SCOUT_COMPONENTS or _lifted(1 - self.gap, radius) > stay:
-            return "moment"
-        return "scouted" if _lifted(1.0, radius) > edge else "late"
-
-    def _scout_radius(self, rows: int) -> float:
-        noise = scout_noise(
-            d=self.d, epsilon=self.epsilon, delta=self.delta, rows=rows, ratio=self.ratio
-        )
-        return noise / 2
+    def first(self, rows: int) -> int:
+        """Batches that the first step takes at once."""
+        return first_batches(d=self.d, mu=self.mu, units=rows, share=self.share, known=self.known)
 
     def sine(self, rows: int, batches: int) -> float:
-        """Expected sine after this many batches.
+        """Least sine that is to be expected after this many batches.
 
-        Sampling: the variance of a sample eigenvector. Noise: that of one release of everything,
-        times the cost of a release after every batch: about 1.75 up to 96 batches, then as sqrt(t)
-        (computed for the running sums of `correlated`).
+        Sampling: the variance of a sample eigenvector. Noise: records of `UNCLIPPED` times the
+        mean squared length pass unclipped, and all of them count the same.
         """
-        d, k, gap, mu = self.d, self.k, self.gap, gaussian_mu(self.epsilon, self.delta)
-        cost = 1.75 * max(1.0, math.sqrt(batches / 96))
-        form, n = self.form(rows), float(batches * rows)
-        if form == "moment":
-            noise = cost * 1.25 * self.ratio * math.sqrt(d * k) / (n * mu * gap)
-        elif form == "scouted" and batches == 1:
-            noise = self._scout_radius(rows) * math.sqrt(k) / gap
-        else:
-            # From a random start each batch multiplies the signal by 1 + gain, to 1 from 1/sqrt(d).
-            gain = 0.4 * gap * rows * mu / (self.ratio * math.sqrt(k))
-            burn_in = 0.5 if form == "scouted" else 0.5 * math.log(d) / math.log1p(gain)
-            burn_in += form == "late"
-            if batches <= burn_in + 0.5:
-                return 1.0
-            n -= burn_in * rows
-            noise = cost * 2 * self.reach * math.sqrt(d * k) / (n * mu * gap)
-        sampling = 1.15 * k * max(self.ratio - k, 0.0) / (n * gap**2)
+        if batches < self.first(rows):
+            return 1.0
+        n, steps = float(batches * rows), batches - self.first(rows) + 1
+        noise = _cost(steps) * UNCLIPPED * self.ratio * math.sqrt(self.d * self.k)
+        return self._combined(noise / (n * self.mu * self.gap), n)
+
+    def _combined(self, noise: float, n: float) -> float:
+        sampling = 1.15 * self.k * max(self.ratio - self.k, 0.0) / (n * self.gap**2)
         square = sampling + noise**2
         return math.sqrt(square / (1 + square))
 
 
 @dataclass(frozen=True)
-class _LearnedGuess(_Guess):
-    """The same with a learned centre or learned scales."""
-
-    known_center: bool
-
-    def warm_up(self, rows: int) -> int:
-        mu = gaussian_mu(self.epsilon, self.delta)
-        return warm_up_batches(d=self.d, mu=mu, units=rows, known_center=self.known_center)
-
-    def form(self, rows: int) -> str:
-        return "moment"
-
-    def sine(self, rows: int, batches: int) -> float:
-        """Expected sine after this many batches, those of the warm-up included.
-
-        Noise: records of 1.8 times the mean squared length pass unclipped, all batches count the
-        same. An allowance for real data (clamps, scales found in a small sample, batches of the
-        warm-up that are missing from the rest) was fitted to the real data of docs/accuracy.md; x
-        is the size that the warm-up needs over the size of the batch.
-        """
-        mu = gaussian_mu(self.epsilon, self.delta)
-        learned = batches - self.warm_up(rows)
-        if learned < 1:
-            return 1.0
-        column = weights(POWER)
-        adds = noise_of_sums(column.own, column.later, DECAYS)
-        cost = math.sqrt(sum(adds[: min(learned, len(adds))]))
-        cost *= max(1.0, math.sqrt(learned / len(adds)))
-        n = float(learned * rows)
-        noise = cost * 1.8 * self.ratio * math.sqrt(self.d * self.k)
-        noise /= n * mu * self.gap
-        x = RECORDS * math.sqrt(self.d) / mu / rows
-        real = (0.0045 * math.sqrt(self.d) + 0.06 * x**3) / self.gap
-        sampling = 1.15 * self.k * max(self.ratio - self.k, 0.0) / (n * self.gap**2)
-        square = sampling + noise**2 + real**2
-        return math.sqrt(square / (1 + square))
-
-
-@dataclass(frozen=True)
-class _WideGuess(_LearnedGuess):
+class _GradientGuess(_MomentGuess):
     """The same with so many features that gradients are released."""
 
-    def form(self, rows: int) -> str:
-        return "gradient"
+    share = 1.0
 
     def sine(self, rows: int, batches: int) -> float:
-        """Expected sine after this many batches, those of the warm-up included.
+        """Least sine that is to be expected after this many batches.
 
-        It is that of gradients with known centre and scales and their part of mu^2, combined with
-        the error of the deviations that features are divided by.
+        From a random start each batch multiplies the signal by 1 + gain, to 1 from 1/sqrt(d). The
+        first step learns centre and scales only. The deviations that features are divided by have
+        an error of their own.
         """
-        learned = batches - self.warm_up(rows)
-        if learned < 1:
+        d, k, mu, learned = self.d, self.k, self.mu, batches - self.first(rows)
+        part = math.sqrt(1 - BESIDE - ALONG)
+        gain = 0.4 * self.gap * rows * mu * part / (self.ratio * math.sqrt(k))
+        burn_in = 0.5 * math.log(d) / math.log1p(gain)
+        if learned <= burn_in + 0.5:
             return 1.0
-        known = _Guess.sine(self, rows, learned)
-        if known >= 1:
-            return 1.0
-        mu = gaussian_mu(self.epsilon, self.delta)
-        apart = 1.75 * 2 * math.sqrt(BALL * self.d) / (learned * rows * mu * math.sqrt(BESIDE))
-        square = known**2 / (1 - known**2) / (1 - BESIDE - ALONG) + apart**2
-        return math.sqrt(square / (1 + square))
+        n = (learned - burn_in) * rows
+        cost = 1.75 * max(1.0, math.sqrt(learned / 96))
+        noise = cost * 2 * self.reach * math.sqrt(d * k) / (n * mu * part * self.gap)
+        apart = 1.75 * 2 * math.sqrt(BALL * d) / (learned * rows * mu * math.sqrt(BESIDE))
+        return self._combined(math.hypot(noise, apart), n)
 
 
-def _lifted(value: float, radius: float) -> float:
-    """The value at which an eigenvalue is seen in noise; 0 if it drowns."""
-    return value + radius**2 / value if value > radius else 0.0
+def _cost(steps: int) -> float:
+    """Noise of the sum of several steps over that of one, in units of fresh noise."""
+    column = weights(POWER)
+    adds = noise_of_sums(column.own, column.later, DECAYS)
+    return math.sqrt(sum(adds[:steps])) * max(1.0, math.sqrt(steps / len(adds)))
 
 
 def _round_numbers(start: int) -> list[int]:

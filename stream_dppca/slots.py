@@ -30,7 +30,7 @@ __all__ = ["SlotBuffer"]
 
 
 class SlotBuffer(Forgetful):
-    """Fills batches of `size` slots from dicts, frames and arrays alike.
+    """Fills batches of `size` slots, or several at once, from dicts, frames and arrays alike.
 
     The rows in it are raw data, so every copy of it is empty.
 
@@ -44,18 +44,36 @@ class SlotBuffer(Forgetful):
         The rule by which the records of a batch become units.
     """
 
-    PUBLIC = ("features", "size", "reading")
+    PUBLIC = ("features", "size", "reading", "_batches")
 
     def __init__(self, features: Sequence[Any], size: int, reading: Reading) -> None:
         self.features = tuple(features)
         self.size = size
         self.reading = reading
+        self._batches = 1
         self.forget()
+
+    @property
+    def batches(self) -> int:
+        """Batches that are filled at once."""
+        return self._batches
+
+    @batches.setter
+    def batches(self, number: int) -> None:
+        if self.fill:
+            raise RuntimeError("the buffer is not empty")
+        if number != self._batches:
+            self._batches = number
+            self._resize()
+
+    def _resize(self) -> None:
+        self._full = self._batches * self.size
+        self._rows: FloatArray | None = None
 
     def _begin(self) -> None:
         """Begin with an empty batch."""
         self.fill = 0
-        self._rows: FloatArray | None = None
+        self._resize()
         self._workspace = Workspace()
         self._known_columns: tuple[Any, slice | list[int] | None] = (None, None)
         self._get = (
@@ -83,7 +101,7 @@ class SlotBuffer(Forgetful):
         except Exception:  # whatever is wrong with a record, it is a null
             rows[slot] = self._one_by_one(x) if self.reading.partial else np.nan
         self.fill = slot + 1
-        return self._close(rows) if self.fill == self.size else None
+        return self._close(rows) if self.fill == self._full else None
 
     def _one_by_one(self, x: Any) -> list[float]:
         """The values of a record some of which cannot be read, as a frame would read them."""
@@ -100,17 +118,18 @@ class SlotBuffer(Forgetful):
         """
         start, n = 0, len(X)
         while start < n:
-            if self.fill == 0 and n - start >= self.size:
-                yield Batch(X[start : start + self.size], self.reading, self._workspace)
-                start += self.size
+            size = self._full
+            if self.fill == 0 and n - start >= size:
+                yield Batch(X[start : start + size], self.reading, self._workspace)
+                start += size
                 continue
             rows = self._rows if self._rows is not None else self._open()
-            take = min(n - start, self.size - self.fill)
+            take = min(n - start, size - self.fill)
             with np.errstate(all="ignore"):
                 rows[self.fill : self.fill + take] = X[start : start + take]
             self.fill += take
             start += take
-            if self.fill == self.size:
+            if self.fill == size:
                 yield self._close(rows)
 
     def put_frame(self, frame: Any) -> Iterator[Batch]:
@@ -157,7 +176,7 @@ class SlotBuffer(Forgetful):
         return rows
 
     def _open(self) -> FloatArray:
-        rows = aligned(self.size, len(self.features))
+        rows = aligned(self._full, len(self.features))
         self._rows, self._memory = rows, rows.data.cast("B")
         return rows
 

@@ -6,7 +6,8 @@ A state is plain JSON in sections:
 |---|---|
 | `version` | 1 |
 | `config` | the method, and **every** setting: a later default must not change an old model |
-| `n_batches` | number of batches released |
+| `n_batches` | number of releases |
+| `slots` | slots of all steps that were released |
 | `method` | components and running estimates: released values only |
 | `release` | the last release, or null |
 
@@ -24,7 +25,7 @@ from .errors import StateError
 __all__ = ["VERSION", "compare", "sections", "settings"]
 
 VERSION = 1
-SECTIONS = ("version", "config", "n_batches", "method", "release")
+SECTIONS = ("version", "config", "n_batches", "slots", "method", "release")
 
 
 def sections(state: Any) -> dict[str, Any]:

@@ -37,6 +37,7 @@ An implementation of `Rows` must guarantee:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,8 +45,19 @@ import numpy as np
 
 from . import rowwise
 from .arrays import BoolArray, FloatArray
+from .sums import pairwise_sum
 
-__all__ = ["Block", "Bundle", "Form", "Ranged", "Rows", "Statistic", "clip_factors", "vecdots"]
+__all__ = [
+    "Block",
+    "Bundle",
+    "Form",
+    "JoinedRows",
+    "Ranged",
+    "Rows",
+    "Statistic",
+    "clip_factors",
+    "vecdots",
+]
 
 #: Below the square of every radius that is used, and above zero.
 _TINY = 1e-300
@@ -251,3 +263,28 @@ class Rows(Protocol):
     def ranged(self, form: Form) -> Ranged:
         """Counts and clipped sums of a form."""
         ...
+
+
+@dataclass(frozen=True, repr=False)
+class JoinedRows:
+    """Several batches, seen as one."""
+
+    parts: tuple[Rows, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[Rows]) -> Rows:
+        """The batches as one; a single one as it is."""
+        return parts[0] if len(parts) == 1 else cls(tuple(parts))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def present(self) -> int:
+        return sum(part.present() for part in self.parts)
+
+    def total(self, statistic: Statistic) -> FloatArray:
+        """Sum of a statistic over all units of all batches."""
+        return pairwise_sum(part.total(statistic) for part in self.parts)
+
+    def ranged(self, form: Form) -> Ranged:
+        raise NotImplementedError("the range of a form is asked about single batches only")

@@ -27,7 +27,6 @@ from .errors import (
     StateError,
 )
 from .frames import frame_like, require_frame
-from .learned import WARMING_UP, WARMING_UP_ANEW
 from .method import Method, Outcome
 from .noise import Noise, Sampler, make_noise
 from .oja import column_signs, orthonormal
@@ -87,6 +86,8 @@ class StreamingPCA(base.MiniBatchTransformer):
         self._method.check_batch(self.capacity)
         self._privacy = self._statement()
         self._n_batches = 0
+        self._used = 0  # slots of all steps so far
+        self._await_step()
         self._release: Release | partial[Release] | None = None
         self._learned = False  # from at least one batch
         self._interrupted = False  # in the middle of a batch
@@ -121,6 +122,11 @@ class StreamingPCA(base.MiniBatchTransformer):
     def capacity(self) -> int:
         """Records of a batch, or subjects that a round has places for."""
         return self._slots.size
+
+    def _await_step(self) -> None:
+        """Gather as many batches as the next step takes at once."""
+        if isinstance(self._slots, SlotBuffer):
+            self._slots.batches = self._method.batches_of_step
 
     # Learning
 
@@ -165,6 +171,8 @@ class StreamingPCA(base.MiniBatchTransformer):
                 self._method.W = self._method.W * column_signs(self._method.W)
                 self._learned = True
         self._interrupted = False
+        self._used += len(rows)
+        self._await_step()
         self._release = partial(
             _release_of,
             outcome,
@@ -173,11 +181,11 @@ class StreamingPCA(base.MiniBatchTransformer):
             self._projector(),
             self._slots.features,
             t,
-            None if isinstance(self._slots, SubjectTable) else t * self.capacity,
-            self.warm_up_left,
+            None if isinstance(self._slots, SubjectTable) else self._used,
+            self.first_batches,
             self.privacy,
         )
-        if outcome.skipped not in (None, WARMING_UP):
+        if outcome.skipped is not None:
             self._warn_of_batch(t, str(outcome.skipped))
 
     def _warn_of_batch(self, batch: int, reason: str) -> None:
@@ -192,8 +200,6 @@ class StreamingPCA(base.MiniBatchTransformer):
             )
 
     def _status(self, outcome: Outcome) -> Status:
-        if outcome.skipped in (WARMING_UP, WARMING_UP_ANEW):
-            return "warming_up"
         if not self._learned:
             return "nothing_learned"
         return "learned" if outcome.skipped is None else "skipped"
@@ -233,16 +239,16 @@ class StreamingPCA(base.MiniBatchTransformer):
         return self._n_batches
 
     @property
-    def warm_up_left(self) -> int:
-        """Batches that the warm-up still needs, as far as is known; 0 without one or after it."""
-        return 0
+    def first_batches(self) -> int:
+        """Batches that the first step takes at once."""
+        return self._method.first_batches
 
     @property
     def n_seen(self) -> int:
         """Slots taken, the partial batch included. With subjects it is not public, and absent."""
         if isinstance(self._slots, SubjectTable):
             raise AttributeError("n_seen is not public with privacy per subject")
-        return self._n_batches * self.capacity + self._slots.fill
+        return self._used + self._slots.fill
 
     @property
     def last_release(self) -> Release | None:
@@ -346,6 +352,7 @@ class StreamingPCA(base.MiniBatchTransformer):
             "version": saved.VERSION,
             "config": self._config(),
             "n_batches": self._n_batches,
+            "slots": self._used,
             "method": self._method.state(),
             "release": None if release is None else release.model_dump(mode="json"),
         }
@@ -389,6 +396,10 @@ class StreamingPCA(base.MiniBatchTransformer):
         try:
             restored._method.load(state["method"])
             restored._n_batches = int(state["n_batches"])
+            restored._used = int(state["slots"])
+            if restored._used < 0:
+                raise StateError("slots", "must not be negative")
+            restored._await_step()
             released = 0
             if state["release"] is not None:
                 restored._release = release = Release.model_validate(state["release"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-__all__ = ["MOST_PER_DAY", "counted", "error_lines", "over_in_words", "warm_up_line"]
+__all__ = ["MOST_PER_DAY", "counted", "error_lines", "first_step_line", "over_in_words"]
 
 #: An epsilon per day above this is warned about.
 MOST_PER_DAY = 10.0
@@ -33,21 +34,27 @@ def over_in_words(over: Mapping[str, float]) -> str:
     return text
 
 
-def warm_up_line(number: int, one: str, many: str = "") -> str:
-    """Sentence about the length of the warm-up, in batches or rounds."""
-    if number == 0:
-        return "centre and scales are known: no warm-up"
-    return f"warm-up: {counted(number, one, many)}, in which nothing else is learned"
+def first_step_line(batches: int, memory: int) -> str:
+    """Sentence about the first step.
+
+    >>> first_step_line(1, 8000), first_step_line(3, 2_400_000)
+    ('the first step takes 1 batch (1 MB)', 'the first step takes 3 batches at once (3 MB)')
+    """
+    at_once = "" if batches == 1 else " at once"
+    taken = f"{counted(batches, 'batch', 'batches')}{at_once}"
+    return f"the first step takes {taken} ({math.ceil(memory / 1e6)} MB)"
 
 
-def error_lines(errors: Sequence[tuple[int, float]], unit: str, first_share: float) -> list[str]:
+def error_lines(
+    errors: Sequence[tuple[int, float, float]], unit: str, first_share: float
+) -> list[str]:
     """Sentences about the expected error, its meaning and its assumptions."""
     if not errors:
-        return ["nothing is learned: the horizon ends within the warm-up"]
-    (first, error), *later = errors
+        return ["nothing is learned: the horizon ends before the first release"]
+    (first, low, high), *later = errors
     return [
-        f"expected error: {error:.2g} after {first} {unit}"
-        + "".join(f", {sine:.2g} after {after}" for after, sine in later),
+        f"expected error: {low:.2g} to {high:.2g} after {first} {unit}"
+        + "".join(f", {a:.2g} to {b:.2g} after {after}" for after, a, b in later),
         "  (sine of the angle to the true component: 0 is exact, 1 is no better than chance;",
         "  a guess, for data whose first component holds "
         f"{100 * first_share:.2g} % of the variance)",

@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-
 from ..adaptive.correlated import DECAYS, Released
 from ..arrays import FloatArray
 from ..errors import BatchSizeError
@@ -21,13 +20,23 @@ from ..participation import PerSubject, mu_of
 from ..statistics import Rows
 from .covariance import NoiseOfSums, RunningMean
 from .drift import RECENT
-from .first import ENOUGH, FIRST, FIRST_OF_ONE, Questions, Range, first_batches
+from .first import (
+    ENOUGH,
+    FIRST,
+    FIRST_OF_ONE,
+    Questions,
+    Range,
+    first_batches,
+    question_rounds,
+)
 from .looks import LOOK, Look, Looks
 from .standard import Standard
 
 __all__ = [
     "COUNT",
     "MOST_FIRST",
+    "MOST_ROUNDS",
+    "ONLY_RANGE",
     "POWER",
     "REFINED_MOST",
     "UNREADABLE",
@@ -41,6 +50,8 @@ __all__ = [
 
 #: Reason of a first step without enough valid records, by noisy counts.
 UNREADABLE = "hardly any record could be read"
+#: Reason of a step that leaves no budget for components.
+ONLY_RANGE = "only centre and scales were asked for"
 
 #: Power by which a batch fades from later releases. With equal weights for all batches, this power
 #: has the least noise after 8 to 50 of them.
@@ -52,7 +63,9 @@ WIDEN_ABOVE = 2.25
 #: It must be above by more than this many sds of its noise.
 WIDEN_SDS = 3.0
 #: A first step of more batches than this is refused.
-MOST_FIRST = 8
+MOST_FIRST = 16
+#: More rounds of subjects than this, in which only the questions are asked, are refused.
+MOST_ROUNDS = 64
 #: Smallest and largest factor of a scale when scales are refined once.
 REFINED_MOST = (0.75, 1.5)
 
@@ -87,9 +100,14 @@ def kept_share(memory: str | float) -> float:
     return 1.0 if isinstance(memory, str) else 1 - 1 / memory
 
 
-def smallest_batch_of(*, d: int, mu: float, share: float = FIRST) -> int:
-    """Units with which the first step takes `MOST_FIRST` batches."""
-    return math.ceil(first_batches(d=d, mu=mu, units=1, share=share) / MOST_FIRST)
+def smallest_batch_of(*, d: int, mu: float, share: float = FIRST, subjects: bool = False) -> int:
+    """Units with which the questions take `MOST_FIRST` batches, or `MOST_ROUNDS` rounds."""
+    if not subjects:
+        return math.ceil(first_batches(d=d, mu=mu, units=1, share=share) / MOST_FIRST)
+    units = 2
+    while question_rounds(d=d, mu=mu, units=units) > MOST_ROUNDS:
+        units = math.ceil(units * 1.02) + 1
+    return units
 
 
 Running = TypeVar("Running", bound=RunningMean)
@@ -125,6 +143,7 @@ class MethodBase(Generic[Running]):
             self.mu = self.mu * math.sqrt(1 - COUNT)
         self.mu_look = self.mu * math.sqrt(LOOK)
         self._constant = constant
+        self.questions = self._make_questions()
         self.range: Range | None = None  #: the answers of the first step, once there are any
         self.moments: Running = moments
         self.recent: Running = moments.copy()
@@ -159,33 +178,45 @@ class MethodBase(Generic[Running]):
         return self.first_batches if self.range is None else 1
 
     def check_batch(self, units: int) -> None:
-        """Raise `BatchSizeError` if the first step would take too many batches."""
-        smallest = smallest_batch_of(d=len(self.W), mu=self.mu, share=self.FIRST)
-        if units < smallest and not self.given.knows_all:
-            what = "records" if self.subjects is None else "subjects"
-            why = f"with fewer {what} the first step would take more than {MOST_FIRST} batches"
+        """Raise `BatchSizeError` if the questions would take too many batches or rounds."""
+        if self.given.knows_all:
+            return
+        smallest = smallest_batch_of(
+            d=len(self.W), mu=self.mu, share=self.FIRST, subjects=self.subjects is not None
+        )
+        if units < smallest:
+            what, steps = (
+                ("records", "batches") if self.subjects is None else ("subjects", "rounds")
+            )
+            most = MOST_FIRST if self.subjects is None else MOST_ROUNDS
+            why = f"with fewer {what} centre and scales would take more than {most} {steps}"
             raise BatchSizeError(units, smallest, why)
 
-    def _ask_first(self, rows: Rows, noise: Noise) -> float:
-        """Ask for centre, scales and radius. Returns the share of mu^2 that this has spent."""
-        given = self.given
-        share = FIRST_OF_ONE if given.batches == 1 else self.FIRST
-        questions = Questions(
-            d=len(self.W),
-            mu=self.mu * math.sqrt(share),
-            units=len(rows),
+    def _make_questions(self) -> Questions:
+        """The questions of the first step."""
+        given, d = self.given, len(self.W)
+        rounds, self.first_share = 1, self.FIRST
+        if given.subjects is not None and not given.knows_all:
+            rounds = question_rounds(d=d, mu=self.mu, units=self.units)
+        if given.batches == 1:
+            self.first_share = FIRST_OF_ONE
+        elif rounds > 1:  # nothing else is asked in these rounds
+            self.first_share = 1.0
+        return Questions(
+            d=d,
+            mu=self.mu * math.sqrt(self.first_share),
+            units=self.first_batches * self.units,
             batch=self.units,
             mu_batch=self.mu,
             known_center=given.known_center,
             scales=given.scales,
             one_unit=given.one_unit,
             each=self.each,
+            rounds=rounds,
             # Subjects are counted before: here it is enough that most of them can be read.
-            enough=ENOUGH if self.subjects is None else ENOUGH / 2,
+            enough=ENOUGH if given.subjects is None else ENOUGH / 2,
             constant=self._constant,
         )
-        self.range = questions.ask(rows, noise)
-        return share
 
     def _look(self, rows: Rows, noise: Noise) -> Look | None:
         """Look at features whose spread is not known; `Looks` states what this spends."""
@@ -242,6 +273,7 @@ class MethodBase(Generic[Running]):
         return {
             "W": self.W.tolist(),
             "range": None if self.range is None else self.range.state(),
+            "questions": self.questions.state() if self.range is None else None,
             "moments": self.moments.state(),
             "recent": self.recent.state(),
             "refined": self.refined,
@@ -252,6 +284,8 @@ class MethodBase(Generic[Running]):
         self.W = checked_basis(state["W"], like=self.W)
         found = state["range"]
         self.range = None if found is None else Range.load(found, len(self.W))
+        if self.range is None:
+            self.questions.load(state["questions"])
         self.moments.load(state["moments"])
         self.recent.load(state["recent"])
         if self.range is None and self.moments.weight > 0:
@@ -259,5 +293,3 @@ class MethodBase(Generic[Running]):
         self.refined = int(state["refined"])
         self.looks.load(state["looks"])
         self._noise.begin((self.moments.noise, self.recent.noise))
-
-

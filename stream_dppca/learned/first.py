@@ -21,12 +21,14 @@ Noise: a question with share f has N(0, (sensitivity/mu)^2/f) on every coordinat
     finer grid, whose share goes to the next question, from released counts.
 Delta: none beyond that of mu.
 
-Whoever knows the centre (`center="none"`, `"own"`) leaves out the first three questions, and whoever
-knows the scales leaves out the distances; whoever knows both, the fifth question, too. Features in
-one unit (`scales=None`) have one scale, which the sixth question finds in place of the fourth and
-the fifth; it is left out otherwise. Nothing else changes.
+Whoever knows the centre (`center="none"`, `"own"`) leaves out the first three questions, whoever
+knows the scales leaves out the distances, and whoever knows both leaves out the fifth, too.
+Features in one unit (`scales=None`) have one scale, which the sixth question finds in place of the
+fourth and the fifth; it is left out otherwise. Nothing else changes.
 
-**Subjects.** A step is then a round, and mu is that of a round, because subjects come back. A
+**Subjects.** A step is then a round, and mu is that of a round, because subjects come back. So
+pooled rounds would need more noise, and gain nothing. If one round has too few subjects, each
+question extends over several rounds, with all of their budgets, and its answers are averaged. A
 subject adds the mean over its rows of what a record adds (to lengths, the length of its mean
 moment), so one subject moves every sum as far as one record does, plus the rounding of sums of
 shares (`count_slack`). A place that is not taken is a null.
@@ -42,12 +44,21 @@ import numpy as np
 
 from ..arrays import FloatArray
 from ..noise import Noise
-from ..statistics import Rows, Statistic
+from ..statistics import Block, Rows, Statistic
 from .histograms import SURE, hull, locate, spread
 from .standard import CLAMP, FLOOR, Standard
 from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts, count_slack
 
-__all__ = ["ENOUGH", "FIRST", "FIRST_OF_ONE", "Questions", "Range", "first_batches", "length_grid"]
+__all__ = [
+    "ENOUGH",
+    "FIRST",
+    "FIRST_OF_ONE",
+    "Questions",
+    "Range",
+    "first_batches",
+    "length_grid",
+    "question_rounds",
+]
 
 #: Share of mu^2 of the first step that its questions spend; the moments have the rest.
 FIRST = 0.3
@@ -65,7 +76,7 @@ SHARES = {
 }
 #: sqrt(d)/mu times this many records, with the whole budget, answer the questions well. Fitted to
 #: the real data of docs/accuracy.md.
-RECORDS = 70.0
+RECORDS = 90.0
 #: Cells of both grids: two of them find a centre to 2^-18 of its size. More cells cost nothing,
 #: because a record is in one cell, however many there are.
 CELLS = 1024
@@ -81,6 +92,9 @@ ENOUGH = 0.25
 _CUT = 6.0
 #: A radius is for this many batches, or for the first step if that has more.
 _BATCHES = 8
+#: Largest value that is searched for, and smallest width of the searched range: the octaves go from
+#: 2^-64 to 2^64, and three cells of the first grid are the least that is left.
+_FARTHEST, _NARROWEST = 2.0**66, 2.0**-84
 #: Edges of `LengthCounts` over d: a quarter of an octave each, from 1/16 to 16.
 _LENGTHS = 2.0 ** (np.arange(-16, 17) / 4)
 #: Squared lengths of raw records, in octaves of the length.
@@ -106,7 +120,7 @@ def first_batches(
     >>> first_batches(d=38, mu=0.2367, units=8192)
     1
     >>> first_batches(d=20, mu=0.2367, units=500)
-    5
+    7
     """
     if known:
         return 1
@@ -136,6 +150,29 @@ def _crossing(grid: FloatArray, excess: FloatArray) -> float:
     return float(grid[last] ** (1 - part) * grid[last + 1] ** part)
 
 
+def question_rounds(*, d: int, mu: float, units: int) -> int:
+    """Rounds of subjects that the questions take: their precision grows with the root.
+
+    Examples
+    --------
+    >>> question_rounds(d=10, mu=0.2367, units=3000), question_rounds(d=10, mu=0.2367, units=500)
+    (1, 6)
+    """
+    needed = RECORDS * math.sqrt(d) / (mu * units)
+    return 1 if needed <= math.sqrt(FIRST) else max(2, math.ceil(needed**2))
+
+
+@dataclass
+class _Answer:
+    """Noisy answers to one question, averaged over the rounds that it was asked in."""
+
+    total: FloatArray
+    share: float  # of budgets, in rounds
+
+    def state(self) -> dict[str, Any]:
+        return {"total": self.total.tolist(), "share": self.share}
+
+
 @dataclass(frozen=True, eq=False)
 class Range:
     """The answers: how records are standardised, and where they are clipped. All released."""
@@ -161,7 +198,7 @@ class Range:
 
 
 class Questions:
-    """Asks everything of one step, in order.
+    """Asks everything in order, in one step, or in several rounds of subjects.
 
     Parameters
     ----------
@@ -183,6 +220,8 @@ class Questions:
         If true, features are in one unit, and one scale for all of them is learned.
     each
         Rows per unit, at most.
+    rounds
+        Steps over which the questions extend.
     enough
         With a smaller share of valid units than this, nothing is learned.
     constant
@@ -201,6 +240,7 @@ class Questions:
         scales: FloatArray | None = None,
         one_unit: bool = False,
         each: int = 1,
+        rounds: int = 1,
         enough: float = ENOUGH,
         constant: float = 1.0,
     ) -> None:
@@ -213,36 +253,64 @@ class Questions:
         left_out |= {"distances"} if scales is not None else set()
         left_out |= {"moments"} if known_center and scales is not None else set()
         self._names = [name for name in SHARES if name not in left_out]
-        self.keep_scales = scales is not None
-        every = np.ones(d, dtype=np.bool_)
+        # Integers, so that shares add up exactly.
+        self._whole = sum(SHARES[name] for name in self._names)
+        ends = np.cumsum([SHARES[name] * rounds for name in self._names]).tolist()
+        self._ends = dict(zip(self._names, ends, strict=True))
+        self.rounds, self.scales = rounds, scales
+        self._begin()
+
+    def _begin(self) -> None:
+        d, every = self.d, np.ones(self.d, dtype=np.bool_)
+        self._at = 0  # budget spent so far, in parts of which a step has `_whole`
+        self._answer: _Answer | None = None
         # The results so far, all of them released.
         self.low, self.high = np.full(d, -1.0), np.full(d, 1.0)
-        self.mass = np.full(d, float(units))
+        self.mass = np.full(d, float(self.units))
         self.coarse = every.copy()  # still to be located
         self.standard = Standard(np.zeros(d), np.ones(d), np.zeros(d), ~every)
-        if scales is not None:
-            self.standard = self.standard.with_scale(scales, every)
-        if one_unit:
+        if self.scales is not None:
+            self.standard = self.standard.with_scale(self.scales, every)
+        if self.one_unit:
             self.standard = self.standard.in_one_unit(1.0)
         self.valid = 1.0  # noisy share of units that are not nulls
         self.radius = 0.0
 
+    @property
+    def rounds_left(self) -> int:
+        return self.rounds - self._at // self._whole
+
     def ask(self, rows: Rows, noise: Noise) -> Range | None:
-        """Ask everything; None if hardly any unit could be read.
+        """Spend the budget of one step; None if there is no answer yet.
+
+        If hardly any unit could be read, everything is asked again from the next step on.
 
         **Private**: every number of the data passes through here.
         """
-        shares = {name: SHARES[name] / sum(map(SHARES.get, self._names)) for name in self._names}
-        for name in self._names:
+        end_of_step = self._at + self._whole
+        while self._at < end_of_step:
+            name = next(n for n, end in self._ends.items() if end > self._at)
             if name == "fine grid" and not self.coarse.any():
-                after = self._names[self._names.index(name) + 1]
-                shares[after] += shares[name]
-                continue
-            statistic, sensitivity = self._question(name)
-            mu = self.mu * math.sqrt(shares[name])
-            released = noise.gaussian(rows.total(statistic), sensitivity=sensitivity, mu=mu)
-            self._learn(name, released, sensitivity / mu)
-        return Range(self.standard, self.radius) if self.valid >= self.enough else None
+                name = self._names[self._names.index(name) + 1]  # it has this share, too
+            until = min(self._ends[name], end_of_step)
+            self._put(name, rows, (until - self._at) / self._whole, noise)
+            self._at = until
+            if until == self._ends[name]:
+                self._learn(name)
+        if self.rounds_left:
+            return None
+        found = Range(self.standard, self.radius) if self.valid >= self.enough else None
+        self._begin()
+        return found
+
+    def _put(self, name: str, rows: Rows, share: float, noise: Noise) -> None:
+        """Ask a question with this share of the step's budget."""
+        statistic, sensitivity = self._question(name)
+        released = noise.gaussian(
+            rows.total(statistic), sensitivity=sensitivity, mu=self.mu * math.sqrt(share)
+        )
+        before = self._answer or _Answer(np.zeros(()), 0.0)
+        self._answer = _Answer(before.total + released * share, before.share + share)
 
     def _question(self, name: str) -> tuple[Statistic, float]:
         """The statistic and the sensitivity of its sum."""
@@ -273,7 +341,12 @@ class Questions:
 
     # Post-processing.
 
-    def _learn(self, name: str, answer: FloatArray, sd: float) -> None:
+    def _learn(self, name: str) -> None:
+        if self._answer is None:
+            raise RuntimeError("nothing was asked")
+        answer, share = self._answer.total / self._answer.share, self._answer.share
+        self._answer = None
+        sd = self._question(name)[1] / (self.mu * math.sqrt(share))
         {
             "octaves": self._learn_hulls,
             "grid": self._learn_places,
@@ -331,7 +404,7 @@ class Questions:
         variance = np.clip(square - first**2, floor, CLAMP**2 / 2)
         center = standard.center + np.where(standard.known, first * standard.scale, 0.0)
         scale = standard.scale
-        if not self.keep_scales:
+        if self.scales is None:
             scale = scale * np.where(standard.known, np.sqrt(variance), 1.0)
         self.standard = replace(standard, center=center, scale=np.maximum(scale, FLOOR))
 
@@ -358,3 +431,56 @@ class Questions:
         allowed = self.longer * self.valid * self.units
         forgiven = 2 * sd * np.sqrt(np.arange(len(beyond), 0, -1))
         self.radius = _crossing(length_grid(self.d), beyond - allowed - forgiven)
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """Released values and counters only."""
+        return {
+            "at": self._at,
+            "answer": None if self._answer is None else self._answer.state(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "mass": self.mass.tolist(),
+            "coarse": self.coarse.tolist(),
+            "standard": self.standard.state(),
+            "valid": self.valid,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Resume from a result of `state`, or raise a ValueError.
+
+        A state that was tampered with must not bring parameters with which a question overflows or
+        divides by zero: the consequences would depend on the records.
+        """
+        d = self.d
+        self._at = int(state["at"])
+        if self._at % self._whole or not 0 <= self._at < self.rounds * self._whole:
+            raise ValueError("not a state of these questions")
+        self.low, self.high, self.mass = (
+            np.array(state[name], dtype=np.float64).reshape(d) for name in ("low", "high", "mass")
+        )
+        within = (np.abs([self.low, self.high]) <= _FARTHEST).all()
+        if not (within and (self.high - self.low >= _NARROWEST).all()):
+            raise ValueError("not a state of these questions")
+        self.coarse = np.array(state["coarse"], dtype=np.bool_).reshape(d)
+        self.standard = Standard.load(state["standard"], d)
+        self.valid = float(state["valid"])
+        if not (np.isfinite(self.mass).all() and 0 < self.valid <= 1):
+            raise ValueError("not a state of these questions")
+        self._answer = None
+        if state["answer"] is not None:
+            total = np.array(state["answer"]["total"], dtype=np.float64)
+            self._answer = _Answer(total, float(state["answer"]["share"]))
+            finite = np.isfinite(total).all() and 0 < self._answer.share <= self.rounds
+            if not (finite and total.shape == self._shape()):
+                raise ValueError("not a state of these questions")
+
+    def _shape(self) -> tuple[int, ...]:
+        """Shape of the answer to the question that is being asked."""
+        name = next(n for n, end in self._ends.items() if end > self._at)
+        if name == "fine grid" and not self.coarse.any():
+            name = self._names[self._names.index(name) + 1]
+        X = np.zeros((1, self.d))
+        nothing = Block(X, np.zeros(1), np.ones(1, dtype=np.bool_), X.copy())
+        return self._question(name)[0](nothing).shape

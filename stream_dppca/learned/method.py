@@ -51,6 +51,7 @@ from ..oja import orthonormal
 from ..projector import Projector
 from ..statistics import Rows
 from .base import (
+    ONLY_RANGE,
     POWER,
     REFINED_MOST,
     UNREADABLE,
@@ -113,9 +114,11 @@ class MomentMethod(MethodBase[RunningMoments]):
         if self.range is None:
             if present is not None and present < ENOUGH * len(rows):
                 return Outcome.skip(FEW_SUBJECTS, units=present)
-            spent = self._ask_first(rows, noise)
-            if self.range is None:
-                return Outcome.skip(UNREADABLE, units=present)
+            left, spent = self.questions.rounds_left, self.first_share
+            self.range = self.questions.ask(rows, noise)
+            if self.range is None or spent == 1.0:
+                unread = self.range is None and left == 1
+                return Outcome.skip(UNREADABLE if unread else ONLY_RANGE, units=present)
         elif present is not None and present * self.mu_count < _SURE_OF_SUBJECTS:
             return Outcome.skip(FEW_SUBJECTS, units=present)
         query = self._query()
@@ -271,7 +274,9 @@ class MomentMethod(MethodBase[RunningMoments]):
         """The components of all batches, with a part of the newest held back."""
         # With a short memory the newest batch is used whole. Rounds of subjects have independent
         # noise, which nothing cancels later.
-        cancelled = isinstance(self.given.memory, str) and isinstance(self.correlated, CorrelatedRelease)
+        cancelled = isinstance(self.given.memory, str) and isinstance(
+            self.correlated, CorrelatedRelease
+        )
         held = HELD if cancelled else 0.0
         return self._components(self.moments.less(self.recent, held))
 

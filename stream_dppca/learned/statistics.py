@@ -182,8 +182,9 @@ class AugmentedMoments:
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: |y y^T - y' y'^T|_F^2 = |y|^4 + |y'|^4 - 2 (y.y')^2 is at most 2 rho^2, so the sum
-        moves by at most sqrt 2 rho, plus its rounding on both neighbours. The clip factor comes from an over-estimate of |y|^2. With several rows per unit
-        the mean A of y y^T is clipped, to |A|_F <= rho: the same bound (see `SecondMoments`).
+        moves by at most sqrt 2 rho, plus its rounding on both neighbours. The clip factor comes
+        from an over-estimate of |y|^2. With several rows per unit the mean A of y y^T is clipped,
+        to |A|_F <= rho: the same bound (see `SecondMoments`).
     """
 
     center: tuple[float, ...]

@@ -1,7 +1,8 @@
-"""Learned centre and scales with many features: gradients in place of second moments.
+"""Many features: gradients in place of second moments.
 
-Above `MOST_FEATURES` a second moment has too many numbers. The warm-up is that of `method`. Every
-batch after it answers up to five questions about the same records, in this order:
+Above `MOST_FEATURES` a second moment has too many numbers. The questions of the first step are
+those of `first`, with all of its budget. Every batch after it answers up to five questions about
+the same records, in this order:
 
 | question | statistic | sensitivity | share of mu^2 |
 |---|---|---|---|
@@ -49,11 +50,8 @@ from typing import Any
 import numpy as np
 
 from ..adaptive.correlated import CorrelatedRelease, Released, claimed
-from ..adaptive.estimate import RunningEstimate, View
-from ..adaptive.method import GradientMethod, smallest_batch
 from ..adaptive.queries import pack
-from ..adaptive.radius import FIRST, LAST, radius
-from ..adaptive.whitening import White, Whitener
+from ..adaptive.radius import FIRST
 from ..arrays import BoolArray, FloatArray
 from ..errors import BatchSizeError
 from ..method import Outcome
@@ -63,6 +61,7 @@ from ..projector import Projector
 from ..statistics import Rows
 from .along import LENGTH, Along, RunningExcess, clip_radius, constant
 from .base import (
+    ONLY_RANGE,
     POWER,
     REFINED_MOST,
     UNREADABLE,
@@ -73,114 +72,21 @@ from .base import (
     kept_share,
 )
 from .covariance import RunningMean
-from .drift import RECENT, DriftAlarm
-from .gradients import CenteredGradients, MomentsAlong
+from .first import BALL
+from .gradient_step import GradientStep, smallest_range_batch
+from .gradients import MomentsAlong
 from .looks import LOOK, Look
 from .standard import CLAMP
 from .statistics import MomentsInBall
-from .first import BALL
 
-__all__ = ["ALONG", "BESIDE", "GuidedEstimate", "WideMethod"]
+__all__ = ["ALONG", "BESIDE", "WideMethod"]
 
 #: Shares of mu^2 for means and variances of all features, and for those along the components.
 BESIDE, ALONG = 0.12, 0.03
-#: Batches after the warm-up after which scales are refined.
+#: Batches after the first step after which scales are refined.
 REFINED_AFTER = (1, 2, 4, 8, 16, 32)
-#: Reason of the first step, whose budget is that of its questions.
-ONLY_RANGE = "only centre and scales were learned"
 #: A mean that has moved along a component counts if it is this many sds of its noise away.
 _MOVED_SDS = 3.0
-
-
-class GuidedEstimate(RunningEstimate):
-    """A running estimate that forgets if the last few batches are a better guide than all of them.
-
-    It works like `learned.drift` for covariances. Two estimates are kept, and each is tried on the
-    next release u = f theta + noise before that is added: by how much is the estimate of the last
-    few nearer to it, as a share of f^2 |theta|^2? All of it is post-processing.
-    """
-
-    def __init__(self, size: float, memory: float | str = "auto") -> None:
-        super().__init__(size, memory)
-        self.recent = RunningEstimate(size, memory=1 / (1 - RECENT))
-        self.alarm = DriftAlarm()
-
-    def begin(self, theta: FloatArray, weight: float) -> None:
-        super().begin(theta, weight)
-        self.recent.begin(theta.copy(), weight)
-
-    def add(self, white: White, whitener: Whitener, view: View = np.asarray) -> bool:
-        """Add a release. Returns True if the past was dropped before."""
-        self.dropped = self.memory == "auto" and self.weight > 0 and self._is_worse(white)
-        if self.dropped:
-            theta = self.recent.theta
-            self.total, self.weight = self.recent.total.copy(), self.recent.weight
-            white = whitener.rebase(theta, white)
-        keep = kept_share(self.memory)
-        self.total = self.total * keep + white.f * white.u
-        self.weight = self.weight * keep + white.f**2
-        self.recent.add(white, whitener)
-        return self.dropped
-
-    def _is_worse(self, white: White) -> bool:
-        past, recent = white.f * self.theta, white.f * self.recent.theta
-        differ = float(np.linalg.norm(past - recent))
-        nearer = float(np.sum((white.u - past) ** 2) - np.sum((white.u - recent) ** 2))
-        whole = max(float(np.sum(past**2)), 1e-300)
-        return self.alarm.judge(nearer / whole, 2 * differ / whole)
-
-    def rescale(self, factor: FloatArray) -> None:
-        """Multiply the rows of theta."""
-        for estimate in (self, self.recent):
-            if estimate.weight > 0:
-                estimate.total = estimate.total * factor[:, np.newaxis]
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"recent": self.recent.state(), "alarm": self.alarm.state()}
-
-    def load(self, state: dict[str, Any], *, shape: tuple[int, ...]) -> None:
-        super().load(state, shape=shape)
-        self.recent.load(state["recent"], shape=shape)
-        self.alarm.load(state["alarm"])
-
-
-class _Gradients(GradientMethod):
-    """Range and mean gradient of standardised records, and the step that follows from them."""
-
-    def __init__(
-        self, *, W: FloatArray, epsilon: float, delta: float, rows: int, part: float
-    ) -> None:
-        super().__init__(W=W, epsilon=epsilon, delta=delta, rows=rows, part=part)
-        d, k = W.shape
-        self.estimate: GuidedEstimate = GuidedEstimate(self.estimate.size)
-        self.place = FIRST  # of the radius on its grid
-        #: Rule by which records are standardised; the mean subtracted from them, and then along V.
-        self.standard: dict[str, tuple[float, ...]] = {}
-        self.mean, self.along = np.zeros(d), np.zeros(k)
-
-    def _form(self) -> CenteredGradients:
-        return CenteredGradients(
-            self.V, self.L, **self.standard, along=self.along, offset=self.mean
-        )
-
-    def _radius(self, j: int) -> float:
-        self.place = max(self.place, j)
-        return radius(self.place)
-
-    def rescale(self, factor: FloatArray) -> None:
-        """Turn z_j into factor_j z_j."""
-        self.estimate.rescale(factor)
-        U, _, Vt = np.linalg.svd(self.V * factor[:, np.newaxis], full_matrices=False)
-        self.V = orthonormal(U, like=self.V) if self.V.shape[1] == 1 else U @ Vt
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"place": self.place}
-
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
-        self.place = int(state["place"])
-        if not FIRST <= self.place <= LAST:
-            raise ValueError("not a state of this method")
 
 
 def _constant(d: int) -> float:
@@ -211,16 +117,15 @@ class WideMethod(MethodBase[RunningMean]):
         self.mu_along = self.mu * math.sqrt(ALONG)
         self.beside = CorrelatedRelease(mu=self.mu)
         part = 1 - BESIDE - ALONG
-        self.gradients = _Gradients(
-            W=W, epsilon=given.epsilon, delta=given.delta, rows=units, part=part
+        self.gradients = GradientStep(
+            W=W, mu=self.mu * math.sqrt(part), rows=units, memory=given.memory
         )
         self.excess = RunningExcess(W.shape[1])
-        self.gradients.remember(given.memory)
         self.learned = False
 
     def check_batch(self, units: int) -> None:
         super().check_batch(units)
-        smallest = smallest_batch(self.gradients.mu)
+        smallest = smallest_range_batch(self.gradients.mu)
         if units < smallest:
             why = "with fewer records the range cannot be found within the noise"
             raise BatchSizeError(units, smallest, why)
@@ -228,7 +133,7 @@ class WideMethod(MethodBase[RunningMean]):
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch."""
         if self.range is None:
-            self._ask_first(rows, noise)
+            self.range = self.questions.ask(rows, noise)
             return Outcome.skip(UNREADABLE if self.range is None else ONLY_RANGE)
         # Private: each release may use the results of those before it.
         before, sd_before = self._mean(), self.moments.sd
@@ -239,7 +144,7 @@ class WideMethod(MethodBase[RunningMean]):
         if not self.given.known_center:
             self._center_gradients(p, along, before, sd_before)
         basis = self.gradients.V
-        outcome = self.gradients.step(rows, t, noise)
+        outcome = self.gradients.step(rows, noise)
         # From here on, post-processing.
         if outcome.drift:
             self._drop_past()
@@ -290,7 +195,7 @@ class WideMethod(MethodBase[RunningMean]):
         Delta: none beyond that of mu.
         """
         gradients = self.gradients
-        p, k = gradients.V.T @ (self._units() * before), len(gradients.L)
+        p, k = gradients.V.T @ before, len(gradients.L)
         expected = self._expected_along()
         values, vectors = np.linalg.eigh(expected)
         whiten = (vectors / np.sqrt(values)) @ vectors.T
@@ -321,16 +226,16 @@ class WideMethod(MethodBase[RunningMean]):
 
     def _square_length(self) -> float:
         """Mean square length of records in the units of the gradients, as far as is known."""
-        g, known, mean = self._units(), self.standard.known, self._mean()
+        known, mean = self.standard.known, self._mean()
         noise = 0.0 if self.given.known_center else (self.moments.sd / self._valid()) ** 2
         square = self._variances() + mean**2 - noise  # the noise of the mean lifts its square
-        total, d = float(np.sum((g**2 * square)[known])), float(np.sum(g[known] ** 2))
-        return max(total, 0.05 * d) if known.any() else 1.0
+        total, seen = float(np.sum(square[known])), int(np.count_nonzero(known))
+        return max(total, 0.05 * seen) if seen else 1.0
 
     def _level(self) -> float:
         """Variance in a direction of the rest, in the units of the gradients."""
         known = self.standard.known
-        total = float(np.sum((self._variances() * self._units() ** 2)[known]))
+        total = float(np.sum(self._variances()[known]))
         rest = total - float(np.trace(self.excess.excess)) if self.excess.known else total
         typical = total / max(int(known.sum()), 1) if total > 0 else 1.0
         return max(rest / max(int(known.sum()), 1), 0.05 * typical)
@@ -341,48 +246,33 @@ class WideMethod(MethodBase[RunningMean]):
         if not self.given.known_center:
             # Around the mean of all batches, this one included (Chan, Golub, LeVeque 1983).
             second = second - np.outer(along.shift, along.shift) / self.moments.weight
-        self.excess.add(along, second, self._level(), kept_share(self.memory))
+        self.excess.add(along, second, self._level(), kept_share(self.given.memory))
 
     def _center_gradients(
         self, p: FloatArray, along: Along, before: FloatArray, sd_before: float
     ) -> None:
         """Take gradients around the mean of all batches if it has moved, or else of this batch."""
-        g, V, weight, shift = self._units(), self.gradients.V, self.moments.weight, along.shift
-        of_before = sd_before / self._valid() * np.linalg.norm(V * g[:, np.newaxis], axis=0)
-        sds = np.hypot(along.shift_sd, of_before)
+        weight, shift = self.moments.weight, along.shift
+        sds = np.hypot(along.shift_sd, sd_before / self._valid())
         moved = (np.abs(shift) > _MOVED_SDS * sds) & (weight > 1)
         if moved.any():
-            self.gradients.mean = g * before
+            self.gradients.mean = before
             self.gradients.along = np.where(moved, shift / weight, shift)
         else:
-            self.gradients.mean = np.zeros(len(g))
+            self.gradients.mean = np.zeros(len(before))
             self.gradients.along = p + shift
 
     def _parameters(self) -> dict[str, tuple[float, ...]]:
         """The parameters of statistics, in which a feature whose spread is not known is 0."""
-        clamp = np.where(self.standard.known, CLAMP, 0.0)
+        clamp = np.where(self.standard.known, self.standard.clamp, 0.0)
         return self.standard.parameters() | {"clamp": tuple(clamp.tolist())}
-
-    def _units(self) -> FloatArray:
-        """Units of z in those of the components: 1, or with given scales s over these."""
-        if self.scales is None:
-            return np.ones(len(self.W))
-        return np.asarray(self.standard.scale / self.scales)
 
     def _add(self, released: Released, unit: float) -> tuple[FloatArray, float]:
         """Add a batch's own moments, and update the gradients. Returns them and their noise sd."""
         sd = self._noise.of_next(released) / unit
         self._remember(released, unit)
-        self._tell_gradients()
+        self.gradients.standard = self._parameters()
         return released.alone / unit, sd
-
-    def _tell_gradients(self) -> None:
-        """Set the rule by which records are standardised for the next gradients."""
-        g, parameters = self._units(), self._parameters()
-        if self.scales is not None:
-            parameters["scale"] = tuple(self.scales.tolist())
-            parameters["clamp"] = tuple((np.array(parameters["clamp"]) * g).tolist())
-        self.gradients.standard = parameters
 
     def _valid(self) -> float:
         """Noisy share of valid records."""
@@ -412,6 +302,8 @@ class WideMethod(MethodBase[RunningMean]):
 
     def _widen(self, alone: FloatArray, sd: float) -> None:
         """Widen scales where this batch's second moment is too large for the clamp."""
+        if self.given.one_unit:
+            return
         d, valid = len(self.W), self._valid()
         square = 1 + 2 * alone[d : 2 * d] / valid
         too_small = square > WIDEN_ABOVE + WIDEN_SDS * 2 * sd / valid
@@ -449,7 +341,7 @@ class WideMethod(MethodBase[RunningMean]):
         """
         if (factor == 1.0).all() and found is None:
             return
-        self.standard = self.standard.with_scale(self.standard.scale * factor, known)
+        self._restandardise(self.standard.with_scale(self.standard.scale * factor, known))
         d = len(self.W)
         for moments in (self.moments, self.recent):
             first, second, last = moments.total[:d], moments.total[d:-1], moments.total[-1]
@@ -458,24 +350,23 @@ class WideMethod(MethodBase[RunningMean]):
             if found is not None:
                 first, second = np.where(found, 0.0, first), np.where(found, 0.0, second)
             moments.total = np.concatenate([first, second, [last]])
-        if self.scales is None:
-            again = 1 / factor if found is None else np.where(found, 1.0, 1 / factor)
-            if not (again == 1.0).all():
-                basis = again[:, np.newaxis] * self.gradients.V
-                self.gradients.rescale(again)
-                self.excess.rescale(self.gradients.V.T @ basis)
+        again = 1 / factor if found is None else np.where(found, 1.0, 1 / factor)
+        if not (again == 1.0).all():
+            basis = again[:, np.newaxis] * self.gradients.V
+            self.gradients.rescale(again)
+            self.excess.rescale(self.gradients.V.T @ basis)
 
     def _deviation(self) -> FloatArray:
         """r: the divisor of z, 0 for features without spread."""
-        learned = np.sqrt(self._variances())
-        r = learned if self.scales is None else 1 / self._units()
+        given = self._spread()
+        r = np.sqrt(self._variances()) if given is None else given
         return np.where(self.standard.known, r, 0.0)
 
     def _read(self) -> None:
         """Take over the components of standardised records."""
         known = self.standard.known[:, np.newaxis]
         found = np.where(known, self.gradients.W, 0.0)
-        if self.scales is None:
+        if not self.given.one_unit:
             found = found / np.sqrt(self._variances())[:, np.newaxis]
         self.W = orthonormal(found, like=self.W)
 
@@ -488,8 +379,8 @@ class WideMethod(MethodBase[RunningMean]):
         known = self.standard.known
         if not (self.excess.known and known.any()):
             return outcome
-        r = np.where(known, self._deviation() * self._units(), 1.0)
-        variance = (self._variances() * (self._units() / r) ** 2)[known]
+        r = np.where(known, self._deviation(), 1.0)
+        variance = (self._variances() / r**2)[known]
         total, n = float(np.sum(variance)), len(variance)
         H = self.W.T @ (self.gradients.V / r[:, np.newaxis])
         excess = H @ self.excess.excess @ H.T
@@ -521,7 +412,6 @@ class WideMethod(MethodBase[RunningMean]):
 
     def state(self) -> dict[str, Any]:
         return super().state() | {
-            "form": "gradient",
             "gradients": self.gradients.state(),
             "excess": self.excess.state(),
             "learned": self.learned,

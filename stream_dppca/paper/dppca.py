@@ -68,9 +68,14 @@ class PaperMethod:
     schedule: Schedule
     pairs: bool = False  #: rows are differences of neighbouring records
     budget: MeanBudget = field(init=False)
+    first_batches: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         self.budget = MeanBudget.split(self.epsilon, self.delta)
+
+    @property
+    def batches_of_step(self) -> int:
+        return self.first_batches
 
     def smallest_batch(self) -> int:
         """Records below which some bin can never be released, whatever the data."""

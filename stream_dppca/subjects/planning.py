@@ -12,22 +12,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ..adaptive.method import range_share, smallest_batch
-from ..adaptive.scout import form_for
 from ..calibration import check_budget, epsilon_over
 from ..checks import between, one_of, whole
 from ..errors import BatchSizeError, ParameterError
-from ..learned.base import COUNT, smallest_learned_batch
+from ..learned.base import COUNT, smallest_batch_of
+from ..learned.first import question_rounds
 from ..learned.method import MOST_FEATURES
-from ..learned.warmup import RECORDS, warm_up_batches
 from ..participation import PerSubject, mu_of
-from ..planning import guesses, is_learned
-from ..wording import counted, error_lines, over_in_words, warm_up_line
+from ..planning import GOOD, UNCLIPPED, as_range, guesses
+from ..wording import counted, error_lines, over_in_words
 
 __all__ = ["SubjectPlan", "plan_subjects"]
 
-#: A component is called good below this sine of its angle to the truth.
-GOOD = 0.1
 #: Average number of rows per subject that count: a guess for fleets half of which sends once per
 #: round.
 ROWS = 2.0
@@ -54,12 +50,12 @@ class SubjectPlan(BaseModel):
     places: int
     #: Below this many places, `DPPCA` refuses.
     minimum_places: int
-    #: Rounds in which centre and scales are learned, and nothing else.
-    warm_up_rounds: int
+    #: Rounds before the first component, in which only centre and scales are asked for.
+    question_rounds: int
     #: The guess behind the fields below: the share of the variance along the first component.
     first_share: float
-    #: (rounds, expected sine of the angle to the truth), the warm-up included.
-    expected_error: tuple[tuple[int, float], ...]
+    #: Rounds, and the range of the sine of the angle to the truth after them.
+    expected_error: tuple[tuple[int, float, float], ...]
     #: (rounds, subjects that are needed for a sine of 0.1 after them), None if not in sight.
     subjects_needed: tuple[tuple[int, int | None], ...]
     #: Epsilon at the same delta for all that a subject sends in longer times, as releases state it.
@@ -80,7 +76,7 @@ class SubjectPlan(BaseModel):
                 f"{counted(self.period, 'round')}, {ends}",
                 f"epsilon over longer times: {over_in_words(self.epsilon_over)}",
                 f"{self.places} places per round (at least {self.minimum_places})",
-                warm_up_line(self.warm_up_rounds, "round"),
+                f"components from round {self.question_rounds + 1} on",
                 *error_lines(self.expected_error, "rounds", self.first_share),
                 *([f"subjects needed for an error of {GOOD:g}: {needed} rounds"] if needed else []),
             ]
@@ -99,11 +95,9 @@ class Fleet:
     subjects: int
     presence: float
     places: int | None
-    learns: bool
-    known_center: bool
+    known: bool
     ratio: float
     gap: float
-    reach: float
     rows: float
 
     @property
@@ -127,55 +121,34 @@ class Fleet:
     @property
     def minimum(self) -> int:
         """Smallest number of places per round."""
-        if not self.learns:
-            return smallest_batch(self.mu, subjects=True)
-        mu = self.mu * math.sqrt(1 - COUNT)
-        return smallest_learned_batch(d=self.d, mu=mu, known_center=self.known_center)
+        if self.known:
+            return 2
+        return smallest_batch_of(d=self.d, mu=self.mu_asked, subjects=True)
 
     @property
-    def warm_up(self) -> int:
-        """Rounds of the warm-up."""
-        if not self.learns:
-            return 0
-        mu = self.mu * math.sqrt(1 - COUNT)
-        return warm_up_batches(d=self.d, mu=mu, units=self.size, known_center=self.known_center)
+    def mu_asked(self) -> float:
+        """Budget of a round without the count of subjects."""
+        return self.mu * math.sqrt(1 - COUNT)
+
+    @property
+    def asking(self) -> int:
+        """Rounds in which only centre and scales are asked for."""
+        rounds = question_rounds(d=self.d, mu=self.mu_asked, units=self.size)
+        return 0 if self.known or rounds == 1 else rounds
 
     def sine(self, rounds: int) -> float:
-        """Expected sine after this many rounds.
+        """Least sine that is to be expected after this many rounds.
 
         Sampling: the variance of a sample eigenvector, of `rows` records per subject. Noise: every
         round has its own, so it falls with the root of their number.
         """
         d, k, n = self.d, self.k, self.there
-        learned = rounds - self.warm_up
+        learned = rounds - self.asking
         if learned < 1 or n < 2:
             return 1.0
         sampling = 1.15 * k * max(self.ratio - k, 0.0) / (n * learned * self.rows * self.gap**2)
-        if self.learns:
-            mu = self.mu * math.sqrt(1 - COUNT)
-            noise = 1.8 * self.ratio * math.sqrt(d * k) / (n * mu * self.gap)
-            x = RECORDS * math.sqrt(d) / mu / self.size
-            real = (0.0045 * math.sqrt(d) + 0.06 * x**3) / self.gap
-            square = sampling + noise**2 / learned + real**2
-            return math.sqrt(square / (1 + square))
-        mu = self.mu * math.sqrt(1 - range_share(self.size, self.mu, subjects=True))
-        moment = 1.15 * self.ratio * math.sqrt(d * k) / (n * mu * self.gap)
-        gradient = 2 * self.reach * math.sqrt(d * k) / (n * mu * self.gap)
-        form = form_for(
-            d=d, epsilon=self.epsilon, delta=self.delta, rows=self.size, subjects=self.rule
-        )
-        if form == "gradient":
-            # From a random start each round multiplies the signal by 1 + gain, from 1/sqrt(d) to 1.
-            gain = 0.4 * self.gap * n * mu / (self.ratio * math.sqrt(k))
-            left = learned - 0.5 * math.log(d) / math.log1p(gain)
-            if left <= 0.5:
-                return 1.0
-            weight = left / gradient**2
-        elif form == "scout":  # a second moment first, then whatever is better
-            weight = 1 / moment**2 + (learned - 1) / min(gradient, moment) ** 2
-        else:
-            weight = learned / moment**2
-        square = sampling + 1 / weight
+        noise = UNCLIPPED * self.ratio * math.sqrt(d * k) / (n * self.mu_asked * self.gap)
+        square = sampling + noise**2 / learned
         return math.sqrt(square / (1 + square))
 
     def needed(self, rounds: int) -> int | None:
@@ -215,7 +188,6 @@ def plan_subjects(
     scales: Any = "learn",
     trace_ratio: float | None = None,
     gap: float = 0.9,
-    range_ratio: float | None = None,
 ) -> SubjectPlan:
     """Predict the error of `DPPCA` with privacy per subject, round by round.
 
@@ -233,7 +205,7 @@ def plan_subjects(
         Guess of the average number of records of a subject that count in a round.
     epsilon, delta, n_components, center, scales
         As for `DPPCA`.
-    d, trace_ratio, gap, range_ratio
+    d, trace_ratio, gap
         As for `plan`.
 
     Examples
@@ -247,11 +219,9 @@ def plan_subjects(
     """
     check_budget(epsilon, delta)
     one_of("center", center, ("mean", "none", "own"))
-    ratio, reach = guesses(d, n_components, trace_ratio, gap, range_ratio)
-    learns = is_learned(center, scales)
-    if learns and d > MOST_FEATURES:
-        rule = f'must be at most {MOST_FEATURES} with subjects and center="mean" or scales="learn"'
-        raise ParameterError("d", rule, d)
+    ratio, _ = guesses(d, n_components, trace_ratio, gap, None)
+    if d > MOST_FEATURES:
+        raise ParameterError("d", f"must be at most {MOST_FEATURES} with subjects", d)
     between("subjects", subjects, 2, 1e9)
     between("presence", presence, 1e-6, 1.0)
     between("rows", rows, 1.0, 64.0)
@@ -270,11 +240,9 @@ def plan_subjects(
         subjects=round(subjects),
         presence=presence,
         places=places,
-        learns=learns,
-        known_center=center != "mean",
+        known=center != "mean" and not isinstance(scales, str),
         ratio=ratio,
         gap=gap,
-        reach=reach,
         rows=rows,
     )
     if fleet.size < fleet.minimum:
@@ -284,12 +252,12 @@ def plan_subjects(
 
 
 def _planned(fleet: Fleet, horizon: int | None, round_seconds: float | None) -> SubjectPlan:
-    first, period = fleet.warm_up + 1, fleet.period
+    first, period = fleet.asking + 1, fleet.period
     last = math.inf if horizon is None else horizon
-    rounds = [fleet.warm_up + 2**i for i in range(10) if fleet.warm_up + 2**i <= last]
-    if horizon is not None and horizon > fleet.warm_up:
+    rounds = [fleet.asking + 2**i for i in range(10) if fleet.asking + 2**i <= last]
+    if horizon is not None and horizon > fleet.asking:
         rounds = sorted({*rounds, horizon})
-    ask = sorted({n for n in (first, fleet.warm_up + period, 30 * period) if first <= n <= last})
+    ask = sorted({n for n in (first, fleet.asking + period, 30 * period) if first <= n <= last})
     shared: dict[str, Any] = {
         "epsilon": fleet.epsilon, "delta": fleet.delta, "period": period, "horizon": horizon,
     }  # fmt: skip
@@ -300,9 +268,9 @@ def _planned(fleet: Fleet, horizon: int | None, round_seconds: float | None) -> 
         presence=fleet.presence,
         places=fleet.size,
         minimum_places=fleet.minimum,
-        warm_up_rounds=fleet.warm_up,
+        question_rounds=fleet.asking,
         first_share=1 / fleet.ratio,
-        expected_error=tuple((n, fleet.sine(n)) for n in rounds),
+        expected_error=tuple((n, *as_range(fleet.sine(n))) for n in rounds),
         subjects_needed=tuple((n, fleet.needed(n)) for n in ask),
         epsilon_over=epsilon_over(**shared, round_seconds=round_seconds),
         **shared,

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..adaptive.correlated import DECAYS, Weights
 from ..arrays import FloatArray
 from ..secrecy import Forgetful
-from .correlated import DECAYS, Weights
 
 __all__ = ["White", "Whitener"]
 

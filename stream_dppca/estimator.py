@@ -103,7 +103,7 @@ class DPPCA(StreamingPCA):
     unit
         Unit of privacy: `"record"`, or a `PerSubject`.
     batches
-        1 if there is just one batch: there is less noise then, and no more is learned after it.
+        1 if there is just one batch: its noise need not allow for later ones.
 
     Examples
     --------

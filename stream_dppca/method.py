@@ -12,8 +12,10 @@ from .arrays import ROUNDOFF, FloatArray
 from .noise import Noise
 from .statistics import Rows
 
-__all__ = ["FEW_SUBJECTS", "Method", "Outcome", "checked_basis"]
+__all__ = ["FEW_SUBJECTS", "ONLY_RANGE", "Method", "Outcome", "checked_basis"]
 
+#: Reason of a step that leaves no budget for components.
+ONLY_RANGE = "only centre and scales were asked for"
 #: Reason of a release of a round with hardly any subjects, by their noisy number.
 FEW_SUBJECTS = "too few subjects: their noisy number may as well be zero"
 

@@ -2,7 +2,7 @@
 
     score = W^T ((clamp((x - c)/s) - m)/r)
 
-c and s are the centre and scale of each feature, found in the warm-up (s may grow later). The clamp
+c and s are the centre and scale of each feature, found in the first step (s may grow later). The clamp
 is part of the model: sparse features have values that are thousands of scales away. m and r are
 mean and standard deviation of the clamped values, learned from every batch. With known centre and
 scales, c and m are 0, r is 1 and nothing is clamped.

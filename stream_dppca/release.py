@@ -121,7 +121,7 @@ class SubjectStatement(_Model):
         return self.model_copy(update={"scope": scope, "epsilon_over": over})
 
 
-Status = Literal["warming_up", "nothing_learned", "skipped", "learned"]
+Status = Literal["starting", "nothing_learned", "skipped", "learned"]
 
 
 class Release(_Model):
@@ -134,7 +134,7 @@ class Release(_Model):
 
     version: Literal[1] = 1
     status: Status
-    """warming_up: centre and scales are being learned. nothing_learned: no component is known yet.
+    """starting: only centre and scales were asked for. nothing_learned: no component is known yet.
     skipped: nothing was learned from this batch, what was known stays. learned: the components are
     up to date."""
     batch: int
@@ -144,8 +144,8 @@ class Release(_Model):
     subject: there the number of records is secret."""
     subjects: float | None = None
     """Noisy number of subjects in the round. Absent where the unit is a record."""
-    warm_up_left: int = 0
-    """Batches that the warm-up still needs, as far as is known."""
+    first_batches: int = 1
+    """Batches that the first step took at once; rounds that only ask for centre and scales."""
     features: tuple[Any, ...]
     """Names, in order."""
     components: tuple[tuple[float, ...], ...]

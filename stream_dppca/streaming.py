@@ -27,7 +27,7 @@ from .errors import (
     StateError,
 )
 from .frames import frame_like, require_frame
-from .method import Method, Outcome
+from .method import ONLY_RANGE, Method, Outcome
 from .noise import Noise, Sampler, make_noise
 from .oja import column_signs, orthonormal
 from .projector import Projector
@@ -185,7 +185,7 @@ class StreamingPCA(base.MiniBatchTransformer):
             self.first_batches,
             self.privacy,
         )
-        if outcome.skipped is not None:
+        if outcome.skipped not in (None, ONLY_RANGE):
             self._warn_of_batch(t, str(outcome.skipped))
 
     def _warn_of_batch(self, batch: int, reason: str) -> None:
@@ -200,6 +200,8 @@ class StreamingPCA(base.MiniBatchTransformer):
             )
 
     def _status(self, outcome: Outcome) -> Status:
+        if outcome.skipped == ONLY_RANGE:
+            return "starting"
         if not self._learned:
             return "nothing_learned"
         return "learned" if outcome.skipped is None else "skipped"
@@ -240,7 +242,7 @@ class StreamingPCA(base.MiniBatchTransformer):
 
     @property
     def first_batches(self) -> int:
-        """Batches that the first step takes at once."""
+        """Batches that the first step takes at once, or rounds that ask for its answers."""
         return self._method.first_batches
 
     @property
@@ -494,7 +496,7 @@ def _release_of(
     features: tuple[Any, ...],
     batch: int,
     n_seen: int | None,
-    warm_up_left: int,
+    first_batches: int,
     privacy: PrivacyStatement | SubjectStatement,
 ) -> Release:
     clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
@@ -503,7 +505,7 @@ def _release_of(
         batch=batch,
         n_seen=n_seen,
         subjects=outcome.units,
-        warm_up_left=warm_up_left,
+        first_batches=first_batches,
         features=features,
         components=tuple(map(tuple, components.tolist())),
         spread=_numbers(outcome.spread),

@@ -46,7 +46,7 @@ def screen(
     else:
         body = [_head(current, now, truth), Text()]
         body += _lines(current.meaning or current.words, inner, "italic")
-        if not current.components and current.status == "warming_up":
+        if not current.components and current.status == "starting":
             body += [Text(), *_lines(WARM_UP, inner)]
         promise = _lines(current.promise, inner, LABEL if current.private else BAD)
         used = 2 + len(body) + 1 + len(promise)

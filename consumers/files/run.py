@@ -87,7 +87,9 @@ def run_file(
                     record.use(batch)
                     total, filled = total + size, 0
                     store.keep_secret(record.secret())
-                    finisher.finish([learner.learn(batch, {0: total}, record.inputs())])
+                    finished = learner.learn(batch, {0: total}, record.inputs())
+                    if finished is not None:
+                        finisher.finish([finished])
                 progress(total + filled, learner.n_batches)
         record.check_end(read)
         crashpoints.reach("closing")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from stream_dppca import PrivacyStatement, Release, SubjectStatement
-from stream_dppca.learned import WARMING_UP_ANEW
 from stream_dppca.wording import over_in_words
 
 from ..protocols import Message
@@ -44,18 +43,13 @@ def current_release(messages: Iterable[Message], model: str) -> PublishedRelease
 
 def learned_nothing(status: str, reason: str | None) -> bool:
     """Tell whether a batch taught the model nothing, as far as a noisy release can show."""
-    return status in ("nothing_learned", "skipped") or reason == WARMING_UP_ANEW
+    return status in ("nothing_learned", "skipped")
 
 
 def status_in_words(release: Release) -> str:
-    """Return the status in words; empty if all is well.
-
-    The number of warm-up batches may grow: a warm-up without enough valid records starts over.
-    """
-    if release.reason == WARMING_UP_ANEW:
-        return f"{release.reason}; {CHECK_NAMES}"
-    if release.status == "warming_up":
-        return f"warming up (batch {release.batch} of {release.batch + release.warm_up_left})"
+    """Return the status in words; empty if all is well."""
+    if release.status == "starting":
+        return f"starting: {release.reason} ({release.batch} of {release.first_batches})"
     if release.status == "nothing_learned":
         return f"nothing learned yet: {release.reason}; {CHECK_NAMES}"
     if release.status == "skipped":

@@ -107,8 +107,10 @@ class Learner:
         rows: NDArray[np.floating[Any]] | Rows,
         positions: Positions,
         inputs: Sequence[UsedInput] = (),
-    ) -> FinishedBatch:
-        """Learn from the rows of one batch.
+    ) -> FinishedBatch | None:
+        """Learn from the rows of one batch; None while the first step needs more of them.
+
+        Until then nothing is stored: a successor reads these batches again.
 
         Parameters
         ----------
@@ -119,17 +121,19 @@ class Learner:
         inputs
             For files: the rows that are used up after this batch.
         """
-        estimator = self._estimator
+        estimator, before = self._estimator, self._estimator.n_batches
         if not isinstance(rows, np.ndarray):
             self._adaptive.learn_rows(rows)
         elif len(rows) == self.capacity:
             estimator.learn_array(rows)
         else:
             raise ValueError(f"`rows` must have length {self.capacity}. Found {len(rows)}.")
+        if estimator.n_batches == before:
+            return None
         crashpoints.reach("batch_full")
         release = estimator.last_release
         if release is None:
-            raise RuntimeError("a full batch has no release")
+            raise RuntimeError("a full step has no release")
         return self._finished(release, positions, inputs)
 
     def add(self, rows: NDArray[np.floating[Any]], subjects: Sequence[Subject]) -> None:

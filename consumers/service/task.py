@@ -216,6 +216,7 @@ class Task:
         if self._batch is None or not self._ranges.complete:
             return None
         self._metrics.progress.moved("learning")
+        self._reading = False
         return self._learner.learn(self._ranges.take(), self._batch.positions)
 
     # Start

@@ -111,7 +111,7 @@ class ModelSettings(Part):
     )
     scales: Annotated[Scales, NoDecode] = Field(
         "learn",
-        description="learn finds the scale of each feature in a warm-up, for features in any "
+        description="learn finds the scale of each feature in the first step, for features in any "
         "units; none, the default of method=paper, takes values as they are; or public scales to "
         "divide by, as numbers in the order of the features or by name, such as "
         '{"cpu": 10, "disk.read": 1e6}',

@@ -67,7 +67,7 @@ class Current(msgspec.Struct, frozen=True):
     time: int | None
     status: str
     drift: bool
-    warm_up_left: int
+    first_batches: int
     extent: str  #: number of records, or a noisy number of subjects
     words: str  #: the status in words; empty if all is well
     meaning: str  #: of the main component, in a sentence
@@ -203,7 +203,7 @@ def _current(release: PublishedRelease, time: int | None) -> Current:
         time=time,
         status=release.status,
         drift=release.drift,
-        warm_up_left=release.warm_up_left,
+        first_batches=release.first_batches,
         extent=_extent(release),
         words=status_in_words(release),
         meaning=meaning(release),

@@ -36,7 +36,6 @@ __all__ = [
     "COUNT",
     "MOST_FIRST",
     "MOST_ROUNDS",
-    "ONLY_RANGE",
     "POWER",
     "REFINED_MOST",
     "UNREADABLE",
@@ -50,8 +49,6 @@ __all__ = [
 
 #: Reason of a first step without enough valid records, by noisy counts.
 UNREADABLE = "hardly any record could be read"
-#: Reason of a step that leaves no budget for components.
-ONLY_RANGE = "only centre and scales were asked for"
 
 #: Power by which a batch fades from later releases. With equal weights for all batches, this power
 #: has the least noise after 8 to 50 of them.

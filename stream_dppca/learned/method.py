@@ -45,13 +45,12 @@ from ..adaptive.independent import IndependentRelease
 from ..adaptive.queries import unpack
 from ..arrays import BoolArray, FloatArray
 from ..errors import ParameterError
-from ..method import FEW_SUBJECTS, Outcome
+from ..method import FEW_SUBJECTS, ONLY_RANGE, Outcome
 from ..noise import Noise
 from ..oja import orthonormal
 from ..projector import Projector
 from ..statistics import Rows
 from .base import (
-    ONLY_RANGE,
     POWER,
     REFINED_MOST,
     UNREADABLE,

@@ -54,14 +54,13 @@ from ..adaptive.queries import pack
 from ..adaptive.radius import FIRST
 from ..arrays import BoolArray, FloatArray
 from ..errors import BatchSizeError
-from ..method import Outcome
+from ..method import ONLY_RANGE, Outcome
 from ..noise import Noise
 from ..oja import orthonormal
 from ..projector import Projector
 from ..statistics import Rows
 from .along import LENGTH, Along, RunningExcess, clip_radius, constant
 from .base import (
-    ONLY_RANGE,
     POWER,
     REFINED_MOST,
     UNREADABLE,

@@ -122,7 +122,7 @@ function drawLive() {
 
 const STATUS = {
   learned: ["learned", "good"], skipped: ["last batch skipped", "warn"],
-  warming_up: ["warming up", "warn"], nothing_learned: ["nothing learned yet", "bad"],
+  starting: ["starting", "warn"], nothing_learned: ["nothing learned yet", "bad"],
 };
 
 function drawHead() {
@@ -194,10 +194,10 @@ function drawWaiting(learned) {
   $("waiting").hidden = learned;
   if (learned) return;
   let title = "Waiting for the first release", text = "A release comes with every full batch of records.", share = 0;
-  if (current !== null && current.status === "warming_up") {
-    const all = current.batch + current.warm_up_left;
-    title = `Warming up: batch ${current.batch} of ${all}`;
-    text = current.words.startsWith("warming up anew") ? `${current.words}.` : "The centre and the scale of each feature are being learned, privately. The records of these batches are used for nothing else.";
+  if (current !== null && current.status === "starting") {
+    const all = Math.max(current.batch, current.first_batches);
+    title = `Starting: ${current.batch} of ${all}`;
+    text = "The centre and the scale of each feature are being learned, privately. Components come next.";
     share = current.batch / all;
   } else if (current !== null) {
     title = "Nothing learned yet";

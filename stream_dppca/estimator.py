@@ -19,7 +19,7 @@ from .participation import PerSubject
 from .projector import Projector
 from .release import PrivacyStatement, Release, SubjectStatement
 from .slots import SlotBuffer
-from .statistics import JoinedRows, Rows
+from .statistics import Rows
 from .streaming import StreamingPCA
 from .subjects import SubjectTable
 
@@ -165,7 +165,6 @@ class DPPCA(StreamingPCA):
         self.missing = missing
         self.unit = unit
         self.batches = batches
-        self._waiting: list[Rows] = []
         self._begin()
 
     # Learning
@@ -233,9 +232,8 @@ class DPPCA(StreamingPCA):
         if self._slots.fill:
             rule = f"must not be given while {self._slots.fill} records wait for a full batch"
             raise ParameterError("rows", rule, type(rows).__name__)
-        self._waiting.append(rows)
-        if len(self._waiting) == self._method.batches_of_step:
-            step, self._waiting = JoinedRows.of(self._waiting), []
+        step = self._slots.put_batch(rows)
+        if step is not None:
             self._run(step)
 
     @property

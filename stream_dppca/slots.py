@@ -21,6 +21,7 @@ from .arrays import FloatArray, Workspace, aligned
 from .batch import Batch, Reading
 from .frames import column
 from .secrecy import Forgetful
+from .statistics import JoinedRows, Rows
 from .values import PLAIN, number, plain
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class SlotBuffer(Forgetful):
     def _begin(self) -> None:
         """Begin with an empty batch."""
         self.fill = 0
+        self._whole: list[Rows] = []  # batches of which only sums are used
         self._resize()
         self._workspace = Workspace()
         self._known_columns: tuple[Any, slice | list[int] | None] = (None, None)
@@ -84,6 +86,14 @@ class SlotBuffer(Forgetful):
         self._width = len(self.features)
         row = struct.Struct(f"={self._width}d")
         self._pack, self._stride = row.pack_into, row.size
+
+    def put_batch(self, rows: Rows) -> Rows | None:
+        """Take a whole batch. Returns those that are to be used at once, if these are all."""
+        self._whole.append(rows)
+        if len(self._whole) < self._batches:
+            return None
+        step, self._whole = JoinedRows.of(self._whole), []
+        return step
 
     def put_dict(self, x: Any) -> Batch | None:
         """Take one slot. Returns the batch if this filled it."""

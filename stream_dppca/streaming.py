@@ -163,6 +163,7 @@ class StreamingPCA(base.MiniBatchTransformer):
         self._refuse_if_interrupted()
         # From here on the records count as used, whatever happens.
         self._n_batches = t = self._n_batches + 1
+        self._used += len(rows)
         self._interrupted = True
         with np.errstate(all="ignore"):  # a warning would say something about the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
@@ -171,7 +172,6 @@ class StreamingPCA(base.MiniBatchTransformer):
                 self._method.W = self._method.W * column_signs(self._method.W)
                 self._learned = True
         self._interrupted = False
-        self._used += len(rows)
         self._await_step()
         self._release = partial(
             _release_of,

@@ -13,8 +13,8 @@ norm at most M, a sum of n terms is off by at most about n k u M in norm. A term
 - at most floor(log2 b) + 1 additions among b sums of blocks, see `pairwise`.
 
 A batch that is spread over groups has the last step up to three times: blocks, pieces of a group,
-groups. With b <= 2^26 each of them is at most 27 additions, so k <= min(n, 4096) + 96. Adding one
-term after the other would have k = n + 8.
+groups. With b <= 2^26 each of them is at most 27 additions, and the up to 16 batches of a first
+step are 5 more, so k <= min(n, 4096) + 96. Adding one term after the other would have k = n + 8.
 
 At n = 2^26 the whole rounding is 10^-4 of the sensitivity of a second moment
 (`tests/test_sums.py`); with k = n + 8 it would be 1.4 times the sensitivity itself.

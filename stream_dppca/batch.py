@@ -136,7 +136,7 @@ class Batch:
     @_SILENT
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units."""
-        return pairwise_sum(statistic(block) for block in self._blocks())
+        return pairwise_sum(statistic(block) for block in self._blocks(statistic.long_blocks))
 
     @_SILENT
     def ranged(self, form: Form) -> RangedBatch:
@@ -157,9 +157,9 @@ class Batch:
         rows, null = zip(*parts, strict=True)
         return np.concatenate(rows), np.concatenate(null)
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self, long: bool = False) -> Iterator[Block]:
         """All units in order. Blocks share their memory: each is gone when the next one is read."""
-        size = min(block_size(self._raw.shape[1]), len(self))
+        size = min(block_size(self._raw.shape[1], long), len(self))
         memory = self._memory(size)
         for start in range(0, len(self), size):
             block = self._read(start, size, memory)
@@ -195,7 +195,8 @@ class Batch:
         raw, (for_records, scratch) = self._raw[place], memory
         records = self._reading.records(raw, for_records[: len(raw)])
         norms = self._sq_norm[place], self._null[place]
-        return Block(records, *norms, scratch[: len(raw)], free, self._placed)
+        partial = self._reading.partial
+        return Block(records, *norms, scratch[: len(raw)], free, self._placed, partial)
 
 
 class RangedBatch:

@@ -2,10 +2,10 @@
 
     score = W^T ((clamp((x - c)/s) - m)/r)
 
-c and s are the centre and scale of each feature, found in the first step (s may grow later). The clamp
-is part of the model: sparse features have values that are thousands of scales away. m and r are
-mean and standard deviation of the clamped values, learned from every batch. With known centre and
-scales, c and m are 0, r is 1 and nothing is clamped.
+c and s are the centre and scale of each feature, found in the first step (s may grow later). The
+clamp is part of the model: sparse features have values that are thousands of scales away. m and r
+are mean and standard deviation of the clamped values, learned from every batch. With features in
+one unit nothing is clamped, and r turns z back into raw units.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ class Block:
     scratch: FloatArray  #: of the shape of X, to be overwritten
     free: bool = False  #: there is no null among the units
     placed: bool = True  #: the place of a unit in the block is public
+    partial: bool = False  #: rows that are no nulls may hold values that are not finite
 
     def clean(self) -> FloatArray:
         """The rows, with zeros for nulls: a copy in the scratch memory, unless the block is free.
@@ -150,11 +151,13 @@ class Bundle(Block):
     rows_each: int = 1
 
     @classmethod
-    def of(cls, X: FloatArray, each: int) -> Bundle:
+    def of(cls, X: FloatArray, each: int, partial: bool = False) -> Bundle:
         """A bundle of these rows."""
         nothing, free = np.empty(0), np.zeros(len(X), dtype=np.bool_)
         memory = np.empty_like(X)
-        return cls(X, nothing, free, memory, free=True, placed=False, rows_each=each)
+        return cls(
+            X, nothing, free, memory, free=True, placed=False, partial=partial, rows_each=each
+        )
 
     @property
     def each(self) -> int:
@@ -185,6 +188,11 @@ class Bundle(Block):
 
 class Statistic(Protocol):
     """A bounded function of a unit, summed over units."""
+
+    @property
+    def long_blocks(self) -> bool:
+        """True if adding up partial sums costs more time than short blocks, in the cache, save."""
+        ...
 
     def __call__(self, block: Block) -> FloatArray:
         """The sum over the units of a block. Its shape depends on public parameters only."""

@@ -97,6 +97,8 @@ class Ranges:
 class Present:
     """Statistic: the number of units that are not nulls."""
 
+    long_blocks = False
+
     def __call__(self, block: Block) -> FloatArray:
         return np.array([float(np.count_nonzero(~block.null))])
 

@@ -224,21 +224,18 @@ class MethodBase(Generic[Running]):
     # Post-processing.
 
     def _remember(
-        self, released: Released, unit: float, weight: float = 1.0, gain: float = 1.0
+        self, released: Released, alone: FloatArray, gain: float, weight: float = 1.0
     ) -> None:
         """Add a step's own moments to those of all steps and to those of the last few.
 
         Parameters
         ----------
-        unit
-            Unit of the release: 1 over the sd of its noise.
+        alone
+            The moments: those of the release times `gain`, in the shape of the running mean.
         weight
             Batches of the step.
-        gain
-            Factor of the moments.
         """
-        self._noise.add(released, gain / unit)
-        alone = released.alone * (gain / unit)
+        self._noise.add(released, gain)
         of_all, of_recent = self._noise.variances
         self.moments.add(alone, of_all, kept_share(self.given.memory), weight)
         self.recent.add(alone, of_recent, RECENT, weight)

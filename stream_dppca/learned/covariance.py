@@ -22,7 +22,8 @@ from typing import Any, Self
 import numpy as np
 
 from ..adaptive.correlated import Released
-from ..adaptive.queries import unpack
+from ..adaptive.eigen import leading
+from ..adaptive.queries import pack, unpack
 from ..arrays import BoolArray, FloatArray
 
 __all__ = [
@@ -50,12 +51,12 @@ class RunningMean:
 
     Parameters
     ----------
-    numbers
-        Number of values that a batch releases.
+    shape
+        Shape of what a batch releases.
     """
 
-    def __init__(self, numbers: int) -> None:
-        self.total = np.zeros(numbers)  # weighted
+    def __init__(self, *shape: int) -> None:
+        self.total = np.zeros(shape)  # weighted
         self.weight = 0.0  # batches
         self.noise = 0.0  # variance of the noise in one coordinate of the total
 
@@ -70,7 +71,9 @@ class RunningMean:
 
     def add(self, released: FloatArray, noise: float, keep: float, weight: float = 1.0) -> None:
         """Add the sum of `weight` batches; `noise` is the variance of the total with it."""
-        self.total = keep * self.total + released
+        if keep != 1.0:
+            self.total *= keep
+        self.total += released
         self.weight = keep * self.weight + weight
         self.noise = noise
 
@@ -79,8 +82,8 @@ class RunningMean:
 
         The noise of the mean is taken to be the same; in fact it is less (see `HELD`).
         """
-        held = self.copy()
-        held.total -= share * newest.total
+        held = copy.copy(self)
+        held.total = self.total - share * newest.total
         held.weight -= share * newest.weight
         held.noise *= (held.weight / max(self.weight, 1e-300)) ** 2
         return held
@@ -90,21 +93,28 @@ class RunningMean:
         other.total = self.total.copy()
         return other
 
+    def _numbers(self) -> FloatArray:
+        """The total, as it is written into a state."""
+        return self.total
+
+    def _of_numbers(self, numbers: FloatArray) -> FloatArray:
+        return numbers
+
     def state(self) -> dict[str, Any]:
-        return {"total": self.total.tolist(), "weight": self.weight, "noise": self.noise}
+        return {"total": self._numbers().tolist(), "weight": self.weight, "noise": self.noise}
 
     def load(self, state: dict[str, Any]) -> None:
-        total = np.array(state["total"], dtype=np.float64)
+        numbers = np.array(state["total"], dtype=np.float64)
         weight, noise = float(state["weight"]), float(state["noise"])
-        if total.shape != self.total.shape or not np.isfinite(total).all():
+        if numbers.shape != self._numbers().shape or not np.isfinite(numbers).all():
             raise ValueError("not a mean of this method")
         if not (0 <= weight < math.inf and 0 <= noise < math.inf):
             raise ValueError("not a mean of this method")
-        self.total, self.weight, self.noise = total, weight, noise
+        self.total, self.weight, self.noise = self._of_numbers(numbers), weight, noise
 
 
 class RunningMoments(RunningMean):
-    """The mean of the released moments, packed.
+    """The mean of the released moments: a symmetric matrix, packed in states.
 
     Parameters
     ----------
@@ -113,23 +123,20 @@ class RunningMoments(RunningMean):
     """
 
     def __init__(self, size: int) -> None:
-        super().__init__(size * (size + 1) // 2)
+        super().__init__(size, size)
         self.size = size
-
-    @property
-    def matrix(self) -> FloatArray:
-        return unpack(self.mean)
 
     def rescale(self, factor: FloatArray) -> None:
         """Turn z_j into factor_j z_j, as if it had been measured like that."""
         full = np.append(factor, 1.0)
-        self.total = self.total * _packed_product(full)
+        self.total *= full
+        self.total *= full[:, np.newaxis]
 
+    def _numbers(self) -> FloatArray:
+        return pack(self.total)
 
-def _packed_product(factor: FloatArray) -> FloatArray:
-    """factor_i factor_j, in the order of `pack`."""
-    i, j = np.triu_indices(len(factor))
-    return np.asarray(factor[i] * factor[j])
+    def _of_numbers(self, numbers: FloatArray) -> FloatArray:
+        return unpack(numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,26 +176,28 @@ def components(
     known_center
         If true, the mean is 0, and second moments take the place of the covariance.
     spread
-        r if the scales are given; None to take the released standard deviations.
+        r if features are in one unit; None to take the released standard deviations.
     """
-    M, d = moments.matrix, moments.size - 1
+    M, d = moments.mean, moments.size - 1
     w = min(max(float(M[d, d]) / constant**2, 0.05), 1.0)
     sd = moments.sd / w
     m = np.zeros(d) if known_center else M[:d, d] / (constant * w)
     C = M[:d, :d] / w - np.outer(m, m)
-    variance = np.diag(C)
+    variance = np.diag(C).copy()
     learned = np.sqrt(np.maximum(variance, max(_FLOOR_SDS * sd, 1e-12)))
     seen = known | (variance > _SEEN_SDS * sd)
     r = np.where(seen, learned if spread is None else spread, np.inf)
     which = np.flatnonzero(seen)
-    values, vectors = np.linalg.eigh((C / np.outer(r, r))[np.ix_(which, which)])
+    found = min(k, len(which))
+    C /= r
+    C /= r[:, np.newaxis]
+    if len(which) < d:
+        C = C[np.ix_(which, which)]
     # Features without spread fill up if there are fewer with spread than components.
     W = np.eye(d)[:, np.r_[which, np.flatnonzero(~seen)][:k]]
-    found = min(k, len(which))
     W[:, :found] = 0.0
-    W[which, :found] = vectors[:, : -found - 1 : -1]
     along = np.zeros(k)
-    along[:found] = values[: -found - 1 : -1]
+    along[:found], W[which, :found] = leading(C, found) if found else ((), 0.0)
     total = float(np.sum(variance[seen] / r[seen] ** 2))
     typical = float(np.median(1 / r[seen] ** 2)) if seen.any() else 1.0
     return Components(m, variance, r, W, along, max(total, 1e-300), sd * typical, w)

@@ -13,10 +13,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from ..arrays import FloatArray
-
 __all__ = ["RECENT", "DriftAlarm"]
 
 #: Share of itself that the estimate of the last few batches keeps: effectively two batches.
@@ -46,21 +42,21 @@ class DriftAlarm:
         self.cusum = 0.0
         self.normal = (0.0, 0)  # mean square of the advantage, as a share; number of batches
 
-    def __call__(self, C: FloatArray, all_of_it: FloatArray, recent: FloatArray, sd: float) -> bool:
+    def __call__(self, kept: float, recent: float, sd: float, k: int) -> bool:
         """True if the past should be dropped.
 
         Parameters
         ----------
-        C
-            Noisy covariance of the newest batch.
-        all_of_it, recent
-            Components from all batches before it and from the last few.
+        kept, recent
+            Noisy variance of the newest batch along the components from all batches before it, and
+            along those from the last few.
         sd
-            Noise sd in one coordinate of C.
+            Noise sd in one coordinate of the covariance.
+        k
+            Number of components.
         """
-        kept = float(np.trace(all_of_it.T @ C @ all_of_it))
-        gained = float(np.trace(recent.T @ C @ recent)) - kept
-        noise = sd * math.sqrt(2 * all_of_it.shape[1])
+        gained = recent - kept
+        noise = sd * math.sqrt(2 * k)
         whole = max(kept, kept + gained, noise, 1e-300)
         return self.judge(gained / whole, noise / whole)
 

@@ -10,6 +10,7 @@ z - m^ is the covariance plus e e^T, a false component of variance |e|^2, which 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,6 +49,8 @@ class MomentsAlong:
     length: float  #: l
     constant: float  #: b
     radius: float  #: rho
+
+    long_blocks: ClassVar[bool] = False
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)

@@ -180,20 +180,22 @@ class MomentMethod(MethodBase[RunningMoments]):
             Batches of the step; for a round of subjects the noisy share of its places that are
             taken.
         """
-        own = weight
-        if self.subjects is not None:  # more than in the average round
-            own = weight / self._presence if self._presence > 0 else 1.0
-        alone, sd = released.alone / (unit * own), self._noise.of_next(released) / (unit * own)
+        gain, own = 1.0, weight
+        if self.subjects is not None:
+            # Least squares for the contribution of a subject, if this share of them is there.
+            gain = weight
+            own = weight / self._presence if self._presence > 0 else 1.0  # more than on average
+        alone, sd = unpack(released.alone), self._noise.of_next(released) / (unit * own)
+        alone /= unit * own
         dropped = (
             self.given.memory == "auto" and self.moments.weight >= 2 and self._changed(alone, sd)
         )
         if dropped:
             self._drop_past()
-        # Least squares for the contribution of a subject, if this share of them is there.
-        self._remember(released, unit, weight, gain=1.0 if self.subjects is None else weight)
+        self._remember(released, alone * (gain * own), gain / unit, weight)
         if self.subjects is not None:
             self._presence += (weight - self._presence) * weight / self.moments.weight
-        self._widen(alone, sd)
+        self._widen(np.diag(alone)[:-1], sd)
         self._refine()
         return dropped
 
@@ -208,21 +210,31 @@ class MomentMethod(MethodBase[RunningMoments]):
         )
 
     def _changed(self, alone: FloatArray, sd: float) -> bool:
-        past, recent = self._components(self.moments), self._components(self.recent)
-        M, b = unpack(alone), constant(self.W.shape[0])
-        Z = M[:-1, :-1] / past.valid
-        if not self.given.known_center:  # around the mean of all batches
-            own = M[:-1, -1] / (b * past.valid)
-            Z = Z - np.outer(own, past.mean) - np.outer(past.mean, own)
-            Z = Z + np.outer(past.mean, past.mean)
-        C = Z / np.outer(past.spread, past.spread)
-        return self.alarm(C, past.W, recent.W, sd / past.valid)
+        """Tell whether the past should be dropped, by the variance of a step along components."""
+        past, recent = self.components or self._found(), self._components(self.recent)
+        mean = np.zeros(len(self.W)) if self.given.known_center else past.mean
+        own = alone[:-1, -1] / constant(len(self.W))
 
-    def _widen(self, alone: FloatArray, sd: float) -> None:
-        """Widen scales where this batch's second moment is too large for the clamp."""
-        M, b = unpack(alone), constant(self.W.shape[0])
-        share = float(np.clip(self.moments.matrix[-1, -1] / b**2, 0.05, 1.0))
-        square = np.diag(M)[:-1] / share
+        def along(W: FloatArray) -> float:
+            """The variance along these components, around the mean of all batches."""
+            V = W / past.spread[:, np.newaxis]
+            shift = mean @ V
+            moved = past.valid * (shift @ shift) - 2 * (own @ V) @ shift
+            return float(np.sum(V * (alone[:-1, :-1] @ V)) + moved) / past.valid
+
+        return self.alarm(along(past.W), along(recent.W), sd / past.valid, past.W.shape[1])
+
+    def _share(self) -> float:
+        """Noisy share of valid units."""
+        share = self.moments.total[-1, -1] / (self.moments.weight * constant(len(self.W)) ** 2)
+        return float(np.clip(share, 0.05, 1.0))
+
+    def _widen(self, squares: FloatArray, sd: float) -> None:
+        """Widen scales where a step's second moments are too large for the clamp."""
+        if self.given.one_unit:
+            return
+        share = self._share()
+        square = squares / share
         too_small = self.standard.known & (square > WIDEN_ABOVE + WIDEN_SDS * sd / share)
         factor = np.where(too_small, np.sqrt(np.clip(square, 1.0, CLAMP**2)), 1.0)
         self._rescale(factor, self.standard.known)
@@ -247,8 +259,7 @@ class MomentMethod(MethodBase[RunningMoments]):
 
     def _find_scales(self, look: Look) -> None:
         """Add up the looks, and take the scales that show."""
-        b, M, d = constant(self.W.shape[0]), self.moments.matrix, self.W.shape[0]
-        share = float(np.clip(M[-1, -1] / b**2, 0.05, 1.0))
+        M, d, share = self.moments.mean, self.W.shape[0], self._share()
         factor, known = np.ones(d), self.standard.known.copy()
         for j, scale in self.looks.add(look, self.standard, self.units * share):
             known[j] = True

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -61,6 +63,8 @@ class OctaveCounts:
     columns: tuple[int, ...]
     center: tuple[float, ...]
     signs: bool = True
+
+    long_blocks: ClassVar[bool] = False
 
     def __call__(self, block: Block) -> FloatArray:
         values = block.X[:, list(self.columns)] - np.array(self.center)
@@ -110,6 +114,8 @@ class GridCounts:
     width: tuple[float, ...]  #: of a cell
     cells: int
 
+    long_blocks: ClassVar[bool] = False
+
     def __call__(self, block: Block) -> FloatArray:
         values = block.X[:, list(self.columns)]
         cells = np.floor((values - np.array(self.low)) / np.array(self.width))
@@ -136,6 +142,8 @@ class LengthCounts:
     scale: tuple[float, ...]
     clamp: tuple[float, ...]
     edges: tuple[float, ...]  #: of the bins; longer units are in a last bin
+
+    long_blocks: ClassVar[bool] = False
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
@@ -166,6 +174,8 @@ class MomentsInBall:
     radius: float
     constant: float = 1.0  #: a
 
+    long_blocks: ClassVar[bool] = False
+
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         last = np.full((len(Z), 1), self.constant)
@@ -194,6 +204,8 @@ class AugmentedMoments:
     radius: float  #: rho
     each: int = 1  #: rows per unit, at most
 
+    long_blocks: ClassVar[bool] = True
+
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         return clipped_moments(block, Z, self.constant, self.radius)
@@ -210,14 +222,23 @@ class AugmentedMoments:
 def clipped_moments(block: Block, rows: FloatArray, constant: float, radius: float) -> FloatArray:
     """Sum of y y^T over units, y = (row, b), each clipped to |y|^2 <= rho; that of a null is 0.
 
-    The clip factor comes from an over-estimate of |y|^2.
+    The clip factor comes from an over-estimate of |y|^2. The rows are overwritten.
     """
-    rows = np.concatenate([rows, np.full((len(rows), 1), constant)], axis=1)
-    slack = 1 + 8 * (rows.shape[1] + 8) * block.each * ROUNDOFF
-    sq = block.moment_norms(rows) * slack
-    factor = np.where(block.null_units, 0.0, np.sqrt(np.minimum(1.0, radius / sq)))
-    rows *= block.row_weights(factor)[:, np.newaxis]
-    return np.asarray(rows.T @ rows)
+    d = rows.shape[1]
+    slack = 1 + 8 * (d + 9) * block.each * ROUNDOFF
+    if block.each == 1:
+        sq = block.sq_lengths(rows) + constant**2
+    else:
+        sq = block.moment_norms(np.append(rows, np.full((len(rows), 1), constant), axis=1))
+    factor = np.where(block.null_units, 0.0, np.sqrt(np.minimum(1.0, radius / (sq * slack))))
+    weights = block.row_weights(factor)
+    rows *= weights[:, np.newaxis]
+    last = weights * constant
+    total = np.empty((d + 1, d + 1))
+    np.matmul(rows.T, rows, out=total[:d, :d])
+    total[:d, d] = total[d, :d] = last @ rows
+    total[d, d] = last @ last
+    return total
 
 
 def moments_sensitivity(radius: float, units: int, each: int = 1) -> float:
@@ -255,12 +276,23 @@ def count_slack(units: int, each: int) -> float:
 def standardised(
     block: Block, center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]
 ) -> FloatArray:
-    """clamp((x - c)/s), in memory of its own; zero for nulls and for values that are not finite."""
-    edge = np.array(clamp)
-    Z = (block.X - np.array(center)) / np.array(scale)
-    Z[~np.isfinite(Z)] = 0.0
+    """clamp((x - c)/s) in the scratch memory; zero for nulls and for values that are not finite."""
+    c, factor, edge = _arrays(center, scale, clamp)
+    Z = np.subtract(block.X, c, out=block.scratch)
+    Z *= factor
+    if block.partial:
+        Z[~np.isfinite(Z)] = 0.0
     Z[block.null] = 0.0
-    return np.asarray(np.clip(Z, -edge, edge, out=Z))
+    return np.clip(Z, -edge, edge, out=Z)
+
+
+@lru_cache(maxsize=4)
+def _arrays(
+    center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]
+) -> tuple[FloatArray, FloatArray, FloatArray | float]:
+    """c, 1/s, and the clamp, as a number if all features have the same."""
+    edge: FloatArray | float = clamp[0] if len(set(clamp)) == 1 else np.array(clamp)
+    return np.array(center), 1 / np.array(scale), edge
 
 
 def _in_no_bin(block: Block, values: FloatArray) -> BoolArray:

@@ -269,7 +269,7 @@ class WideMethod(MethodBase[RunningMean]):
     def _add(self, released: Released, unit: float) -> tuple[FloatArray, float]:
         """Add a batch's own moments, and update the gradients. Returns them and their noise sd."""
         sd = self._noise.of_next(released) / unit
-        self._remember(released, unit)
+        self._remember(released, released.alone / unit, 1 / unit)
         self.gradients.standard = self._parameters()
         return released.alone / unit, sd
 

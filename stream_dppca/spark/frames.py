@@ -53,8 +53,9 @@ def fit(
 ) -> DPPCA:
     """Learn a private model from data frames.
 
-    Frames must be deterministic: every batch reads its rows in one job, and the first step in several. Nothing is cached. A frame that is laid out by its slot
-    column (partitions, or sorted Parquet files) is read once; others are read once per batch.
+    Frames must be deterministic: every batch reads its rows in one job, and the first step in
+    several. Nothing is cached. A frame that is laid out by its slot column (partitions, or sorted
+    Parquet files) is read once; others are read once per batch.
 
     Parameters
     ----------

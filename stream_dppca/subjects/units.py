@@ -90,7 +90,8 @@ class SubjectRows:
             step = max(block_size(d) // each, 1) * each
             for start in range(0, len(which), step):
                 rows = self._read(which[start : start + step])
-                yield Bundle.of(_deviations(rows, each) if self._own else rows, each)
+                rows = _deviations(rows, each) if self._own else rows
+                yield Bundle.of(rows, each, self._reading.partial)
 
     def __len__(self) -> int:
         return self._size

@@ -35,8 +35,11 @@ class Mutant:
     @contextmanager
     def planted(self) -> Iterator[None]:
         with ExitStack() as stack:
-            for change in ((self.function, self.old, self.new), *self.also):
-                stack.enter_context(_planted(*change))
+            changes: dict[str, list[tuple[str, str]]] = {self.function: [(self.old, self.new)]}
+            for function, old, new in self.also:
+                changes.setdefault(function, []).append((old, new))
+            for function, of_function in changes.items():
+                stack.enter_context(_planted(function, of_function))
             stack.callback(_forget_cached)
             _forget_cached()
             yield
@@ -52,16 +55,18 @@ def _forget_cached() -> None:
 
 
 @contextmanager
-def _planted(function: str, old: str, new: str) -> Iterator[None]:
+def _planted(function: str, changes: list[tuple[str, str]]) -> Iterator[None]:
     module_name, path = function.split(":")
     module = importlib.import_module(PACKAGE + module_name)
     *owners, name = path.split(".")
     owner: Any = getattr(module, owners[0]) if owners else module
     original = inspect.getattr_static(owner, name)
     source = textwrap.dedent(inspect.getsource(original))
-    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {function}"
+    for old, new in changes:
+        assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {function}"
+        source = source.replace(old, new)
     made: dict[str, Any] = {}
-    exec(compile(source.replace(old, new), function, "exec"), vars(module), made)  # noqa: S102
+    exec(compile(source, function, "exec"), vars(module), made)  # noqa: S102
     # Other modules may have imported it by name.
     places = [owner] if owners else [
         m

@@ -1,0 +1,343 @@
+"""Broken variants of the method, which the exact audit (`replay`) must catch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from stream_dppca.adaptive.correlated import CorrelatedRelease
+from stream_dppca.learned import method as moments
+from stream_dppca.learned import statistics, wide
+from stream_dppca.learned.first import Questions
+from stream_dppca.learned.gradient_step import GradientStep
+from stream_dppca.learned.gradients import CenteredGradients, MomentsAlong
+from stream_dppca.learned.method import MomentMethod
+from stream_dppca.learned.statistics import (
+    AugmentedMoments,
+    GridCounts,
+    LengthCounts,
+    MomentsInBall,
+    OctaveCounts,
+)
+from stream_dppca.learned.wide import WideMethod
+from tests.audit.mutants import Mutant
+from tests.audit.replay import Composition
+
+
+@contextmanager
+def whole_budget_for_every_question() -> Iterator[None]:
+    ask = Questions._put
+
+    def mutant(self: Questions, name: str, rows: Any, share: float, noise: Any) -> None:
+        ask(self, name, rows, 1.0, noise)
+
+    with patch.object(Questions, "_put", mutant):
+        yield
+
+
+def exact(*names: str) -> Any:
+    """Answers without noise, for these questions."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        ask = Questions._put
+
+        def mutant(self: Questions, name: str, rows: Any, share: float, noise: Any) -> None:
+            ask(self, name, rows, share, noise)
+            if name in names and self._answer is not None:
+                total = rows.total(self._question(name)[0])
+                self._answer = replace(self._answer, total=total * self._answer.share)
+
+        with patch.object(Questions, "_put", mutant):
+            yield
+
+    return planted
+
+
+@contextmanager
+def used_again(kind: Any) -> Iterator[None]:
+    """Mutant: the records of the first step are learned from once more."""
+    step = kind.step
+
+    def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
+        first = self.range is None
+        outcome = step(self, rows, t, noise)
+        return step(self, rows, t, noise) if first and self.range is not None else outcome
+
+    with patch.object(kind, "step", mutant):
+        yield
+
+
+@contextmanager
+def unclipped(kind: Any) -> Iterator[None]:
+    call = kind.__call__
+
+    def mutant(self: Any, block: Any) -> Any:
+        return call(replace(self, radius=1e12), block)
+
+    with patch.object(kind, "__call__", mutant):
+        yield
+
+
+@contextmanager
+def scaled_sensitivity(kind: Any, factor: float) -> Iterator[None]:
+    honest = vars(kind)["sensitivity"]
+    if isinstance(honest, property):
+        mutant: Any = property(lambda self: factor * honest.fget(self))  # type: ignore[misc]
+    else:
+
+        def mutant(self: Any, units: int) -> float:
+            return factor * float(honest(self, units))
+
+    with patch.object(kind, "sensitivity", mutant):
+        yield
+
+
+@contextmanager
+def unclamped() -> Iterator[None]:
+    """Nothing is cut off coordinate by coordinate, nor in the ball."""
+
+    def mutant(block: Any, center: Any, scale: Any, clamp: Any) -> Any:
+        Z = (block.X - np.array(center)) / np.array(scale)
+        Z[block.null] = 0.0
+        return Z
+
+    with patch.object(statistics, "standardised", mutant), unclipped(MomentsInBall):
+        yield
+
+
+@contextmanager
+def scales_from_exact_moments() -> Iterator[None]:
+    release = CorrelatedRelease.release
+
+    def mutant(self: Any, query: Any, *, sensitivity: float, **how: Any) -> Any:
+        released = release(self, query, sensitivity=sensitivity, **how)
+        return replace(released, alone=query * (self.mu / sensitivity))
+
+    with patch.object(CorrelatedRelease, "release", mutant):
+        yield
+
+
+@contextmanager
+def missing_values_from_other_records() -> Iterator[None]:
+    honest = statistics.standardised
+
+    def mutant(block: Any, center: Any, scale: Any, clamp: Any) -> Any:
+        Z = honest(block, center, scale, clamp)
+        return np.where(np.isfinite(block.X), Z, Z.max(axis=0))
+
+    with patch.object(statistics, "standardised", mutant):
+        yield
+
+
+@contextmanager
+def gradients_without_a_clip() -> Iterator[None]:
+    honest = CenteredGradients.clipped_sum
+
+    def mutant(self: Any, block: Any, measured: Any, factors: Any) -> Any:
+        return honest(self, block, measured, np.where(block.null, 0.0, 1.0))
+
+    with patch.object(CenteredGradients, "clipped_sum", mutant):
+        yield
+
+
+@contextmanager
+def gradients_of_half_the_size() -> Iterator[None]:
+    honest = CenteredGradients.sensitivity
+
+    def mutant(self: Any, radius: float, units: int) -> float:
+        return honest(self, radius, units) / 2
+
+    with patch.object(CenteredGradients, "sensitivity", mutant):
+        yield
+
+
+@contextmanager
+def centred_at_the_exact_mean() -> Iterator[None]:
+    honest = WideMethod._ask_along
+
+    def mutant(self: Any, rows: Any, before: Any, noise: Any) -> Any:
+        answers: list[Any] = []
+
+        class Listening:
+            def total(self, query: Any) -> Any:
+                answers.append(rows.total(query))
+                return answers[-1]
+
+        p, along = honest(self, Listening(), before, noise)  # type: ignore[arg-type]
+        return p, replace(along, shift=answers[-1][:-2, -1] / self.units)
+
+    with patch.object(WideMethod, "_ask_along", mutant):
+        yield
+
+
+@contextmanager
+def variance_along_without_noise() -> Iterator[None]:
+    honest = WideMethod._learn_along
+
+    def mutant(self: Any, along: Any) -> None:
+        honest(self, replace(along, second=exact[-1][:-2, :-2] / self.units))
+
+    exact: list[Any] = []
+    call = MomentsAlong.__call__
+
+    def heard(self: Any, block: Any) -> Any:
+        exact.append(call(self, block))
+        return exact[-1]
+
+    with (
+        patch.object(WideMethod, "_learn_along", mutant),
+        patch.object(MomentsAlong, "__call__", heard),
+    ):
+        yield
+
+
+@contextmanager
+def scales_refined_by_exact_moments() -> Iterator[None]:
+    honest = WideMethod._add
+
+    def mutant(self: Any, released: Any, unit: float) -> Any:
+        return honest(self, replace(released, alone=self.beside._sums[0] / unit), unit)
+
+    with patch.object(WideMethod, "_add", mutant):
+        yield
+
+
+@contextmanager
+def set_after(kind: Any, **values: Any) -> Iterator[None]:
+    """Attributes that are set when an object is made; `mu` stands for its own."""
+    init = kind.__init__
+
+    def mutant(self: Any, *args: Any, **how: Any) -> None:
+        init(self, *args, **how)
+        for name, value in values.items():
+            setattr(self, name, self.mu * value)
+
+    with patch.object(kind, "__init__", mutant):
+        yield
+
+
+def source(function: str, *changes: tuple[str, str]) -> Callable[[], Any]:
+    """Other source of a function of `stream_dppca.learned`."""
+    (old, new), *more = changes
+    function = f"learned.{function}"
+    return Mutant(new, function, old, new, "", (), also=tuple((function, *c) for c in more)).planted
+
+
+STEP = "method:MomentMethod.step"
+LOOKING = "(LOOK if looking and not spent else 0.0)"
+SENSITIVITY = "claimed(query.sensitivity(len(rows)), part)"
+FIRST, LATER = "part = 1 - spent", "(LOOK if looking else 0.0)"
+MOMENTS, POOLED = Composition(), Composition(first=3)
+GRADIENTS = Composition(many=True)
+ROUND, ROUNDS = Composition(rounds=1), Composition(rounds=3)
+
+#: By name: the mutant, and the composition that shows it.
+MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]] = {
+    # Budgets
+    "the whole budget for the first moments": (source(STEP, (FIRST, "part = 1")), MOMENTS),
+    "the whole budget for the first moments, pooled": (source(STEP, (FIRST, "part = 1")), POOLED),
+    "the whole budget for the first moments of subjects": (
+        source(STEP, (FIRST, "part = 1")),
+        ROUND,
+    ),
+    "the whole budget for questions": (
+        source("base:MethodBase._make_questions", ("* math.sqrt(self.first_share)", "")),
+        MOMENTS,
+    ),
+    "moments after questions that have spent everything": (
+        source(STEP, ("spent == 1.0", "False"), ("1 - spent", "1")),
+        ROUNDS,
+    ),
+    "every question has the whole budget": (whole_budget_for_every_question, MOMENTS),
+    "every question has the whole budget in every round": (whole_budget_for_every_question, ROUNDS),
+    "looks for free": (source(STEP, (LATER, "0.0")), MOMENTS),
+    "a look in the first step for free": (
+        source(STEP, ("spent == 0.0 and ", ""), (LATER, LOOKING)),
+        MOMENTS,
+    ),
+    "the number of subjects for free": (
+        source("base:MethodBase.__init__", ("self.mu * math.sqrt(1 - COUNT)", "self.mu")),
+        ROUND,
+    ),
+    "first records used again": (lambda: used_again(MomentMethod), MOMENTS),
+    "correlated noise for subjects": (
+        lambda: patch.object(moments, "IndependentRelease", CorrelatedRelease),
+        ROUND,
+    ),
+    # Sensitivities
+    "sensitivity of a mean": (
+        source(STEP, (SENSITIVITY, "claimed(query.sensitivity(len(rows)) / self.units, part)")),
+        MOMENTS,
+    ),
+    "noise of one batch for the mean of several": (
+        source(
+            STEP,
+            (SENSITIVITY, "claimed(query.sensitivity(len(rows)) * self.units / len(rows), part)"),
+        ),
+        POOLED,
+    ),
+    "octaves count as one": (lambda: scaled_sensitivity(OctaveCounts, 0.5**0.5), MOMENTS),
+    "cells count as one": (lambda: scaled_sensitivity(GridCounts, 0.5**0.5), POOLED),
+    "lengths count as one": (lambda: scaled_sensitivity(LengthCounts, 0.5), MOMENTS),
+    "norms count as one": (
+        lambda: scaled_sensitivity(LengthCounts, 0.5),
+        Composition("one unit", "none"),
+    ),
+    "ball of half the size": (lambda: scaled_sensitivity(MomentsInBall, 0.5), MOMENTS),
+    "sensitivity of moments without the root of two": (
+        lambda: scaled_sensitivity(AugmentedMoments, 0.5**0.5),
+        Composition(batches=1),
+    ),
+    # Bounds of a unit
+    "unclamped": (unclamped, MOMENTS),
+    "moments of the questions without a ball": (lambda: unclipped(MomentsInBall), MOMENTS),
+    "moments without a clip": (lambda: unclipped(AugmentedMoments), MOMENTS),
+    "moments of one unit without a clip": (
+        lambda: unclipped(AugmentedMoments),
+        Composition("one unit", "none"),
+    ),
+    # What is not noisy
+    "exact medians": (exact("grid", "fine grid"), MOMENTS),
+    "exact octaves": (exact("octaves"), MOMENTS),
+    "scale decided from exact counts": (exact("distances"), MOMENTS),
+    "one scale decided from exact counts": (exact("norms"), Composition("one unit")),
+    "radius from exact lengths": (exact("lengths"), Composition("known", "none")),
+    "centre from exact moments": (exact("moments"), Composition("known")),
+    "scales widened by exact moments": (scales_from_exact_moments, MOMENTS),
+    "missing values from other records": (
+        missing_values_from_other_records,
+        Composition(more=(("missing", "center"),)),
+    ),
+    # Many features
+    "first records used for gradients": (lambda: used_again(WideMethod), GRADIENTS),
+    "gradients without a clip": (gradients_without_a_clip, GRADIENTS),
+    "gradients of half the size": (gradients_of_half_the_size, GRADIENTS),
+    "centred at the exact mean": (centred_at_the_exact_mean, GRADIENTS),
+    "variance along without noise": (variance_along_without_noise, GRADIENTS),
+    "moments along without a clip": (lambda: unclipped(MomentsAlong), GRADIENTS),
+    "moments along without the root of two": (
+        lambda: scaled_sensitivity(MomentsAlong, 0.5**0.5),
+        GRADIENTS,
+    ),
+    "means and variances without a ball": (lambda: unclipped(MomentsInBall), GRADIENTS),
+    "scales refined by exact moments": (scales_refined_by_exact_moments, GRADIENTS),
+    "means and variances for free": (
+        lambda: patch.object(wide, "claimed", lambda s, part: s),
+        GRADIENTS,
+    ),
+    "looks beside gradients for free": (
+        lambda: patch.object(wide, "claimed", lambda s, part: s / math.sqrt(wide.BESIDE)),
+        GRADIENTS,
+    ),
+    "moments along with the whole budget": (lambda: set_after(WideMethod, mu_along=1.0), GRADIENTS),
+    "the range for free": (lambda: set_after(GradientStep, mu_range=1.0), GRADIENTS),
+}
+
+__all__ = ["MUTANTS"]

@@ -31,6 +31,7 @@ class Outcome:
     ratio: FloatArray | None = None  #: share of the variance along each component
     ratio_sd: FloatArray | None = None  #: sd of the noise in it
     drift: bool = False  #: the past was dropped before this batch
+    shift: bool = False  #: because the mean has shifted
     skipped: str | None = None  #: reason why nothing was learned from the batch
     units: float | None = None  #: noisy number of subjects; None for records
 

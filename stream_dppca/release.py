@@ -178,6 +178,8 @@ class Release(_Model):
     """Standard deviation of the noise in one coordinate of the release of this batch."""
     drift: bool = False
     """True if the stream has changed and what was learned before was dropped."""
+    shift: bool = False
+    """True if what has changed is the mean."""
     skipped: bool = False
     """True if nothing was learned from this batch."""
     reason: str | None = None

@@ -514,6 +514,7 @@ def _release_of(
         range=outcome.range,
         step=outcome.step,
         drift=outcome.drift,
+        shift=outcome.shift,
         skipped=outcome.skipped is not None,
         reason=outcome.skipped,
         sigma=outcome.sigma,

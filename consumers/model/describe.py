@@ -54,7 +54,10 @@ def status_in_words(release: Release) -> str:
         return f"nothing learned yet: {release.reason}; {CHECK_NAMES}"
     if release.status == "skipped":
         return f"nothing was learned from this batch: {release.reason}; {CHECK_NAMES}"
-    return "the stream has changed: what was learned before was dropped" if release.drift else ""
+    if not release.drift:
+        return ""
+    what = "the mean of the stream has shifted" if release.shift else "the stream has changed"
+    return f"{what}: what was learned before was dropped"
 
 
 def describe(release: PublishedRelease, top: int = 0) -> str:

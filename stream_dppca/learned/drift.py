@@ -5,7 +5,8 @@ next. That is no reason to forget. The question is not whether a batch differs f
 whether the past has become a worse guide than the last few batches. So two estimates are kept, of
 all batches and of the last few, and each is tried on the next batch before that batch is added: how
 much of its variance lies in the components of the one, how much in those of the other? If the last
-few are better by a margin, again and again, the rest of the past is dropped.
+few are better by a margin, again and again, the rest of the past is dropped. It is also dropped if
+the means of batches are far from that of the past, again and again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ RECENT = 0.5
 #: server telemetry (SMD) they are better by .02 on average, by .08 in restless weeks; after the
 #: component has turned by 30 degrees, by .1 to .2.
 MARGIN = 0.06
-#: The alarm is a CUSUM of the excess over the margin, in units of the margin, of the noise, or of
-#: the normal advantage, whichever is largest. No batch adds more than `MOST`.
-LIMIT, MOST = 4.0, 3.0
+#: Mean square distance of a batch's mean from that of the past, in standard deviations of each
+#: feature, from which on it counts. At the end of a steady climb it is 3; tides are below that.
+SHIFT = 6.0
+#: The alarm is a CUSUM of the excess over the margin and half of the normal advantage, in units of
+#: the margin, of the noise, or of the normal advantage, whichever is largest. No batch adds more
+#: than `MOST`.
+LIMIT, MOST = 5.0, 3.0
 #: Batches from which the normal advantage is learned.
 _NORMAL = 64
 #: With fewer batches, the normal advantage is not known.
@@ -36,9 +41,15 @@ class DriftAlarm:
     The normal advantage is the root mean square so far. Where the last few batches are sometimes
     better and sometimes worse guides than the past, being better means little. A single advantage
     counts for at most twice the normal one before it, so that a change does not hide itself.
+
+    Parameters
+    ----------
+    margin
+        Advantage that does not count.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, margin: float = MARGIN) -> None:
+        self.margin = margin
         self.cusum = 0.0
         self.normal = (0.0, 0)  # mean square of the advantage, as a share; number of batches
 
@@ -70,11 +81,14 @@ class DriftAlarm:
         noise
             Sd of the noise in the advantage.
         """
-        share = min(max(advantage, -1.0), 1.0)
+        largest = 1.0 if self.margin < 1 else 100 * self.margin
+        share = min(max(advantage, -largest), largest)
         square, n = self.normal
-        unit = max(MARGIN, noise, math.sqrt(square))
+        normal = math.sqrt(square)
+        unit = max(self.margin, noise, normal)
         if n >= _FIRST:
-            self.cusum = max(0.0, self.cusum + min((share - MARGIN) / unit, MOST))
+            excess = (share - self.margin - normal / 2) / unit
+            self.cusum = max(0.0, self.cusum + min(excess, MOST))
         n = min(n + 1, _NORMAL)
         self.normal = (float(square + (min(share, 2 * unit) ** 2 - square) / n), n)
         if self.cusum < LIMIT:

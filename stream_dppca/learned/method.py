@@ -60,7 +60,7 @@ from .base import (
     Parameters,
 )
 from .covariance import HELD, Components, RunningMoments, components
-from .drift import DriftAlarm
+from .drift import SHIFT, DriftAlarm
 from .first import ENOUGH
 from .looks import LOOK, Look
 from .standard import CLAMP
@@ -96,6 +96,8 @@ class MomentMethod(MethodBase[RunningMoments]):
         else:
             self.correlated = IndependentRelease(mu=self.mu)
         self.alarm = DriftAlarm()
+        self.shift_alarm = DriftAlarm(SHIFT)
+        self.shifted = False  # by the newest step
         self._presence = 1.0 if given.subjects is None else 0.0  # weighted mean of the rounds
         self.components: Components | None = None
 
@@ -146,6 +148,7 @@ class MomentMethod(MethodBase[RunningMoments]):
             ratio=np.clip(found.values / found.total, 0.0, 1.0),
             ratio_sd=found.ratio_sd(),
             drift=dropped,
+            shift=dropped and self.shifted,
             units=present,
         )
 
@@ -222,7 +225,18 @@ class MomentMethod(MethodBase[RunningMoments]):
             moved = past.valid * (shift @ shift) - 2 * (own @ V) @ shift
             return float(np.sum(V * (alone[:-1, :-1] @ V)) + moved) / past.valid
 
-        return self.alarm(along(past.W), along(recent.W), sd / past.valid, past.W.shape[1])
+        turned = self.alarm(along(past.W), along(recent.W), sd / past.valid, past.W.shape[1])
+        self.shifted = not self.given.known_center and self._shifted(alone, past, sd)
+        return turned or self.shifted
+
+    def _shifted(self, alone: FloatArray, past: Components, sd: float) -> bool:
+        """Tell whether the means of steps have been far from that of the past."""
+        b, seen = constant(len(self.W)), np.isfinite(past.spread)
+        r, n = past.spread[seen], max(int(np.count_nonzero(seen)), 1)
+        valid = max(float(alone[-1, -1]), 4 * sd, 0.01 * b**2) / b**2  # a shift is clipped
+        apart = (alone[:-1, -1][seen] / (b * valid) - past.mean[seen]) / r
+        noise = 2 * sd / (b * valid) * float(np.linalg.norm(apart / r)) / n
+        return self.shift_alarm.judge(float(apart @ apart) / n, noise)
 
     def _share(self) -> float:
         """Noisy share of valid units."""
@@ -315,11 +329,13 @@ class MomentMethod(MethodBase[RunningMoments]):
 
     def state(self) -> dict[str, Any]:
         presence = {} if self.subjects is None else {"presence": self._presence}
-        return super().state() | {"alarm": self.alarm.state()} | presence
+        alarms = {"alarm": self.alarm.state(), "shift_alarm": self.shift_alarm.state()}
+        return super().state() | alarms | presence
 
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         self.alarm.load(state["alarm"])
+        self.shift_alarm.load(state["shift_alarm"])
         if self.subjects is not None:
             self._presence = float(state["presence"])
             if not 0 <= self._presence <= 1:

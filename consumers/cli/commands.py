@@ -190,18 +190,17 @@ def _check_config(options: argparse.Namespace) -> int:
     config = task_config(settings)
     make_estimator(config.estimator)
     _warn(settings)
-    end = ""
+    end, fits = "", True
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
             check_cluster(cluster, settings, config)
             if options.sample:
-                end = show_sample(cluster, settings, options.sample)
+                end, fits = show_sample(cluster, settings, options.sample)
             else:
                 sys.stderr.write(SAMPLE_HINT)
     sys.stdout.write(f"{_planned(settings)}\n")
-    # The exit code does not depend on messages: it may be kept where nothing about records may be.
     sys.stdout.write(f"the settings are fine{end}\n")
-    return 0
+    return 0 if fits else 1  # for whoever is at the terminal: without one there is no sample
 
 
 def _show_config(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
 from ..kafka.configure import open_registry
-from ..messages.codecs import make_codec, make_subject_codec
+from ..messages.recipe import MessageRecipe
 from ..model.describe import CHECK_NAMES
 from ..model.states import make_estimator, warm_up
 from ..protocols import Claim, Cluster, Membership, SchemaSource
@@ -59,43 +59,29 @@ BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 def task_config(settings: Settings) -> TaskConfig:
     """The settings as a task needs them."""
-    rows_per_message = (
-        settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
-    )
-    registry = open_registry(settings)
+    registry, recipe = open_registry(settings), MessageRecipe.of(settings)
     return TaskConfig(
         model=settings.model,
         input_topic=settings.input_topic,
         output_topic=settings.output_topic,
         features=settings.features,
         estimator=settings.estimator(),
-        codec=make_codec(
-            settings.format,
-            settings.features,
-            settings.max_message_bytes,
-            settings.nested,
-            rows_per_message,
-            registry,
-        ),
+        codec=recipe.codec(registry),
         start="latest" if settings.start == "latest" else "earliest",
         plan_interval_s=settings.plan_interval_ms / 1000,
         refresh_s=settings.partition_refresh_s,
         stall_s=settings.stall_timeout_s,
-        rounds=_round_config(settings, rows_per_message, registry),
+        rounds=_round_config(settings, recipe, registry),
     )
 
 
 def _round_config(
-    settings: Settings, rows_per_message: int | None, registry: SchemaSource | None
+    settings: Settings, recipe: MessageRecipe, registry: SchemaSource | None
 ) -> RoundConfig | None:
     rule = settings.rounds()
     if rule is None:
         return None
-    codec = make_subject_codec(
-        settings.format, settings.features, settings.max_message_bytes, settings.nested,
-        rows_per_message, registry, subject=rule.subject,
-        records=settings.records,
-    )  # fmt: skip
+    codec = recipe.subject_codec(registry)
     return RoundConfig(rule, codec, settings.first_round, slack_ms=settings.clock_slack)
 
 

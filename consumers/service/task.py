@@ -24,6 +24,7 @@ from .. import crashpoints
 from ..errors import ConfigurationError, StateRefused
 from ..events import log_event
 from ..messages.codecs import Codec, SubjectCodec
+from ..messages.gathered import Gathering
 from ..model.describe import learned_nothing
 from ..model.learner import Finisher, Learner
 from ..model.releases import parse_release
@@ -67,7 +68,7 @@ class RoundConfig:
     """Settings of a task that learns round by round."""
 
     rule: RoundRule
-    codec: SubjectCodec
+    codec: SubjectCodec | Gathering
     first_round: Callable[[int], int]  #: of a new model that starts at a time, in milliseconds
     slack_ms: int = 10_000  #: largest difference between clocks
     clock: Callable[[], float] = time.time

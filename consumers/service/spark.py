@@ -15,7 +15,7 @@ from ..kafka.config import TaskConnection
 from ..settings import Settings
 from ..settings.connection import reveal
 from .cores import CoreWatch
-from .spread import CodecRecipe, Spread, SubjectRecipe
+from .spread import CodecRecipe, Spread
 
 __all__ = ["spark_engine"]
 
@@ -73,7 +73,7 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spr
             codec=CodecRecipe.of(settings),
             cores=cores,
             lost=lambda: engine.stopped,
-            subjects=SubjectRecipe.of(settings),
+            subjects=CodecRecipe.of(settings) if settings.rounds() else None,
         )
     finally:
         if cores is not None:

@@ -28,11 +28,12 @@ from stream_dppca.engine import (
 
 from ..errors import ClusterError, EngineLost, RegistryAway
 from ..events import log_event
-from ..formats import Format
 from ..kafka.config import TaskConnection
 from ..kafka.configure import connect_registry, registry_options
 from ..kafka.executor import read_ranges
-from ..messages.codecs import Codec, SubjectCodec, make_codec, make_subject_codec
+from ..messages.codecs import Codec, SubjectCodec
+from ..messages.gathered import Gathering
+from ..messages.recipe import MessageRecipe
 from ..protocols import SchemaSource, TopicOffsets
 from ..settings import Settings
 from .cores import CoreWatch
@@ -41,7 +42,7 @@ from .plan import Range
 from .planner import refuse_truncated
 from .registry_wait import RegistryWait
 
-__all__ = ["CodecRecipe", "EngineRanges", "GuardedEngine", "Spread", "SubjectRecipe", "TopicSource"]
+__all__ = ["CodecRecipe", "EngineRanges", "GuardedEngine", "Spread", "TopicSource"]
 
 G = TypeVar("G")
 R = TypeVar("R")
@@ -61,75 +62,44 @@ class CodecRecipe:
     again (`GuardedEngine`).
     """
 
-    format: Format
-    features: tuple[str, ...]
-    max_bytes: int
-    nested: bool
-    rows_per_message: int | None
+    messages: MessageRecipe
     registry: tuple[tuple[str, str], ...] | None = None  #: options of its client
 
     @classmethod
     def of(cls, settings: Settings) -> CodecRecipe:
         """The recipe of the codec of a service with these settings."""
-        given = "rows_per_message" in settings.model_fields_set
         options = registry_options(settings)
-        return cls(
-            settings.format, tuple(settings.features), settings.max_message_bytes, settings.nested,
-            settings.rows_per_message if given else None,
-            None if options is None else tuple(sorted(options.items())),
-        )  # fmt: skip
+        known = None if options is None else tuple(sorted(options.items()))
+        return cls(MessageRecipe.of(settings), known)
 
     def connect(self) -> SchemaSource | None:
         """The Schema Registry, if the format needs one."""
         if self.registry is None:
             return None
-        return connect_registry(self.format, dict(self.registry))
+        return connect_registry(self.messages.format, dict(self.registry))
 
     def __call__(self) -> Codec:
         return _made(self)
+
+    def for_subjects(self) -> SubjectCodec | Gathering:
+        """Make the codec for privacy per subject."""
+        return _made_for_subjects(self)
+
+    @property
+    def rows_per_message(self) -> int:
+        """Most rows of a subject that are decoded of one message."""
+        return min(self.messages.rows_per_message or 1, self.messages.records)
 
 
 @lru_cache(maxsize=8)
 def _made(recipe: CodecRecipe) -> Codec:
     """The codec of a recipe, with the schemas that it has fetched."""
-    return make_codec(
-        recipe.format, recipe.features, recipe.max_bytes, recipe.nested, recipe.rows_per_message,
-        recipe.connect(),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, repr=False)
-class SubjectRecipe:
-    """As `CodecRecipe`, for privacy per subject."""
-
-    codec: CodecRecipe
-    subject: str
-    records: int  #: rows of a subject that count
-
-    @classmethod
-    def of(cls, settings: Settings) -> SubjectRecipe | None:
-        """The recipe of a service with these settings; None if a record is its own unit."""
-        rule = settings.rounds()
-        if rule is None:
-            return None
-        return cls(CodecRecipe.of(settings), rule.subject, settings.records)
-
-    @property
-    def rows_per_message(self) -> int:
-        """Most rows that are decoded of one message."""
-        return min(self.codec.rows_per_message or 1, self.records)
-
-    def __call__(self) -> SubjectCodec:
-        return _made_for_subjects(self)
+    return recipe.messages.codec(recipe.connect())
 
 
 @lru_cache(maxsize=8)
-def _made_for_subjects(recipe: SubjectRecipe) -> SubjectCodec:
-    plain = recipe.codec
-    return make_subject_codec(
-        plain.format, plain.features, plain.max_bytes, plain.nested, plain.rows_per_message,
-        plain.connect(), subject=recipe.subject, records=recipe.records,
-    )  # fmt: skip
+def _made_for_subjects(recipe: CodecRecipe) -> SubjectCodec | Gathering:
+    return recipe.messages.subject_codec(recipe.connect())
 
 
 @contextlib.contextmanager
@@ -199,7 +169,7 @@ class Spread:
     lost: Callable[[], bool] = lambda: False  #: True if no job can ever run on the engine again
     #: Called again and again while a job waits for the registry; False ends the wait.
     may_wait: Callable[[], bool] = lambda: True
-    subjects: SubjectRecipe | None = None  #: with privacy per subject
+    subjects: CodecRecipe | None = None  #: with privacy per subject
 
 
 class GuardedEngine:

@@ -26,13 +26,15 @@ from ..events import log_event
 from ..kafka.config import TaskConnection
 from ..kafka.executor import read_ranges
 from ..messages.codecs import Subject
+from ..messages.fold import Fold
+from ..messages.gathered import Gatherer, Gathering
 from ..protocols import Bounds
 from ..settings import RoundRule
 from .metrics import Metrics
 from .plan import Range
 from .round_reader import Take, refuse_sender_time
 from .rounds import PlannedRound, refuse_truncated
-from .spread import GuardedEngine, Spread, SubjectRecipe, later_if_away
+from .spread import CodecRecipe, GuardedEngine, Spread, later_if_away
 
 __all__ = ["EngineRounds", "pieces"]
 
@@ -50,6 +52,7 @@ class Kept:
     subjects: list[Subject]
     slots: int  #: rows of the round, those without a subject included
     refused: int | None = None  #: a partition that holds a time which a sender has set
+    fold: Fold | None = None  #: in place of rows, if points become rows
 
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords
@@ -58,14 +61,15 @@ class RoundSource:
 
     connection: TaskConnection
     topic: str
-    codec: SubjectRecipe
+    codec: CodecRecipe
     window: tuple[int, int]  #: the round: from, and up to, in milliseconds
     width: int
     stall_s: float
 
     def read(self, piece: Piece) -> Kept:
         """The rows of a piece that may count, in the order of reading."""
-        codec, records = self.codec(), self.codec.records
+        codec, records = self.codec.for_subjects(), self.codec.messages.records
+        gatherer = codec.begin(self.window, whole=False) if isinstance(codec, Gathering) else None
         rows: list[NDArray[np.floating[Any]]] = [np.empty((0, self.width))]
         subjects: list[Subject] = []
         slots = 0
@@ -78,15 +82,20 @@ class RoundSource:
                     return Kept(rows[0], [], 0, refused=part.partition)
                 at = np.array(chunk.times, dtype=np.int64)
                 mine = np.flatnonzero((at >= start_ms) & (at < end_ms)).tolist()
-                if mine:
+                values, keys = [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
+                if gatherer is not None:
+                    offsets = [chunk.offsets[i] for i in mine]
+                    gatherer.add(part.partition, offsets, at[mine].tolist(), values, keys)
+                    slots += len(values)
+                elif mine and not isinstance(codec, Gathering):
                     with later_if_away():
-                        decoded, whose = codec.decode(
-                            [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
-                        )
+                        decoded, whose = codec.decode(values, keys)
                     slots += len(whose)
                     kept = first_rows(whose, records)
                     rows.append(decoded[kept])
                     subjects += [whose[i] for i in kept]
+        if gatherer is not None:
+            return Kept(rows[0], [], slots, fold=gatherer.fold)
         # Once more: the rows kept of each chunk may be too many for the piece.
         kept = first_rows(subjects, records)
         return Kept(np.concatenate(rows)[kept], [subjects[i] for i in kept], slots)
@@ -165,6 +174,7 @@ class EngineRounds:
         self._engine = GuardedEngine(spread, metrics)
         self._left: list[list[Piece]] | None = None  # jobs of the current round
         self._window = 0, 0
+        self._gatherer: Gatherer | None = None  # of the current round, if points become rows
 
     def start(self, planned: PlannedRound) -> None:
         """Begin a round; log that retention removed some of it, and refuse a truncated topic."""
@@ -177,6 +187,8 @@ class EngineRounds:
                 self._metrics.offsets_lost.inc(min(end, found[p].first) - start)
         number, rows = planned.number, self._recipe.rows_per_message
         self._window = self._rule.start_ms(number), self._rule.end_ms(number)
+        codec = self._recipe.for_subjects()
+        self._gatherer = codec.begin(self._window) if isinstance(codec, Gathering) else None
         tasks = self._spread.tasks()
         most = max(MOST_NUMBERS // (self._width * rows), tasks)
         self._left = pieces(planned.ranges, tasks, most)
@@ -195,7 +207,10 @@ class EngineRounds:
                 refuse_sender_time(self._topic, kept.refused)
         for kept in found:
             self._metrics.slots.inc(kept.slots)
-            self._take(kept.rows, kept.subjects)
+            if self._gatherer is not None and kept.fold is not None:
+                self._gatherer.fold.merge(kept.fold)
+            else:
+                self._take(kept.rows, kept.subjects)
         del self._left[0]
         return True
 
@@ -209,6 +224,9 @@ class EngineRounds:
         if not self.complete:
             raise RuntimeError("the round is not complete")
         self._left = None
+        if self._gatherer is not None:
+            self._take(*self._gatherer.fold.rows())
+            self._gatherer = None
 
     def close(self) -> None:
-        self._left = None
+        self._left = self._gatherer = None

@@ -107,7 +107,9 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
         if self.unit == "record" or self.format not in POINT_FORMATS:
             return recipe
         unit = {**recipe.parameters["unit"], "records": self.parts}
-        return replace(recipe, parameters={"missing": "center", **recipe.parameters, "unit": unit})
+        learned = self.center == "mean" or (self.center != "own" and self.scales == "learn")
+        missing = "center" if learned else "null"
+        return replace(recipe, parameters={"missing": missing, **recipe.parameters, "unit": unit})
 
     @model_validator(mode="after")
     def _registry_known(self) -> Settings:

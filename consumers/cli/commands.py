@@ -149,6 +149,8 @@ def _planned_rounds(settings: ModelSettings, subjects: float, presence: float = 
     """Return the predictions for rounds."""
     from stream_dppca import plan_subjects
 
+    from ..messages.fold import MOST_SERIES, STATE_BYTES
+
     rounds = settings.rounds()
     if rounds is None:
         raise ValueError("there are no rounds with unit=record")
@@ -161,7 +163,12 @@ def _planned_rounds(settings: ModelSettings, subjects: float, presence: float = 
         round_seconds=rounds.length_ms / 1000,
         **_known(settings),
     )
-    return f"{expected}\nepsilon is for {rounds.scope()}"
+    series_mb = expected.places * len(settings.features) * STATE_BYTES / 1e6
+    return (
+        f"{expected}\nepsilon is for {rounds.scope()}\n"
+        f"memory with otlp, otlp-json or long: {series_mb:,.3g} MB per part of a round and series "
+        f"of a feature, at most {MOST_SERIES} series"
+    )
 
 
 def _known(settings: ModelSettings) -> dict[str, Any]:
@@ -373,9 +380,8 @@ def _score(options: argparse.Namespace) -> int:
     from ..kafka.configure import kafka_config, open_registry
     from ..kafka.producer import MessageProducer
     from ..kafka.subscription import Subscription
-    from ..messages.codecs import make_codec
     from ..model.scores import NOT_PRIVATE, CurrentModel
-    from ..service.score import ensure_scores_topic, run_scoring
+    from ..service.score import codec_of, ensure_scores_topic, run_scoring
     from ..settings import ClusterSettings
 
     settings = load(options, ClusterSettings)
@@ -387,7 +393,6 @@ def _score(options: argparse.Namespace) -> int:
     set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
     stop = _stop_on_signals()
     ensure_scores_topic(cluster, settings, topic)
-    rows = settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
     registry = open_registry(settings)
     start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
     written = run_scoring(
@@ -395,9 +400,7 @@ def _score(options: argparse.Namespace) -> int:
         output_topic=settings.output_topic, input_topic=settings.input_topic,
         open_source=lambda: Subscription(config, settings.input_topic, group, start),
         open_target=lambda: MessageProducer(config, topic),
-        make_codec=lambda features: make_codec(
-            settings.format, features, settings.max_message_bytes, settings.nested, rows, registry
-        ),
+        make_codec=lambda release: codec_of(settings, release, registry),
     )  # fmt: skip
     sys.stderr.write(f"{written} scores written to {topic}\n")
     return 0

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from consumers import crashpoints
+from consumers.errors import ConfigurationError
 from consumers.kafka.memory import MemoryBroker
 from consumers.messages.fold import MOST_SERIES
 from consumers.messages.gathered import Gatherer, Gathering
 from consumers.model.learner import Learner
-from consumers.settings import Settings
+from consumers.service.score import codec_of
+from consumers.settings import ClusterSettings, Settings, load_part
 
 from .otlp import message, resource
 from .test_round_task import (
@@ -217,3 +219,12 @@ def test_one_host_changes_no_row_of_others(kind: str, shared: bool) -> None:
     for rows, wanted in zip(learned(on), expected(), strict=True):
         rows.pop(b"wild", None)
         assert rows == wanted
+
+
+def test_scores_are_for_rows_of_single_messages() -> None:
+    on = broker()
+    fill(on)
+    drain(start_task(on, 3, settings()))
+    given = load_part(ClusterSettings, {"input_topic": "in", "format": "otlp"})
+    with pytest.raises(ConfigurationError, match="everything that a subject sends in a round"):
+        codec_of(given, releases(on)[3], None)

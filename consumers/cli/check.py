@@ -16,7 +16,7 @@ from ..service.topics import ensure_topics
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from ..service.task import TaskConfig
+    from ..service.config import TaskConfig
 
 __all__ = ["check_cluster", "show_sample"]
 

@@ -20,7 +20,7 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..service.spread import Spread
+    from ..service.remote import Remote
     from ..settings import FileSettings, ModelSettings, Settings
     from .progress import Shown
 
@@ -93,8 +93,8 @@ def _serve(options: argparse.Namespace) -> int:
         log_event("loose_budget", level="warning", reason=warning)
     code = 0
     try:
-        with _engine(settings) as spread:
-            Service(settings, cluster, stop=stop, spread=spread).run()
+        with _engine(settings) as remote:
+            Service(settings, cluster, stop=stop, remote=remote).run()
     except Exception as error:
         log_event("stopped", level="error", **describe_error(error))
         code = exit_code(error)
@@ -104,7 +104,7 @@ def _serve(options: argparse.Namespace) -> int:
     os._exit(code)
 
 
-def _engine(settings: Settings) -> contextlib.AbstractContextManager[Spread | None]:
+def _engine(settings: Settings) -> contextlib.AbstractContextManager[Remote | None]:
     """Start the engine that batches are read on; None stands for this process."""
     if settings.engine == "local":
         return contextlib.nullcontext()

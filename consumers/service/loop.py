@@ -28,16 +28,16 @@ from ..settings.connection import reveal
 from ..web.follow import Follower
 from ..web.page import Page
 from ..web.tracker import Tracker
+from .config import RoundConfig, TaskConfig
 from .http import HttpServer
 from .metrics import Metrics
-from .round_task import RoundTask
 from .stored import check_stored, other_models, reads_old_records
-from .task import RoundConfig, Task, TaskConfig
+from .task import Task
 from .topics import ensure_topics
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from .spread import Spread
+    from .remote import Remote
 
 __all__ = ["Service", "task_config"]
 
@@ -90,14 +90,14 @@ class Service:
 
     def __init__(
         self, settings: Settings, cluster: Cluster, *, stop: threading.Event | None = None,
-        watched: bool = True, spread: Spread | None = None,
+        watched: bool = True, remote: Remote | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.stop = settings, stop or threading.Event()
         self.metrics = Metrics()
         self._cluster = cluster
-        if spread is not None:
-            spread = replace(spread, may_wait=self._may_wait)
-        self._config = replace(task_config(settings), spread=spread)
+        if remote is not None:
+            remote = replace(remote, may_wait=self._may_wait)
+        self._config = replace(task_config(settings), remote=remote)
         # Wrong settings are refused before anything is created on the cluster.
         size = make_estimator(self._config.estimator).capacity
         self._needed: int | None = None  # messages of a batch
@@ -117,8 +117,8 @@ class Service:
         )  # fmt: skip
         self._watched = watched
         self._starved_at = -math.inf  # time when there was no executor
-        if spread is not None and spread.cores is not None:
-            spread.cores.listener = self._wait_for_executors
+        if remote is not None and remote.cores is not None:
+            remote.cores.listener = self._wait_for_executors
 
     # Pages
 
@@ -328,8 +328,7 @@ class Service:
         if self._membership is None:
             return
         log_event("task_starting")
-        kind = Task if self._config.rounds is None else RoundTask
-        self._task = kind(self._cluster, self._membership, claim, self._config, self.metrics)
+        self._task = Task(self._cluster, self._membership, claim, self._config, self.metrics)
         self.metrics.owner.set(1)
         log_event("task_started")
 

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ClusterError, ConfigurationError, OffsetsGone
-from ..events import log_event
 from ..messages.codecs import Subject, SubjectCodec
 from ..messages.gathered import Gatherer, Gathering
 from ..protocols import Bounds, Chunk, Reader
 from ..settings import RoundRule
+from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
-from .rounds import LOG_APPEND_TIME, PlannedRound, refuse_truncated
+from .round_planner import LOG_APPEND_TIME, PlannedRound
 
 __all__ = ["RoundReader", "Take", "refuse_sender_time"]
 
@@ -73,6 +73,7 @@ class RoundReader:
         """
         self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
         self._rule, self._stall_s, self._bounds, self._take = rule, stall_s, bounds, take
+        self._guard = TopicGuard(topic, metrics, secret=True)
         self._left: deque[Range] | None = None  # of the current round; the first one is being read
         self._window = 0, 0  # of the current round, in milliseconds
         self._reached = 0  # in the partition that is being read
@@ -174,13 +175,8 @@ class RoundReader:
         if not self._left:
             return
         partition, _, end = self._left[0]
-        first, last = self._bounds([partition])[partition]
-        if self._reached > last:
-            refuse_truncated(self._topic, partition)
-        if self._reached < first:
-            log_event("offsets_lost", level="warning", topic=self._topic, partition=partition)
-            self._metrics.offsets_lost.inc(min(first, end) - self._reached)
-            self._reached = first
+        wanted = Range(partition, self._reached, end)
+        self._reached = self._guard.first_left(wanted, self._bounds([partition])[partition])
         if self._reached >= end:
             self._left.popleft()
             self._begin_range()

@@ -335,7 +335,7 @@ def test_brokers_that_do_not_answer_are_mentioned(monkeypatch: pytest.MonkeyPatc
     thaw = threading.Event()
     with running(broker, settings()) as service:
         wait_for("a task", lambda: service.ready() == (True, "working"))
-        offsets = service._task.planner._offsets
+        offsets = service._task.input.planner._offsets
         ends, bounds = offsets.ends, offsets.bounds
         monkeypatch.setattr(offsets, "ends", lambda of: thaw.wait() and ends(of))
         monkeypatch.setattr(offsets, "bounds", lambda of: thaw.wait() and bounds(of))

@@ -159,7 +159,7 @@ class Contract:
         assert case.log.topic("no-such-topic") is None
         case.log.create_topic(case.names["state_topic"], TopicInfo(5, COMPACT), 1)
         again = case.log.topic(case.names["state_topic"])
-        assert again is not None and again.partitions == 2
+        assert again is not None and again.partitions == 1
 
     def test_reading(self, case: Case) -> None:
         topic = case.names["input_topic"]
@@ -376,7 +376,8 @@ class Contract:
         topic = case.names["output_topic"]
         feed = case.kept(case.log.follow(topic))
         assert feed.read(0.1) == []
-        sent = [Message(b"k", b"%d" % i, (("ce_id", b"%d" % i),)) for i in range(6)]
+        sent = [Message(b"k", b"%d" % i, (("ce_id", b"%d" % i),)) for i in range(5)]
+        sent += [Message(b"k", b"5"), Message(b"k", b"6")]
         ledger = case.kept(case.log.ledger(settled(case.kept(case.log.join()))))
         ledger.publish(sent[:5], {0: 1})
         found: list[Message] = []
@@ -386,13 +387,14 @@ class Contract:
             return len(found) >= n
 
         wait_for("five messages", lambda: has(5))
-        ledger.publish(sent[5:], {0: 2})
-        wait_for("one more", lambda: has(6))
+        for message in sent[5:]:  # not in a transaction, whose end takes an offset
+            case.produce(topic, message.value, 0)
+        wait_for("two more", lambda: has(7))
         assert found == sent
         late = case.kept(case.log.follow(topic, 2))
         found = []
         wait_for("the last two", lambda: found.extend(late.read(0.2)) or len(found) >= 2)
-        assert found == sent[4:]
+        assert found == sent[5:]
         nothing = case.kept(case.log.follow("no-such-topic"))
         assert nothing.read(0.1) == []
 

@@ -22,8 +22,8 @@ from consumers.kafka.memory import MemoryBroker, MemoryReader
 from consumers.protocols import Bounds
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
+from consumers.service.round_planner import PlannedRound, RoundPlanner
 from consumers.service.round_reader import RoundReader
-from consumers.service.rounds import PlannedRound, RoundPlanner
 from consumers.settings import RoundRule
 
 from .helpers import INPUT, memory_log

@@ -18,13 +18,13 @@ from consumers.kafka.configure import kafka_config, task_connection
 from consumers.kafka.executor import close_readers
 from consumers.messages.recipe import MessageRecipe
 from consumers.protocols import Bounds
-from consumers.service import spread_rounds
+from consumers.service import remote_rows
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
+from consumers.service.remote import CodecRecipe, Remote
+from consumers.service.remote_rows import RemoteRows
+from consumers.service.round_planner import PlannedRound
 from consumers.service.round_reader import RoundReader
-from consumers.service.rounds import PlannedRound
-from consumers.service.spread import CodecRecipe, Spread
-from consumers.service.spread_rounds import EngineRounds
 from consumers.settings import RoundRule, Settings
 from stream_dppca import DPPCA, PerSubject
 from tests.consumers.otlp import message, resource
@@ -108,10 +108,10 @@ def model() -> DPPCA:
     )
 
 
-def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> EngineRounds:
+def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> RemoteRows:
     recipe = CodecRecipe.of(given)
-    on = Spread(engine, lambda: 2, task_connection(given), recipe, subjects=recipe)
-    return EngineRounds(
+    on = Remote(engine, lambda: 2, task_connection(given), recipe, subjects=recipe)
+    return RemoteRows(
         on, given.input_topic, rule, Metrics(), width=len(given.features), stall_s=240.0,
         bounds=bounds_of(given), take=take,
     )  # fmt: skip
@@ -136,7 +136,7 @@ def local(given: Settings, rule: RoundRule, take: Any) -> RoundReader:
                        bounds=bounds_of(given), take=take)  # fmt: skip
 
 
-def table(reader: RoundReader | EngineRounds, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:
+def table(reader: RoundReader | RemoteRows, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:
     """Read a round to its end; return the content of the model's table, and its seeded release."""
     reader.start(round_)
     wait_for("the round", lambda: (reader.read(0.1) and False) or reader.complete)
@@ -163,7 +163,7 @@ def test_an_engine_fills_the_table_of_the_local_reader(
     assert len(set(places.tolist())) == PLACES < len(places) and len(components)
     offsets = sum(end - start for _, start, end in round_.ranges)
     for most, jobs in ((2**24, 1), (3 * 100, -(-offsets // 100))):
-        monkeypatch.setattr(spread_rounds, "MOST_NUMBERS", most)
+        monkeypatch.setattr(remote_rows, "MOST_NUMBERS", most)
         engine, other = PicklingEngine(), model()
         found = table(on_engine(given, rule, engine, take(other)), other, round_)
         assert engine.jobs == jobs
@@ -228,7 +228,7 @@ def test_points_become_the_same_rows_on_an_engine(
     wanted = rows(lambda take: local(given, rule, take))
     assert len({who for who, _ in wanted}) == 200
     for most in (2**24, 3 * 100):
-        monkeypatch.setattr(spread_rounds, "MOST_NUMBERS", most)
+        monkeypatch.setattr(remote_rows, "MOST_NUMBERS", most)
         engine = PicklingEngine()
         assert rows(lambda take, e=engine: on_engine(given, rule, e, take)) == wanted
 
@@ -251,7 +251,7 @@ def test_what_an_engine_refuses(
     longer = tuple(Range(p, start, end + 1) for p, start, end in round_.ranges)
     with pytest.raises(StateRefused, match="ends before the offset"):
         reader.start(PlannedRound(0, longer, {}))
-    monkeypatch.setattr(spread_rounds, "read_ranges", broken)
+    monkeypatch.setattr(remote_rows, "read_ranges", broken)
     reader.start(round_)
     with pytest.raises(ClusterError) as failed:
         reader.read(0.1)

@@ -16,13 +16,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ..errors import ClusterError, StateRefused
+from ..errors import ClusterError
 from ..events import log_event
 from ..protocols import Bounds, Positions, TopicOffsets
+from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range, split_batch, split_removed, whole_batches
 
-__all__ = ["PlannedBatch", "Planner", "refuse_truncated"]
+__all__ = ["BatchPlanner", "PlannedBatch"]
 
 CLOSE_SECONDS: Final = 0.3
 
@@ -44,7 +45,7 @@ class _Stretch:
     ranges: list[Range]
 
 
-class Planner:
+class BatchPlanner:
     """Plans the batches of a model."""
 
     def __init__(
@@ -99,9 +100,7 @@ class Planner:
         offset at which to read each partition.
         """
         bounds = self._offsets.bounds(self.partitions())
-        for p, at in positions.items():
-            if p not in bounds or at > bounds[p].end:
-                refuse_truncated(self._topic, p, at, bounds[p].end if p in bounds else 0)
+        TopicGuard(self._topic, self._metrics).check_positions(positions, bounds)
         self._planned = dict(positions)
         for p, (first, end) in bounds.items():
             if p not in positions:
@@ -208,15 +207,3 @@ class Planner:
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
         self._offsets.close()
-
-
-def refuse_truncated(topic: str, partition: int, at: int, end: int) -> None:
-    """Refuse a partition that ends before a position.
-
-    Its records may have been used already, and reading them again would use them twice.
-    """
-    raise StateRefused(
-        f"partition {partition} of {topic!r} ends at offset {end}, but it was read up to offset "
-        f"{at}: it was truncated or recreated. Give the new topic another name, or the model its "
-        "own name, group and state topic."
-    )

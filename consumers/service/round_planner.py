@@ -31,10 +31,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..errors import ConfigurationError, StateRefused
+from ..errors import ConfigurationError
 from ..events import log_event
 from ..protocols import Bounds, Positions, TopicOffsets
 from ..settings import RoundRule
+from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
 
@@ -98,6 +99,7 @@ class RoundPlanner:
         self._offsets, self._topic, self._rule, self._metrics = offsets, topic, rule, metrics
         self._slack_ms, self._interval_s, self._refresh_s = slack_ms, interval_s, refresh_s
         self._timestamp_type, self._clock = timestamp_type, clock
+        self._guard = TopicGuard(topic, metrics, secret=True)
         self._positions: dict[int, int] = {}
         self._next = 0
         self._left: int | None = None  # rounds until the horizon
@@ -118,9 +120,7 @@ class RoundPlanner:
         Refuses a topic that was truncated or recreated.
         """
         bounds = self.bounds(self.partitions())
-        for p, at in positions.items():
-            if p not in bounds or at > bounds[p].end:
-                refuse_truncated(self._topic, p)
+        self._guard.check_positions(positions, bounds)
         self._positions = dict(positions)
         self._next = next_round
         if self._rule.horizon is not None:
@@ -145,10 +145,10 @@ class RoundPlanner:
         if any(bounds[p].end < stop[p] for p in partitions):
             self._ask_at = time.monotonic() + self._interval_s
             return None
-        start = self._starts(partitions, bounds)
         for p in partitions:
             if resume[p] < self._positions.get(p, 0):
                 self._refuse_times(p)
+        start = self._starts(stop, bounds)
         ranges = [
             Range(p, start[p], stop[p])
             for p in reading_order(partitions, number)
@@ -161,20 +161,14 @@ class RoundPlanner:
             self._note_horizon()
         return PlannedRound(number, tuple(ranges), dict(resume))
 
-    def _starts(self, partitions: Sequence[int], bounds: dict[int, Bounds]) -> dict[int, int]:
-        """The offset from which to read each partition."""
+    def _starts(self, stop: dict[int, int], bounds: dict[int, Bounds]) -> dict[int, int]:
+        """The offset from which to read each partition, given where to stop."""
         start = dict(self._positions)
-        new = [p for p in partitions if p not in start]
+        new = [p for p in stop if p not in start]
         if new and start:
             log_event("partitions_added", partitions=new)
         start |= self._offsets.cuts(new, self._rule.start_ms(self._next))
-        for p in partitions:
-            lost = bounds[p].first - start[p]
-            if lost > 0:
-                log_event("offsets_lost", level="warning", topic=self._topic, partition=p)
-                self._metrics.offsets_lost.inc(lost)
-                start[p] = bounds[p].first
-        return start
+        return {p: self._guard.first_left(Range(p, start[p], stop[p]), bounds[p]) for p in stop}
 
     def _check_topic(self) -> None:
         """Check the settings of the topic, which may have changed in the meantime."""
@@ -228,12 +222,3 @@ class RoundPlanner:
     def close(self) -> None:
         self._closing.set()
         self._offsets.close()
-
-
-def refuse_truncated(topic: str, partition: int) -> None:
-    """As `planner.refuse_truncated`, without the offsets: they count records."""
-    raise StateRefused(
-        f"partition {partition} of {topic!r} ends before the offset up to which it was read: it "
-        "was truncated or recreated. Give the new topic another name, or the model its own name, "
-        "group and state topic."
-    )

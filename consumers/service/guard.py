@@ -60,11 +60,11 @@ class TopicGuard:
         return None
 
     def _refuse_truncated(self, partition: int, at: int, end: int) -> NoReturn:
-        where = f"offset {end}, but it was read up to offset {at}"
+        where = f"at offset {end}, but it was read up to offset {at}"
         if self._secret:
-            where = "an offset before the one up to which it was read"
+            where = "before the offset up to which it was read"
         raise StateRefused(
-            f"partition {partition} of {self._topic!r} ends at {where}: it was truncated or "
+            f"partition {partition} of {self._topic!r} ends {where}: it was truncated or "
             "recreated. Give the new topic another name, or the model its own name, group and "
             "state topic."
         )

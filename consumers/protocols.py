@@ -129,12 +129,14 @@ class TopicOffsets(Protocol):
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """The ends alone, which takes half the time."""
 
-    def cuts(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
+    def log_ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        """The ends of the log, messages of open transactions included."""
+        ...
+
+    def first_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int | None]:
         """For each partition, the first offset whose message has this time or a later one.
 
-        If there is none, the end of the partition from *before* the request, so that a message that
-        comes in between lies after the cut. Messages of open transactions count: the end is not the
-        last stable offset, which one open transaction would hold back.
+        None if there is none. Messages of open transactions count.
         """
 
     def close(self) -> None: ...

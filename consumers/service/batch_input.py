@@ -12,6 +12,7 @@ from .batch_reader import BatchReader
 from .config import TaskConfig
 from .guard import TopicGuard
 from .metrics import Metrics
+from .timeline import BrokerTime
 
 if TYPE_CHECKING:
     from .remote_sums import RemoteSums
@@ -34,6 +35,12 @@ class BatchInput:
                 size=config.offsets_per_batch(learner.capacity),
                 interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
                 patience_s=config.stall_s,
+                times=BrokerTime(
+                    lambda: cluster.timestamp_type(config.input_topic),
+                    lambda: cluster.reader(config.input_topic, stamped=True),
+                    config.slack_ms,
+                    config.clock,
+                ),
             )  # fmt: skip
             opened.callback(self.planner.close)
             self.reader = _open_reader(cluster, config, learner, metrics)

@@ -44,6 +44,8 @@ class TaskConfig:
     plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions
     refresh_s: float = 10.0  #: time between checks for new partitions, and of the lag
     stall_s: float = 120.0  #: longest time that a partition with unread messages may stand still
+    slack_ms: int = 10_000  #: largest difference between clocks
+    clock: Callable[[], float] = time.time
     rounds: RoundConfig | None = None  #: with privacy per subject
     remote: Remote | None = None  #: reads in the tasks of an engine; None for this process
 

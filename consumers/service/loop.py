@@ -71,6 +71,7 @@ def task_config(settings: Settings) -> TaskConfig:
         plan_interval_s=settings.plan_interval_ms / 1000,
         refresh_s=settings.partition_refresh_s,
         stall_s=settings.stall_timeout_s,
+        slack_ms=settings.clock_slack,
         rounds=_round_config(settings, recipe, registry),
     )
 

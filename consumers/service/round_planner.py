@@ -29,7 +29,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ..errors import ConfigurationError
 from ..events import log_event
@@ -38,10 +37,9 @@ from ..settings import RoundRule
 from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
+from .timeline import LOG_APPEND_TIME, cuts
 
-__all__ = ["LOG_APPEND_TIME", "PlannedRound", "RoundPlanner", "reading_order"]
-
-LOG_APPEND_TIME: Final = "LogAppendTime"
+__all__ = ["PlannedRound", "RoundPlanner", "reading_order"]
 
 
 @dataclass(frozen=True)
@@ -137,8 +135,8 @@ class RoundPlanner:
         self._check_topic()
         partitions = self.partitions()
         # The order matters: an end that is taken as a cut must not lie before an earlier cut.
-        resume = self._offsets.cuts(partitions, end_ms)
-        stop = self._offsets.cuts(partitions, end_ms + self._slack_ms)
+        resume = cuts(self._offsets, partitions, end_ms)
+        stop = cuts(self._offsets, partitions, end_ms + self._slack_ms)
         bounds = self.bounds(partitions)
         self._check_times(partitions, bounds)
         self._show_lag(bounds)
@@ -167,7 +165,7 @@ class RoundPlanner:
         new = [p for p in stop if p not in start]
         if new and start:
             log_event("partitions_added", partitions=new)
-        start |= self._offsets.cuts(new, self._rule.start_ms(self._next))
+        start |= cuts(self._offsets, new, self._rule.start_ms(self._next))
         return {p: self._guard.first_left(Range(p, start[p], stop[p]), bounds[p]) for p in stop}
 
     def _check_topic(self) -> None:
@@ -191,7 +189,7 @@ class RoundPlanner:
         Such a message would end every round at its place. The time now is later than the request
         for the bounds, however long that took, so messages within the bounds are from before.
         """
-        beyond = self._offsets.cuts(partitions, self._now_ms() + 2 * self._slack_ms)
+        beyond = cuts(self._offsets, partitions, self._now_ms() + 2 * self._slack_ms)
         for p in partitions:
             if beyond[p] < bounds[p].end:
                 self._refuse_times(p)

@@ -24,7 +24,8 @@ from ..settings import RoundRule
 from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
-from .round_planner import LOG_APPEND_TIME, PlannedRound
+from .round_planner import PlannedRound
+from .timeline import LOG_APPEND_TIME
 
 __all__ = ["RoundReader", "Take", "refuse_sender_time"]
 

@@ -20,6 +20,7 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.protocols import Claim, Cluster, Membership, Message, Reader, TopicInfo
+from consumers.service.timeline import cuts
 from stream_dppca.learned.covariance import RunningMoments
 from stream_dppca.learned.method import MOST_FEATURES
 
@@ -337,7 +338,8 @@ class Contract:
         assert case.log.timestamp_type(sender) == "CreateTime"
         offsets = case.kept(case.log.offsets(topic))
         before = int(time.time() * 1000) - 60_000
-        assert offsets.cuts([0, 1], before) == {0: 0, 1: 0} and offsets.cuts([], before) == {}
+        assert offsets.first_at([0, 1], before) == {0: None, 1: None}
+        assert offsets.first_at([], before) == offsets.log_ends([]) == {}
         for i in range(3):
             case.produce(topic, b"%d" % i, 0)
             time.sleep(0.01)  # so that no two have the same time
@@ -356,8 +358,9 @@ class Contract:
         assert [(o, v, k) for o, v, _, k in found] == [(i, b"%d" % i, b"k") for i in range(3)]
         assert times == sorted(set(times)) and abs(times[0] - time.time() * 1000) < 600_000
         for i, when in enumerate(times):
-            assert offsets.cuts([0, 1], when) == {0: i, 1: 0}
-            assert offsets.cuts([0], when + 1) == {0: i + 1}
+            assert offsets.first_at([0, 1], when) == {0: i, 1: None}
+            assert offsets.first_at([0], when + 1) == {0: i + 1 if i < 2 else None}
+            assert cuts(offsets, [0, 1], when + 1) == {0: i + 1, 1: 0}
         case.produce(sender, b"x", 0)
         reader = case.kept(case.log.reader(sender, stamped=True))
         reader.assign({0: 0})
@@ -549,8 +552,9 @@ class TestKafka(Contract):
         case.produce(topic, b"after it", 0)
         offsets = case.kept(case.log.offsets(topic))
         now = int(time.time() * 1000)
-        assert offsets.cuts([0], now - 600_000) == {0: 0}
-        assert offsets.cuts([0], now + 600_000) == {0: 2}
+        assert offsets.first_at([0], now - 600_000) == {0: 0}
+        assert offsets.first_at([0], now + 600_000) == {0: None}
+        assert offsets.log_ends([0]) == {0: 2}
         assert offsets.ends([0]) == {0: 0}
         producer.abort_transaction()
         producer.close()

@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run cluster test test-fast test-spark check bench crash soak catch-up torture fuzz supply docs site lock clean
+.PHONY: run otel cluster test test-fast test-spark check bench crash soak catch-up torture fuzz supply docs site lock clean
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m demo $(ARGS)
+
+otel: $(VENV)/.demo  ## a real OpenTelemetry Collector into a real Kafka, components of this machine; needs Go
+	@$(BIN)/python -m demo.otel $(ARGS)
 
 cluster: $(VENV)/.cluster  ## the same on a Spark cluster: a master, two workers, one model; needs Java 17
 	@$(BIN)/python -m demo --engine spark $(ARGS)
@@ -70,7 +73,7 @@ site: $(VENV)/.ready  ## the documentation as a site, links checked
 
 lock:  ## docker/requirements.txt: what the image holds, pinned with hashes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/python -m uv pip compile pyproject.toml --extra service --extra avro --extra protobuf \
+	@$(BIN)/python -m uv pip compile pyproject.toml --extra service --extra avro --extra protobuf --extra otlp \
 		--generate-hashes --python-version 3.11 --no-header --quiet --output-file docker/requirements.txt
 
 clean:
@@ -81,12 +84,12 @@ $(VENV)/.demo: pyproject.toml
 	@echo "setting up $(VENV) (once, about a minute): 1 of 2, an empty environment"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "2 of 2, the packages of the demonstration"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,service]"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,otlp,service]"
 	@touch $@
 
 $(VENV)/.cluster: $(VENV)/.demo
 	@echo "pyspark, which holds Spark (once, 450 MB)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,service,spark]"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,otlp,service,spark]"
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml

@@ -19,7 +19,7 @@ from typing import Any
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-from consumers.messages.gathered import Gatherer, Grouping
+from consumers.messages.gathered import Gathering, Grouping
 
 METRICS, SERIES, FEATURES, HOSTS = 40, 10, 64, 16
 SECOND = 10**9
@@ -92,11 +92,11 @@ def bare(values: Sequence[bytes]) -> int:
 def gathered(values: Sequence[bytes]) -> int:
     """Fold messages into the rows of one round."""
     grouping = Grouping("otlp", features(), 1 << 21, "host.name")
-    gatherer = Gatherer(grouping, 1, (0, 1000))
-    fold = gatherer.fold(1000)
+    gatherer = Gathering(grouping).begin((0, 1000))
+
     n = len(values)
-    gatherer.add(fold, 0, range(n), [0] * n, values, [None] * n)
-    return len(fold.rows()[0])
+    gatherer.add(0, range(n), [0] * n, values, [None] * n)
+    return len(gatherer.fold.rows()[0])
 
 
 def best(run: Callable[[Sequence[bytes]], Any], values: Sequence[bytes], repeats: int) -> float:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-__all__ = ["ARRAY_FORMATS", "PACKED_FORMATS", "REGISTERED_FORMATS", "Format"]
+__all__ = ["ARRAY_FORMATS", "PACKED_FORMATS", "POINT_FORMATS", "REGISTERED_FORMATS", "Format"]
 
-Format = Literal["json", "json-array", "float32", "float64", "avro", "protobuf"]
+Format = Literal[
+    "json", "json-array", "float32", "float64", "avro", "protobuf", "otlp", "otlp-json", "long"
+]  # fmt: skip
 #: The formats in which one message can hold several vectors.
 PACKED_FORMATS: Final[frozenset[Format]] = frozenset({"float32", "float64"})
 #: The formats without names in their messages.
 ARRAY_FORMATS: Final[frozenset[Format]] = PACKED_FORMATS | {"json-array"}
 #: The formats whose schemas are in a Schema Registry.
 REGISTERED_FORMATS: Final[frozenset[Format]] = frozenset({"avro", "protobuf"})
+#: The formats whose messages hold points of series, which are gathered into rows.
+POINT_FORMATS: Final[frozenset[Format]] = frozenset({"otlp", "otlp-json", "long"})

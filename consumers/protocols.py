@@ -110,15 +110,12 @@ class Membership(Protocol):
 
     def poll(self, timeout_s: float) -> Claim | None:
         """Take part in the group; call it often. None while the group is not settled."""
-        ...
 
     def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """The offsets that the group has committed, for partitions that have any."""
-        ...
 
     def close(self) -> None:
         """Leave the group, so that a standby takes over at once."""
-        ...
 
 
 class TopicOffsets(Protocol):
@@ -126,22 +123,21 @@ class TopicOffsets(Protocol):
 
     def partitions(self) -> frozenset[int]:
         """The partitions that exist now, never from a cache."""
-        ...
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]: ...
 
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """The ends alone, which takes half the time."""
+
+    def log_ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        """The ends of the log, messages of open transactions included."""
         ...
 
-    def cuts(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
+    def first_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int | None]:
         """For each partition, the first offset whose message has this time or a later one.
 
-        If there is none, the end of the partition from *before* the request, so that a message that
-        comes in between lies after the cut. Messages of open transactions count: the end is not the
-        last stable offset, which one open transaction would hold back.
+        None if there is none. Messages of open transactions count.
         """
-        ...
 
     def close(self) -> None: ...
 
@@ -151,19 +147,15 @@ class Reader(TopicOffsets, Protocol):
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets, and no others; none of them is paused."""
-        ...
 
     def pause(self, partitions: Collection[int]) -> None:
         """Stop reading these partitions for now, and resume all others."""
-        ...
 
     def read(self, timeout_s: float) -> list[Chunk]:
         """New messages, or nothing. Raises `OffsetsGone` if an offset does not exist."""
-        ...
 
     def positions(self) -> dict[int, int]:
         """The next offset of each assigned partition, past messages that can never be read."""
-        ...
 
 
 class Store(Protocol):
@@ -171,7 +163,6 @@ class Store(Protocol):
 
     def load(self) -> list[bytes]:
         """The newest committed states, oldest first, read to the end; the last one counts."""
-        ...
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         """Make a state and its positions durable, and publish messages together with them.
@@ -182,7 +173,6 @@ class Store(Protocol):
         Returns only when the state is known to be durable. Any error means that nothing is
         known: drop everything, open another store, load.
         """
-        ...
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
         """Make releases visible, all or none; raises `Fenced` for a stale owner.
@@ -190,7 +180,6 @@ class Store(Protocol):
         The positions are those of the last commit. They go with the messages so that the brokers
         reject a stale owner.
         """
-        ...
 
     def close(self) -> None: ...
 
@@ -200,7 +189,6 @@ class Ledger(Store, Protocol):
 
     def confirm_owned(self) -> None:
         """Raise `Fenced` if the model has been taken over since this ledger was opened."""
-        ...
 
 
 class Feed(Protocol):
@@ -208,7 +196,6 @@ class Feed(Protocol):
 
     def read(self, timeout_s: float) -> list[Message]:
         """New messages, or nothing; also nothing while the topic does not exist."""
-        ...
 
     def close(self) -> None: ...
 
@@ -230,7 +217,6 @@ class SchemaSource(Protocol):
 
         Raises `RegistryAway` if the registry as a whole does not answer.
         """
-        ...
 
 
 class Cluster(Protocol):
@@ -240,11 +226,9 @@ class Cluster(Protocol):
 
     def timestamp_type(self, topic: str) -> str | None:
         """Source of the times of messages: `LogAppendTime` or `CreateTime`; None if unknown."""
-        ...
 
     def create_topic(self, name: str, info: TopicInfo, replication: int) -> None:
         """Create a topic; if it exists already, do nothing."""
-        ...
 
     def join(self) -> Membership: ...
 
@@ -252,27 +236,22 @@ class Cluster(Protocol):
 
     def reader(self, topic: str, *, stamped: bool = False) -> Reader:
         """A reader; a stamped one also gives the times and the keys of messages."""
-        ...
 
     def ledger(self, claim: Claim) -> Ledger: ...
 
     def scan(self, topic: str) -> list[Message]:
         """Every committed message of a topic, in the order of its partitions."""
-        ...
 
     def tail(self, topic: str) -> list[bytes]:
         """The newest committed values of a topic of one partition, oldest first, read to its end.
 
         These are at least the last one, if there is any. Nobody is fenced.
         """
-        ...
 
     def groups_of(self, topic: str) -> list[str] | None:
         """The consumer groups that have committed offsets of a topic; None without permission."""
-        ...
 
     def follow(self, topic: str, back: int | None = None) -> Feed:
         """Follow a topic from `back` offsets before its end; by default from its beginning."""
-        ...
 
     def close(self) -> None: ...

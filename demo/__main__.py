@@ -6,7 +6,7 @@ except ModuleNotFoundError as error:
     if error.name is None or error.name.split(".")[0] == __package__.split(".")[0]:
         raise
     raise SystemExit(
-        f"the demonstration needs {error.name}: pip install -e '.[cli,service]'"
+        f"the demonstration needs {error.name}: pip install -e '.[cli,otlp,service]'"
     ) from None
 
 raise SystemExit(main())

@@ -29,7 +29,7 @@ from consumers.service.loop import Service
 from consumers.settings import Settings, load_settings
 
 from . import broker as brokers
-from .generator import MACHINES, ensure_topic, messages, produce
+from .generator import MACHINES, Format, ensure_topic, messages, produce
 from .standalone import StandaloneCluster
 
 __all__ = [
@@ -53,6 +53,7 @@ class DemoConfig:
     rate: float  #: records per second
     change_after: int | None  #: records after which the fleet changes; None if it never does
     machines: int = MACHINES  #: of the fleet
+    format: Format = "packed"  #: of the generator
 
     def settings(self) -> Settings:
         return load_settings(self.flags)
@@ -111,7 +112,7 @@ class ProcessDeployment:
             command = [*service_command(), *as_flags(config.flags)]
             self._start("service", command, spark.environment() if spark else {})
             self._start("generator", [
-                sys.executable, "-m", "demo.generator", "--format", "packed",
+                sys.executable, "-m", "demo.generator", "--format", config.format,
                 "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
                 "--bootstrap-servers", broker.bootstrap_servers,
                 "--topic", settings.input_topic, "--machines", str(config.machines),
@@ -186,7 +187,7 @@ class ThreadDeployment:
 
         def generate() -> None:
             records = messages(
-                "packed", rows, change_after=config.change_after, machines=config.machines
+                config.format, rows, change_after=config.change_after, machines=config.machines
             )
             produce(send, records, rows=rows, rate=config.rate, stop=self._stop)
 

@@ -4,6 +4,7 @@
     python -m demo --seconds 30      # for a while; or --releases 10
     python -m demo --no-broker       # on an in-memory broker
     python -m demo --unit subject    # privacy of a device, not of a record
+    python -m demo --format otlp     # metrics of OpenTelemetry, gathered by host
     python -m demo --engine spark    # one model on a Spark cluster: `make cluster`
 
 A broker is found or started (`demo.broker`), `demo.generator` sends records of
@@ -73,6 +74,8 @@ LOOK_SECONDS: Final = 0.5
 DEVICES: Final = 4000
 DEVICE_ROWS: Final = 4
 ROUND: Final = "2s"
+#: Records per second.
+RATE: Final = {"packed": 20_000, "otlp": 4_000}
 #: Records per release. A job of Spark takes a quarter of a second however small it is.
 BATCH_SIZE: Final = {"local": 5_000, "spark": 20_000}
 #: Records per message without a broker: few messages, because their places are kept in memory.
@@ -127,9 +130,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--engine", choices=("local", "spark"), default="local",
         help="engine that adds up records: the service, or a Spark cluster started for it",
     )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=("packed", "otlp"), default="packed",
+        help="format of the messages; otlp is with --unit subject",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, help="duration; without it, until Ctrl-C")
     parser.add_argument("--releases", type=int, help="end after this number of releases")
-    parser.add_argument("--rate", type=float, default=20_000, help="records per second")
+    parser.add_argument(
+        "--rate", type=float, help=f"records per second; without it, {RATE['packed']:,}, or "
+        f"{RATE['otlp']:,} with --format otlp",
+    )  # fmt: skip
     parser.add_argument(
         "--batch-size", type=int,
         help=f"records per release (devices per round); without it, {BATCH_SIZE['local']}, or "
@@ -150,6 +160,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         f"every {CHANGE_BATCHES} batches",
     )  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.rate is None:
+        options.rate = RATE[options.format]
+    if options.format == "otlp":
+        options.unit = "subject"
     if options.batch_size is None:
         options.batch_size = BATCH_SIZE[options.engine]
     for name in ("rate", "batch_size", "epsilon", "change"):
@@ -243,7 +257,10 @@ def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoCo
     if not by_device:
         return DemoConfig(flags, options.rate, _change_after(options))
     flags |= {"subject": MESSAGE_KEY, "round": ROUND, "clock_slack": "500ms"}
-    return DemoConfig(flags, options.rate, None, machines=DEVICES)
+    if options.format == "otlp":
+        del flags["rows_per_message"]
+        flags |= {"format": "otlp", "subject": "host.name"}
+    return DemoConfig(flags, options.rate, None, machines=DEVICES, format=options.format)
 
 
 def _largest_divisor(number: int, most: int) -> int:

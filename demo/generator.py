@@ -10,6 +10,7 @@ set as for the service (`DPPCA_SECURITY_PROTOCOL`, `DPPCA_SASL_*`, `DPPCA_SSL_*`
 |---|---|---|
 | `json` | one record, an object with the names of the features | `format=json` |
 | `packed` | 64 records (`--rows`), packed | `format=float32`, `rows_per_message=64` |
+| `otlp` | one record, as gauges of OpenTelemetry | `format=otlp`, `subject=host.name` |
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ __all__ = [
     "service_format",
 ]
 
-Format = Literal["json", "packed"]
+Format = Literal["json", "packed", "otlp"]
 #: Sends messages, and returns once they have arrived.
 Send = Callable[[Sequence[Message]], None]
 
@@ -67,9 +68,9 @@ RETENTION: Final = {
 BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 
 
-def service_format(format: Format) -> Literal["json", "float32"]:
+def service_format(format: Format) -> str:
     """Return the service's name for a format."""
-    return "json" if format == "json" else "float32"
+    return "float32" if format == "packed" else format
 
 
 def messages(
@@ -99,12 +100,30 @@ def messages(
         key = f"machine-{machine % machines:02d}".encode()
         if format == "packed":
             yield [Message(key, block.astype("<f4").tobytes())]
+        elif format == "otlp":
+            yield [Message(key, _otlp(key.decode(), row)) for row in block.tolist()]
         else:
             numbers = block.round(3).tolist()
             yield [
                 Message(key, json.dumps(dict(zip(FEATURES, row, strict=True))).encode())
                 for row in numbers
             ]
+
+
+def _otlp(host: str, row: Sequence[float]) -> bytes:
+    """A scrape of a host: a gauge for each feature."""
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import Gauge, MetricsData, NumberDataPoint
+
+    data, now = MetricsData(), time.time_ns()
+    resource = data.resource_metrics.add()
+    name = KeyValue(key="host.name", value=AnyValue(string_value=host))
+    resource.resource.attributes.append(name)
+    metrics = resource.scope_metrics.add().metrics
+    for feature, value in zip(FEATURES, row, strict=True):
+        point = NumberDataPoint(time_unix_nano=now, as_double=value)
+        metrics.add(name=feature, gauge=Gauge(data_points=[point]))
+    return bytes(data.SerializeToString())
 
 
 def ensure_topic(
@@ -207,11 +226,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(f"topic {options.topic} exists")
             return 0
         rows = options.rows
-        if options.format == "json":  # one message per record: as even a flow as the rate allows
+        if options.format != "packed":  # one message per record: as even a flow as the rate allows
             rows = max(1, min(64, int(options.rate * TICK_SECONDS)))
         flags: dict[str, str] = {"format": service_format(options.format)}
         if options.format == "packed":
             flags["rows-per-message"] = str(rows)
+        if options.format == "otlp":
+            flags["subject"] = "host.name"
         flags["features"] = ",".join(FEATURES)
         _say(
             f"{options.rate:,.0f} records/s to {options.topic} at {options.bootstrap_servers}, "

@@ -5,6 +5,7 @@
 - `STREAM_DPPCA_CRASH_AT=<point>[:n]`: SIGKILL when the point of `consumers.crashpoints` is reached
   for the n-th time (without n: for the first time).
 - `STREAM_DPPCA_STOP_AT=<point>[:n]`: SIGSTOP; the test wakes the process with SIGCONT.
+- `STREAM_DPPCA_HOLD_AT=<point>[:n]`: a call of C keeps all threads from running for five seconds.
 - `STREAM_DPPCA_GROUP=<n>`: most batches that wait to be committed together. With 1, each batch has
   a transaction of its own, so that the n-th time that a point is reached is that of the n-th batch.
 - `STREAM_DPPCA_LEAVE_SECONDS=<seconds>`: the time to leave in order after SIGTERM.
@@ -16,6 +17,7 @@ None of this is in the package: `stream-dppca` always has the noise.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -27,6 +29,8 @@ from consumers.cli import commands
 from consumers.cli import main as stream_dppca
 
 CRASH_AT, STOP_AT = "STREAM_DPPCA_CRASH_AT", "STREAM_DPPCA_STOP_AT"
+HOLD_AT: Final = "STREAM_DPPCA_HOLD_AT"
+HOLD_SECONDS: Final = 5
 NOISE, LEAVE_SECONDS = "STREAM_DPPCA_NOISE", "STREAM_DPPCA_LEAVE_SECONDS"
 GROUP = "STREAM_DPPCA_GROUP"
 _SIGNALS: Final = {CRASH_AT: signal.SIGKILL, STOP_AT: signal.SIGSTOP}
@@ -39,6 +43,18 @@ SILENT: Final[dict[str, Callable[..., Any]]] = {
 
 def signal_at(wanted: str, number: int) -> Callable[[str], None]:
     """A listener that sends this process a signal at `<point>[:n]`."""
+    # To this thread: a signal to the process goes to its main thread, and until that runs, which
+    # on a busy machine takes a while, this one would run past the point.
+    return do_at(wanted, lambda: signal.pthread_kill(threading.get_ident(), number))
+
+
+def hold() -> None:
+    """Hold the interpreter: PyDLL does not let other threads run during the call."""
+    ctypes.PyDLL(None).sleep(HOLD_SECONDS)
+
+
+def do_at(wanted: str, action: Callable[[], object]) -> Callable[[str], None]:
+    """A listener that does something at `<point>[:n]`."""
     name, _, times = wanted.partition(":")
     left = int(times or 1)
 
@@ -47,9 +63,7 @@ def signal_at(wanted: str, number: int) -> Callable[[str], None]:
         if point == name:
             left -= 1
             if left == 0:
-                # To this thread: a signal to the process goes to its main thread, and until that
-                # runs, which on a busy machine takes a while, this one would run past the point.
-                signal.pthread_kill(threading.get_ident(), number)
+                action()
 
     return listen
 
@@ -87,6 +101,8 @@ def main() -> int:
     for variable, number in _SIGNALS.items():
         if wanted := os.environ.get(variable):
             crashpoints.on_reach.append(signal_at(wanted, number))
+    if wanted := os.environ.get(HOLD_AT):
+        crashpoints.on_reach.append(do_at(wanted, hold))
     if os.environ.get(NOISE) == "off":
         os.environ["DPPCA_SEED"] = "0"
         silence()

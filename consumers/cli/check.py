@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigurationError, Unavailable
 from ..kafka.configure import open_registry
+from ..messages.recipe import MessageRecipe
 from ..messages.sample import describe_sample
 from ..protocols import Cluster
 from ..service.stored import check_stored, other_models, reads_old_records
@@ -15,7 +16,7 @@ from ..service.topics import ensure_topics
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from ..service.task import TaskConfig
+    from ..service.config import TaskConfig
 
 __all__ = ["check_cluster", "show_sample"]
 
@@ -38,8 +39,10 @@ def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> N
         )
 
 
-def show_sample(cluster: Cluster, settings: Settings, count: int) -> str:
-    """Read some messages, and describe them to the operator; return what does not fit, in words.
+def show_sample(cluster: Cluster, settings: Settings, count: int) -> tuple[str, bool]:
+    """Read some messages, and describe them to the operator.
+
+    Returns what does not fit, in words, and whether any message fits.
 
     The description is about single records, and no noise covers it. So the description is written
     to a terminal, for somebody who may read the input anyway, and never to a pipe, a file or a log.
@@ -55,13 +58,14 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> str:
         values, settings.features, settings.format, nested=settings.nested,
         rows_per_message=settings.rows_per_message, max_bytes=settings.max_message_bytes,
         registry=open_registry(settings), subject=rounds.subject if rounds else None, keys=keys,
+        grouping=MessageRecipe.of(settings).grouping,
     )  # fmt: skip
     end = "(this describes single records: do not pass it on)"
     sys.stdout.write("\n".join(["", *found.lines, end, "", ""]))
     if found.fits:
-        return ""
+        return "", True
     which = "not every message fits them" if found.any_fits else "NO MESSAGE FITS THEM"
-    return f", but {which}: see the sample above"
+    return f", but {which}: see the sample above", found.any_fits
 
 
 def _read(

@@ -20,7 +20,7 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import load
 
 if TYPE_CHECKING:
-    from ..service.spread import Spread
+    from ..service.remote import Remote
     from ..settings import FileSettings, ModelSettings, Settings
     from .progress import Shown
 
@@ -93,8 +93,8 @@ def _serve(options: argparse.Namespace) -> int:
         log_event("loose_budget", level="warning", reason=warning)
     code = 0
     try:
-        with _engine(settings) as spread:
-            Service(settings, cluster, stop=stop, spread=spread).run()
+        with _engine(settings) as remote:
+            Service(settings, cluster, stop=stop, remote=remote).run()
     except Exception as error:
         log_event("stopped", level="error", **describe_error(error))
         code = exit_code(error)
@@ -104,7 +104,7 @@ def _serve(options: argparse.Namespace) -> int:
     os._exit(code)
 
 
-def _engine(settings: Settings) -> contextlib.AbstractContextManager[Spread | None]:
+def _engine(settings: Settings) -> contextlib.AbstractContextManager[Remote | None]:
     """Start the engine that batches are read on; None stands for this process."""
     if settings.engine == "local":
         return contextlib.nullcontext()
@@ -149,6 +149,8 @@ def _planned_rounds(settings: ModelSettings, subjects: float, presence: float = 
     """Return the predictions for rounds."""
     from stream_dppca import plan_subjects
 
+    from ..messages.fold import MOST_SERIES, STATE_BYTES
+
     rounds = settings.rounds()
     if rounds is None:
         raise ValueError("there are no rounds with unit=record")
@@ -161,7 +163,12 @@ def _planned_rounds(settings: ModelSettings, subjects: float, presence: float = 
         round_seconds=rounds.length_ms / 1000,
         **_known(settings),
     )
-    return f"{expected}\nepsilon is for {rounds.scope()}"
+    series_mb = expected.places * len(settings.features) * STATE_BYTES / 1e6
+    return (
+        f"{expected}\nepsilon is for {rounds.scope()}\n"
+        f"memory with otlp, otlp-json or long: {series_mb:,.3g} MB per part of a round and series "
+        f"of a feature, at most {MOST_SERIES} series"
+    )
 
 
 def _known(settings: ModelSettings) -> dict[str, Any]:
@@ -190,18 +197,17 @@ def _check_config(options: argparse.Namespace) -> int:
     config = task_config(settings)
     make_estimator(config.estimator)
     _warn(settings)
-    end = ""
+    end, fits = "", True
     if not options.offline:
         with brokers.ask_once(settings) as cluster:
             check_cluster(cluster, settings, config)
             if options.sample:
-                end = show_sample(cluster, settings, options.sample)
+                end, fits = show_sample(cluster, settings, options.sample)
             else:
                 sys.stderr.write(SAMPLE_HINT)
     sys.stdout.write(f"{_planned(settings)}\n")
-    # The exit code does not depend on messages: it may be kept where nothing about records may be.
     sys.stdout.write(f"the settings are fine{end}\n")
-    return 0
+    return 0 if fits else 1  # for whoever is at the terminal: without one there is no sample
 
 
 def _show_config(options: argparse.Namespace) -> int:
@@ -374,9 +380,8 @@ def _score(options: argparse.Namespace) -> int:
     from ..kafka.configure import kafka_config, open_registry
     from ..kafka.producer import MessageProducer
     from ..kafka.subscription import Subscription
-    from ..messages.codecs import make_codec
     from ..model.scores import NOT_PRIVATE, CurrentModel
-    from ..service.score import ensure_scores_topic, run_scoring
+    from ..service.score import codec_of, ensure_scores_topic, run_scoring
     from ..settings import ClusterSettings
 
     settings = load(options, ClusterSettings)
@@ -388,7 +393,6 @@ def _score(options: argparse.Namespace) -> int:
     set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
     stop = _stop_on_signals()
     ensure_scores_topic(cluster, settings, topic)
-    rows = settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
     registry = open_registry(settings)
     start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
     written = run_scoring(
@@ -396,9 +400,7 @@ def _score(options: argparse.Namespace) -> int:
         output_topic=settings.output_topic, input_topic=settings.input_topic,
         open_source=lambda: Subscription(config, settings.input_topic, group, start),
         open_target=lambda: MessageProducer(config, topic),
-        make_codec=lambda features: make_codec(
-            settings.format, features, settings.max_message_bytes, settings.nested, rows, registry
-        ),
+        make_codec=lambda release: codec_of(settings, release, registry),
     )  # fmt: skip
     sys.stderr.write(f"{written} scores written to {topic}\n")
     return 0

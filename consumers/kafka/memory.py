@@ -257,10 +257,15 @@ class MemoryReader:
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
         return {p: end for p, (_, end) in self.bounds(partitions).items()}
 
-    def cuts(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
+    def log_ends(self, partitions: Sequence[int]) -> dict[int, int]:
         with self._broker.changed:
             made = self._broker._topic(self._topic).partitions
-            return {p: _cut(made[p], time_ms) for p in partitions}
+            return {p: len(made[p].entries) for p in partitions}
+
+    def first_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int | None]:
+        with self._broker.changed:
+            made = self._broker._topic(self._topic).partitions
+            return {p: _first_at(made[p], time_ms) for p in partitions}
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         self._at = dict(offsets)
@@ -324,11 +329,11 @@ class MemoryReader:
         self._at = {}
 
 
-def _cut(partition: _Partition, time_ms: int) -> int:
+def _first_at(partition: _Partition, time_ms: int) -> int | None:
     for offset in range(partition.first, len(partition.entries)):
         if partition.entries[offset].time_ms >= time_ms:
             return offset
-    return len(partition.entries)
+    return None
 
 
 class MemoryFeed:

@@ -40,6 +40,14 @@ class KafkaOffsets:
             self._opened = KafkaConsumer(**{**self._config.consumer, **self._options})
         return self._opened
 
+    @property
+    def _uncommitted(self) -> Any:
+        if self._opened_uncommitted is None:
+            self._opened_uncommitted = KafkaConsumer(
+                **{**self._config.consumer, "isolation_level": "read_uncommitted"}
+            )
+        return self._opened_uncommitted
+
     def partitions(self) -> frozenset[int]:
         with translated_errors():
             if self._admin is None:
@@ -71,20 +79,21 @@ class KafkaOffsets:
             found = self._consumer.end_offsets(asked)
             return {tp.partition: end for tp, end in found.items()}
 
-    def cuts(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
+    def log_ends(self, partitions: Sequence[int]) -> dict[int, int]:
         if not partitions:
             return {}
         with translated_errors():
-            if self._opened_uncommitted is None:
-                self._opened_uncommitted = KafkaConsumer(
-                    **{**self._config.consumer, "isolation_level": "read_uncommitted"}
-                )
             asked = [TopicPartition(self._topic, p) for p in partitions]
-            # The ends are read first: messages after them may already belong to a later round.
-            ends = self._opened_uncommitted.end_offsets(asked)
-            found = self._opened_uncommitted.offsets_for_times(dict.fromkeys(asked, time_ms))
-        at = {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in asked}
-        return {tp.partition: offset for tp, offset in at.items()}
+            found = self._uncommitted.end_offsets(asked)
+        return {tp.partition: end for tp, end in found.items()}
+
+    def first_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int | None]:
+        if not partitions:
+            return {}
+        with translated_errors():
+            asked = [TopicPartition(self._topic, p) for p in partitions]
+            found = self._uncommitted.offsets_for_times(dict.fromkeys(asked, time_ms))
+        return {tp.partition: found[tp] and found[tp].offset for tp in asked}
 
     def close(self) -> None:
         for consumer in (self._opened, self._opened_uncommitted):

@@ -25,8 +25,9 @@ from .cutting import json_cutter, protobuf_pieces
 from .fold import Fold, Part, Point, add_points, row_of
 from .series import Selectors, parse_features
 
-__all__ = ["Gatherer", "GroupedMessages", "Grouping", "Groups"]
+__all__ = ["Gatherer", "Gathering", "GroupedMessages", "Grouping", "Groups", "PointFormat"]
 
+PointFormat = Literal["otlp", "otlp-json", "long"]
 Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
 Parse = Callable[[bytes], Any]
@@ -40,7 +41,7 @@ Groups = Callable[[bytes | None, bytes | None, int], Iterator[Group]]
 class Grouping:
     """What the points of a message are, and whose; can be sent to other processes."""
 
-    format: Literal["otlp", "otlp-json", "long"]
+    format: PointFormat
     features: tuple[str, ...]
     max_bytes: int
     subject: str | None = None  #: attribute that names the subject, or `@key`; None for records
@@ -143,38 +144,46 @@ class GroupedMessages:
         return self.decode(values)
 
 
+@dataclass(frozen=True)
+class Gathering:
+    """The rule by which everything of a subject in a round becomes rows."""
+
+    grouping: Grouping
+    parts: int = 1  #: rows per subject and round
+    places: int | None = None  #: most subjects
+
+    def begin(self, window: tuple[int, int], whole: bool = True) -> Gatherer:
+        """Begin a round, from and up to milliseconds of the broker's time.
+
+        A piece of a round (not `whole`) keeps all subjects: which ones have a place is known only
+        when all pieces have been merged.
+        """
+        return Gatherer(self, window, self.places if whole else None)
+
+
 class Gatherer:
-    """Folds the messages of a round.
+    """Folds the messages of one round."""
 
-    Parameters
-    ----------
-    parts
-        Rows per subject and round.
-    window
-        The round: from, and up to, in milliseconds of the broker's time.
-    """
-
-    def __init__(self, grouping: Grouping, parts: int, window: tuple[int, int]) -> None:
-        self._groups, self._parts, self._window = grouping.groups(), parts, window
-        self._functions = [feature.function for feature in parse_features(grouping.features)]
-
-    def fold(self, places: int | None = None) -> Fold:
-        """Make an empty fold; `places` as there."""
-        return Fold(self._functions, self._parts, places)
+    def __init__(self, gathering: Gathering, window: tuple[int, int], places: int | None) -> None:
+        grouping = gathering.grouping
+        functions = [feature.function for feature in parse_features(grouping.features)]
+        self.fold = Fold(functions, gathering.parts, places)
+        self._groups, self._parts, self._window = grouping.groups(), gathering.parts, window
 
     def add(
         self,
-        fold: Fold,
         partition: int,
         offsets: Iterable[int],
-        times_ms: Iterable[int],
+        times_ms: Iterable[int | None],
         values: Values,
         keys: Values,
     ) -> None:
         """Add messages of one partition; each must be of the round."""
         start, end = self._window
         for offset, time, value, key in zip(offsets, times_ms, values, keys, strict=True):
+            if time is None:
+                continue  # no broker has stamped it
             part = (time - start) * self._parts // (end - start)
             for number, (who, points) in enumerate(self._groups(value, key, time * 10**6)):
                 if points and (subject := canonical(who)) is not None:
-                    fold.add(subject, part, points, (partition, offset, number))
+                    self.fold.add(subject, part, points, (partition, offset, number))

@@ -24,7 +24,7 @@ from typing import Any, Final
 from .fold import Point, make_point
 from .series import Attributes, Selectors
 
-__all__ = ["Fields", "find", "points_of"]
+__all__ = ["Fields", "attributes_of", "find", "points_of", "values_of"]
 
 #: Numbers below these are seconds, milliseconds, microseconds; others are nanoseconds.
 _UNITS: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
@@ -72,11 +72,11 @@ def points_of(
         return ()
     attributes: Attributes | None = None
     found = []
-    for metric, value in _values(name, find(object, fields.value), fields.text):
+    for metric, value in values_of(name, find(object, fields.value), fields.text):
         if (of_metric := selectors.get(metric)) is not None:
             if attributes is None:
                 attributes, time = (
-                    _attributes(object, fields),
+                    attributes_of(object, fields),
                     _time(find(object, fields.time), now),
                 )
             features, series = of_metric.select(attributes)
@@ -87,11 +87,12 @@ def points_of(
     return found
 
 
-def _values(name: str, value: Any, text: bool) -> Iterator[tuple[str, int | float]]:
+def values_of(name: str, value: Any, text: bool) -> Iterator[tuple[str, int | float]]:
+    """The metrics in a value, and their numbers."""
     if isinstance(value, dict):
         for member, below in value.items():
             if not isinstance(below, dict):
-                yield from _values(f"{name}.{member}", below, text)
+                yield from values_of(f"{name}.{member}", below, text)
     elif isinstance(value, int | float):  # booleans are 0 or 1
         yield name, value
     elif text and isinstance(value, str) and len(value) <= _LONGEST:
@@ -99,7 +100,8 @@ def _values(name: str, value: Any, text: bool) -> Iterator[tuple[str, int | floa
             yield name, float(value)
 
 
-def _attributes(object: Any, fields: Fields) -> Attributes:
+def attributes_of(object: Any, fields: Fields) -> Attributes:
+    """The attributes of a metric, in their order."""
     labels = find(object, fields.labels) if fields.labels else object
     if not isinstance(labels, dict):
         return ()

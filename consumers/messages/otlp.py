@@ -27,7 +27,7 @@ from .cutting import protobuf_pieces
 from .fold import Kind, Point, make_point
 from .series import Attributes, Selectors
 
-__all__ = ["attributes_of", "json_parsers", "points_of", "protobuf_parsers"]
+__all__ = ["attributes_of", "is_delta", "json_parsers", "points_of", "protobuf_parsers"]
 
 _NO_RECORDED_VALUE: Final = 1
 _DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
@@ -62,6 +62,11 @@ def json_parsers() -> Parsers:
     """The parsers of JSON, into objects with the names of Protobuf."""
     whole, head = (msgspec.json.Decoder(kind, strict=False) for kind in (_ResourceMetrics, _Head))
     return whole.decode, head.decode
+
+
+def is_delta(data: Any) -> bool:
+    """Tell whether points are increases since the ones before."""
+    return data.aggregation_temporality in _DELTA
 
 
 def attributes_of(pairs: Iterable[Any]) -> Attributes:
@@ -101,7 +106,7 @@ def points_of(resource: Any, selectors: Selectors, only_last: bool) -> list[Poin
             if data_kind is None or data_kind == "summary":
                 continue
             data = getattr(metric, data_kind)
-            delta = data_kind != "gauge" and data.aggregation_temporality in _DELTA
+            delta = data_kind != "gauge" and is_delta(data)
             histogram = data_kind in _HISTOGRAMS
             kind: Kind = "increase" if delta else "level"
             if histogram:

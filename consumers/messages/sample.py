@@ -22,7 +22,11 @@ from stream_dppca.subjects.ids import canonical_all
 from ..formats import Format
 from ..protocols import RegisteredSchema, SchemaSource
 from .codecs import make_codec, make_subject_codec
+from .cutting import unframed
+from .gathered import Gathering, GroupedMessages, Grouping
 from .registered import DEEPEST_NAME, FRAME_BYTES, LARGEST_ID
+from .series import parse_feature
+from .shapes import Shape, recognise, shown_series
 
 __all__ = ["Described", "describe_sample"]
 
@@ -57,6 +61,7 @@ def describe_sample(
     registry: SchemaSource | None = None,
     subject: str | None = None,
     keys: Values = (),
+    grouping: Grouping | None = None,
 ) -> Described:
     """Describe how many messages can be learned from, what is missing, and their subjects.
 
@@ -68,9 +73,13 @@ def describe_sample(
         As for `make_codec`.
     subject
         The field that names the subject of a record, or `@key`.
+    grouping
+        The rule by which points become rows, for the formats that have some.
     """
     if not values:
         return Described(["sample: the topic holds no messages yet"], fits=False)
+    if grouping is not None:
+        return _points(values, keys, grouping, rows_per_message)
     codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
     rows = codec.decode(values).reshape(len(values), -1, len(features))
     good = np.isfinite(rows).all(axis=(1, 2))
@@ -80,7 +89,9 @@ def describe_sample(
     whole = int(good.sum())
     lines = [f"sample: {whole} of {len(values)} messages have all features"]
     if whole < len(values):
-        if not whole and (hint := _other_format(values, format, len(features))):
+        if not whole and (shape := recognise(values)) is not None:
+            lines += _shape(shape)
+        elif not whole and (hint := _other_format(values, format, len(features))):
             lines.append(f"  {hint}")
         elif format in _ITEM_BYTES:
             lines += _lengths(values, len(features), rows_per_message, _ITEM_BYTES[format])
@@ -101,6 +112,55 @@ def describe_sample(
         fits = fits and not missing
         lines.append(_subjects(values, ids, subject, nested))
     return Described(lines, fits, any_fits=whole > 0)
+
+
+# Points
+
+
+def _points(values: Values, keys: Values, grouping: Grouping, rows_per_message: int) -> Described:
+    """Describe the rows that points become, and list the series."""
+    features, subject = grouping.features, grouping.subject
+    if subject is None:
+        rows = GroupedMessages(grouping, rows_per_message).decode(values)
+        rows, what = rows[~np.isnan(rows).all(axis=1)], "rows of the messages"
+    else:
+        gatherer, n = Gathering(grouping).begin((0, 1)), len(values)
+        gatherer.add(0, range(n), [0] * n, values, keys or [None] * n)
+        rows, what = gatherer.fold.rows()[0], f"subjects ({subject}) in the messages"
+    there = np.isfinite(rows)
+    whole = int(there.all(axis=1).sum())
+    lines = [f"sample: {len(rows)} {what}; {whole} have all features"]
+    shape = recognise(values, grouping.fields if grouping.format == "long" else None)
+    known = {one.name for one in shape.series} if shape else set()
+    for text, count in zip(features, there.sum(axis=0), strict=True):
+        if count < len(rows) or not count:
+            name = parse_feature(text).name
+            hint = "" if name in known else _did_you_mean(name, known)
+            if text.startswith("rate(") and name in known and not count:
+                hint = "; a rate needs two points in time, so a larger sample may have it"
+            lines.append(f"  {text}: in {count} of {len(rows)}{hint}")
+    if len(rows) and not whole:
+        lines.append(
+            "  no row has all features: the others get the learned centre if missing=center"
+        )
+    if subject is None:
+        lines.append("  hosts that come and go in shared messages need unit=subject")
+    if shape is None or shape.settings["format"] != grouping.format:
+        lines += _shape(shape)
+    elif shape.series:
+        lines += ["  series in the messages:", *shown_series(shape.series, subject)]
+    return Described(lines, bool(whole == len(rows) > 0), any_fits=len(rows) > 0)
+
+
+def _shape(shape: Shape | None) -> list[str]:
+    """Say what messages are, the settings that read them, and the series in them."""
+    if shape is None:
+        return []
+    given = " ".join(f"{name}={text}" for name, text in shape.settings.items())
+    lines = [f"  these are {shape.what}: set {given}"]
+    return lines + (
+        shown_series(shape.series, shape.settings.get("subject")) if shape.series else []
+    )
 
 
 def _subjects(values: Values, ids: Sequence[bytes | None], subject: str, nested: bool) -> str:
@@ -125,9 +185,18 @@ def _subjects(values: Values, ids: Sequence[bytes | None], subject: str, nested:
 def _other_format(values: Values, format: Format, width: int) -> str | None:
     """Say which other format all messages seem to have."""
     if format != "json" and all(isinstance(_parsed(v), dict) for v in values):
-        return "these are JSON objects: set format=json"
-    if format != "json-array" and all(isinstance(_parsed(v), list) for v in values):
-        return "these are JSON arrays: set format=json-array"
+        framed = any(v and not v[0] for v in values)
+        kind = ", in the frame of a Schema Registry, which is not needed" if framed else ""
+        return f"these are JSON objects{kind}: set format=json"
+    arrays = [_parsed(v) for v in values]
+    if all(isinstance(found, list) for found in arrays):
+        if any(isinstance(item, dict) for found in arrays for item in found):
+            return (
+                "these are arrays of objects: format=long reads those with one metric each; let "
+                "others be split into single messages"
+            )
+        if format != "json-array":
+            return "these are JSON arrays: set format=json-array"
     if format in ("avro", "protobuf"):
         return None
     if all(v is not None and _schema_number(v) is not None for v in values):
@@ -191,7 +260,7 @@ def _leaves(value: dict[str, Any], nested: bool, prefix: str = "") -> Iterator[t
 
 def _parsed(value: bytes | None) -> Any:
     try:
-        return json.loads(value or b"")
+        return json.loads(unframed(value or b""))
     except (ValueError, RecursionError):
         return None
 

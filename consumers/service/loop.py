@@ -19,7 +19,7 @@ from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
 from ..kafka.configure import open_registry
-from ..messages.codecs import make_codec, make_subject_codec
+from ..messages.recipe import MessageRecipe
 from ..model.describe import CHECK_NAMES
 from ..model.states import make_estimator, warm_up
 from ..protocols import Claim, Cluster, Membership, SchemaSource
@@ -28,16 +28,16 @@ from ..settings.connection import reveal
 from ..web.follow import Follower
 from ..web.page import Page
 from ..web.tracker import Tracker
+from .config import RoundConfig, TaskConfig
 from .http import HttpServer
 from .metrics import Metrics
-from .round_task import RoundTask
 from .stored import check_stored, other_models, reads_old_records
-from .task import RoundConfig, Task, TaskConfig
+from .task import Task
 from .topics import ensure_topics
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from .spread import Spread
+    from .remote import Remote
 
 __all__ = ["Service", "task_config"]
 
@@ -59,43 +59,30 @@ BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 def task_config(settings: Settings) -> TaskConfig:
     """The settings as a task needs them."""
-    rows_per_message = (
-        settings.rows_per_message if "rows_per_message" in settings.model_fields_set else None
-    )
-    registry = open_registry(settings)
+    registry, recipe = open_registry(settings), MessageRecipe.of(settings)
     return TaskConfig(
         model=settings.model,
         input_topic=settings.input_topic,
         output_topic=settings.output_topic,
         features=settings.features,
         estimator=settings.estimator(),
-        codec=make_codec(
-            settings.format,
-            settings.features,
-            settings.max_message_bytes,
-            settings.nested,
-            rows_per_message,
-            registry,
-        ),
+        codec=recipe.codec(registry),
         start="latest" if settings.start == "latest" else "earliest",
         plan_interval_s=settings.plan_interval_ms / 1000,
         refresh_s=settings.partition_refresh_s,
         stall_s=settings.stall_timeout_s,
-        rounds=_round_config(settings, rows_per_message, registry),
+        slack_ms=settings.clock_slack,
+        rounds=_round_config(settings, recipe, registry),
     )
 
 
 def _round_config(
-    settings: Settings, rows_per_message: int | None, registry: SchemaSource | None
+    settings: Settings, recipe: MessageRecipe, registry: SchemaSource | None
 ) -> RoundConfig | None:
     rule = settings.rounds()
     if rule is None:
         return None
-    codec = make_subject_codec(
-        settings.format, settings.features, settings.max_message_bytes, settings.nested,
-        rows_per_message, registry, subject=rule.subject,
-        records=settings.records,
-    )  # fmt: skip
+    codec = recipe.subject_codec(registry)
     return RoundConfig(rule, codec, settings.first_round, slack_ms=settings.clock_slack)
 
 
@@ -104,14 +91,14 @@ class Service:
 
     def __init__(
         self, settings: Settings, cluster: Cluster, *, stop: threading.Event | None = None,
-        watched: bool = True, spread: Spread | None = None,
+        watched: bool = True, remote: Remote | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.stop = settings, stop or threading.Event()
         self.metrics = Metrics()
         self._cluster = cluster
-        if spread is not None:
-            spread = replace(spread, may_wait=self._may_wait)
-        self._config = replace(task_config(settings), spread=spread)
+        if remote is not None:
+            remote = replace(remote, may_wait=self._may_wait)
+        self._config = replace(task_config(settings), remote=remote)
         # Wrong settings are refused before anything is created on the cluster.
         size = make_estimator(self._config.estimator).capacity
         self._needed: int | None = None  # messages of a batch
@@ -131,8 +118,8 @@ class Service:
         )  # fmt: skip
         self._watched = watched
         self._starved_at = -math.inf  # time when there was no executor
-        if spread is not None and spread.cores is not None:
-            spread.cores.listener = self._wait_for_executors
+        if remote is not None and remote.cores is not None:
+            remote.cores.listener = self._wait_for_executors
 
     # Pages
 
@@ -342,8 +329,7 @@ class Service:
         if self._membership is None:
             return
         log_event("task_starting")
-        kind = Task if self._config.rounds is None else RoundTask
-        self._task = kind(self._cluster, self._membership, claim, self._config, self.metrics)
+        self._task = Task(self._cluster, self._membership, claim, self._config, self.metrics)
         self.metrics.owner.set(1)
         log_event("task_started")
 

@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ClusterError, ConfigurationError, OffsetsGone
-from ..events import log_event
 from ..messages.codecs import Subject, SubjectCodec
+from ..messages.gathered import Gatherer, Gathering
 from ..protocols import Bounds, Chunk, Reader
 from ..settings import RoundRule
+from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
-from .rounds import LOG_APPEND_TIME, PlannedRound, refuse_truncated
+from .round_planner import PlannedRound
+from .timeline import LOG_APPEND_TIME
 
 __all__ = ["RoundReader", "Take", "refuse_sender_time"]
 
@@ -50,7 +52,7 @@ class RoundReader:
         self,
         reader: Reader,
         topic: str,
-        codec: SubjectCodec,
+        codec: SubjectCodec | Gathering,
         rule: RoundRule,
         metrics: Metrics,
         *,
@@ -72,15 +74,19 @@ class RoundReader:
         """
         self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
         self._rule, self._stall_s, self._bounds, self._take = rule, stall_s, bounds, take
+        self._guard = TopicGuard(topic, metrics, secret=True)
         self._left: deque[Range] | None = None  # of the current round; the first one is being read
         self._window = 0, 0  # of the current round, in milliseconds
         self._reached = 0  # in the partition that is being read
         self._waited_s = self._ask_at = 0.0
+        self._gatherer: Gatherer | None = None  # of the current round, if points become rows
 
     def start(self, planned: PlannedRound) -> None:
         """Begin a round."""
         number = planned.number
         self._window = self._rule.start_ms(number), self._rule.end_ms(number)
+        if isinstance(self._codec, Gathering):
+            self._gatherer = self._codec.begin(self._window)
         self._left = deque(planned.ranges)
         self._begin_range()
 
@@ -139,16 +145,22 @@ class RoundReader:
             refuse_sender_time(self._topic, chunk.partition)
         at = np.array(times, dtype=np.int64)
         start_ms, end_ms = self._window
-        mine = (at >= start_ms) & (at < end_ms)
-        values, keys = chunk.values[a:b], chunk.keys[a:b]
-        if not mine.all():
-            chosen = np.flatnonzero(mine).tolist()
-            values, keys = [values[i] for i in chosen], [keys[i] for i in chosen]
-        if values:
+        mine = np.flatnonzero((at >= start_ms) & (at < end_ms))
+        if mine.size:
+            self._use(chunk, (mine + a).tolist())
+        self._reached = end if b < len(chunk.offsets) else int(chunk.offsets[b - 1]) + 1
+
+    def _use(self, chunk: Chunk, which: Sequence[int]) -> None:
+        """Use these messages of a chunk."""
+        values, keys = [chunk.values[i] for i in which], [chunk.keys[i] for i in which]
+        if self._gatherer is not None:
+            offsets, times = [chunk.offsets[i] for i in which], [chunk.times[i] for i in which]
+            self._gatherer.add(chunk.partition, offsets, times, values, keys)
+            self._metrics.slots.inc(len(values))
+        elif not isinstance(self._codec, Gathering):
             rows, subjects = self._codec.decode(values, keys)
             self._metrics.slots.inc(len(rows))
             self._take(rows, subjects)
-        self._reached = end if b < len(chunk.offsets) else int(chunk.offsets[b - 1]) + 1
 
     def _watch(self, progress: bool, seconds: float) -> None:
         """Raise if the round waits too long: planned messages exist, so the reader is broken."""
@@ -164,13 +176,8 @@ class RoundReader:
         if not self._left:
             return
         partition, _, end = self._left[0]
-        first, last = self._bounds([partition])[partition]
-        if self._reached > last:
-            refuse_truncated(self._topic, partition)
-        if self._reached < first:
-            log_event("offsets_lost", level="warning", topic=self._topic, partition=partition)
-            self._metrics.offsets_lost.inc(min(first, end) - self._reached)
-            self._reached = first
+        wanted = Range(partition, self._reached, end)
+        self._reached = self._guard.first_left(wanted, self._bounds([partition])[partition])
         if self._reached >= end:
             self._left.popleft()
             self._begin_range()
@@ -182,7 +189,10 @@ class RoundReader:
         if not self.complete:
             raise RuntimeError("the round is not complete")
         self._left = None
+        if self._gatherer is not None:
+            self._take(*self._gatherer.fold.rows())
+            self._gatherer = None
 
     def close(self) -> None:
-        self._left = None
+        self._left = self._gatherer = None
         self._reader.close()

@@ -18,13 +18,16 @@ import msgspec
 
 from ..errors import ClusterError, ConfigurationError
 from ..events import describe_error, log_event
+from ..formats import POINT_FORMATS
 from ..kafka.subscription import Received
 from ..messages.codecs import Codec
+from ..messages.recipe import MessageRecipe
+from ..model.releases import PublishedRelease
 from ..model.scores import NOT_PRIVATE, CurrentModel, Score, Scorer
-from ..protocols import Cluster, Message, Reader, TopicInfo
-from ..settings import TopicSettings
+from ..protocols import Cluster, Message, Reader, SchemaSource, TopicInfo
+from ..settings import ClusterSettings, TopicSettings
 
-__all__ = ["Source", "Target", "ensure_scores_topic", "run_scoring"]
+__all__ = ["Source", "Target", "codec_of", "ensure_scores_topic", "run_scoring"]
 
 POLL_SECONDS: Final = 1.0
 BACKOFF_SECONDS: Final = 1.0
@@ -54,7 +57,7 @@ def run_scoring(
     input_topic: str,
     open_source: Callable[[], Source],
     open_target: Callable[[], Target],
-    make_codec: Callable[[tuple[str, ...]], Codec],
+    make_codec: Callable[[PublishedRelease], Codec],
     stop: threading.Event,
     once: bool = False,
 ) -> int:
@@ -71,7 +74,7 @@ def run_scoring(
     open_source, open_target
         Open the source of the records and the destination of the scores.
     make_codec
-        Makes the codec for the features of a release.
+        Makes the codec for the features of a release, or refuses it.
     once
         Return when all records that are there at the start have been scored.
     """
@@ -94,6 +97,18 @@ def run_scoring(
             if worker is not None:
                 worker.close()
     return written
+
+
+def codec_of(
+    settings: ClusterSettings, release: PublishedRelease, registry: SchemaSource | None
+) -> Codec:
+    """Make the codec for the records of a release, by the rule of its model."""
+    if settings.format in POINT_FORMATS and release.privacy.unit == "subject":
+        raise ConfigurationError(
+            f"model {release.model!r} has no scores of single messages: its row is everything that "
+            "a subject sends in a round"
+        )
+    return MessageRecipe.of(settings, release.features).codec(registry)
 
 
 def cluster_ends(cluster: Cluster, topic: str) -> dict[int, int]:
@@ -137,7 +152,7 @@ class _Worker:
         cluster: Cluster,
         current: CurrentModel,
         output_topic: str,
-        make_codec: Callable[[tuple[str, ...]], Codec],
+        make_codec: Callable[[PublishedRelease], Codec],
     ) -> None:
         self._current, self._make_codec = current, make_codec
         self._open: list[Any] = []
@@ -181,7 +196,7 @@ class _Worker:
             if self._codec is None or self._scorer is None or (
                 self._scorer.release.features != release.features
             ):  # fmt: skip
-                self._codec = self._make_codec(release.features)
+                self._codec = self._make_codec(release)
             self._scorer = Scorer(release)
             log_event("model_current", batch=release.batch)
 

@@ -15,13 +15,13 @@ from ..kafka.config import TaskConnection
 from ..settings import Settings
 from ..settings.connection import reveal
 from .cores import CoreWatch
-from .spread import CodecRecipe, Spread, SubjectRecipe
+from .remote import CodecRecipe, Remote
 
 __all__ = ["spark_engine"]
 
 
 @contextlib.contextmanager
-def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spread]:
+def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Remote]:
     """Start a session on the cluster of these settings; yield what reading batches on it needs.
 
     Parameters
@@ -49,7 +49,7 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spr
     if settings.unit == "subject":
         # Tasks return records, which Spark may write to a disk when memory is short.
         conf["spark.io.encryption.enabled"] = "true"
-        conf["spark.driver.maxResultSize"] = "0"  # `spread_rounds` bounds the size
+        conf["spark.driver.maxResultSize"] = "0"  # `remote_rows` bounds the size
     for name, value in settings.spark_conf.items():
         conf[name] = reveal(value) or ""
     # A session that is not started by spark-submit reads the environment, not its settings.
@@ -65,7 +65,7 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spr
         except ParameterError as error:
             raise ConfigurationError(f"`spark_conf`: {error}") from None
         cores = CoreWatch(lambda: engine.executors, engine.cancel)
-        yield Spread(
+        yield Remote(
             engine=engine,
             # Executors come and go; at this moment there may be none.
             tasks=lambda: settings.spark_tasks or engine.parallelism,
@@ -73,7 +73,7 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Spr
             codec=CodecRecipe.of(settings),
             cores=cores,
             lost=lambda: engine.stopped,
-            subjects=SubjectRecipe.of(settings),
+            subjects=CodecRecipe.of(settings) if settings.rounds() else None,
         )
     finally:
         if cores is not None:

@@ -10,7 +10,7 @@ from ..model.learner import Learner
 from ..model.states import decode_state
 from ..protocols import Cluster
 from ..settings import Settings
-from .task import TaskConfig
+from .config import TaskConfig
 
 __all__ = ["check_stored", "other_models", "reads_old_records"]
 

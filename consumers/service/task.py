@@ -10,35 +10,30 @@ moment later, the release of the first becomes visible with their commit, and ot
 Everything in memory is worthless until the transaction has been confirmed. Whatever goes wrong
 before that, the whole task is dropped and another one loads the last committed state; nobody can
 have seen any result of the dropped one. The argument is written out in docs/service.md.
+
+What is planned, read and learned is the matter of the task's input (`input.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
+from contextlib import ExitStack, suppress
+from typing import Final, NoReturn
 
 from .. import crashpoints
-from ..errors import ConfigurationError, StateRefused
+from ..errors import StateRefused
 from ..events import log_event
-from ..messages.codecs import Codec, SubjectCodec
 from ..model.describe import learned_nothing
 from ..model.learner import Finisher, Learner
 from ..model.releases import parse_release
-from ..model.states import ModelIdentity, SlotRule, decode_state
+from ..model.states import decode_state
 from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Message
-from ..settings import Recipe, RoundRule
 from .background import Background
+from .config import TaskConfig
+from .input import open_input
 from .metrics import Metrics
-from .planner import PlannedBatch, Planner
-from .ranges import RangeReader
 
-if TYPE_CHECKING:
-    from .spread import EngineRanges, Spread
-
-__all__ = ["RoundConfig", "Task", "TaskConfig"]
+__all__ = ["Task"]
 
 CLOSE_SECONDS: Final = 1.0
 #: Longest wait of a release for a batch that is being read, to be published with its commit. A
@@ -56,57 +51,6 @@ def group_size(features: int, release_bytes: int) -> int:
     """Most batches that may wait to be committed together."""
     fit = min(GROUP_NUMBERS // features**2, GROUP_BYTES // release_bytes)
     return min(max(fit, 1), GROUP_BATCHES)
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class RoundConfig:
-    """Settings of a task that learns round by round."""
-
-    rule: RoundRule
-    codec: SubjectCodec
-    first_round: Callable[[int], int]  #: of a new model that starts at a time, in milliseconds
-    slack_ms: int = 10_000  #: largest difference between clocks
-    clock: Callable[[], float] = time.time
-
-
-@dataclass(frozen=True)
-class TaskConfig:
-    """Settings of a task."""
-
-    model: str
-    input_topic: str
-    output_topic: str
-    features: tuple[str, ...]
-    estimator: Recipe
-    codec: Codec
-    start: Literal["earliest", "latest"] = "earliest"
-    plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions
-    refresh_s: float = 10.0  #: time between checks for new partitions, and of the lag
-    stall_s: float = 120.0  #: longest time that a partition with unread messages may stand still
-    rounds: RoundConfig | None = None  #: with privacy per subject
-    spread: Spread | None = None  #: reads batches on an engine; None for this process
-
-    def identity(self) -> ModelIdentity:
-        """The identity that the state must have."""
-        if self.rounds is None:
-            slots, rule = SlotRule("offsets", self.codec.rows_per_message), None
-        else:
-            slots, rule = SlotRule("rounds"), self.rounds.rule
-        return ModelIdentity(self.model, self.input_topic, slots, rule)
-
-    def offsets_per_batch(self, batch_size: int) -> int:
-        """Return the offsets per batch; refuse batches that would end inside a message."""
-        per_message = self.codec.rows_per_message
-        if batch_size % per_message:
-            raise ConfigurationError(
-                f"`batch_size` must be a multiple of `rows_per_message`. Found {batch_size} and "
-                f"{per_message}."
-            )
-        return batch_size // per_message
 
 
 class Task:
@@ -127,97 +71,26 @@ class Task:
         self._visible = 0  # the last batch whose release is on the output topic
         # This is well before the watchdog ends the process: loading the state again is enough.
         self._ending = Background("the end of a batch", self._finish, config.stall_s / 2)
-        self._batch: PlannedBatch | None = None  # the batch that is being read
-        self._reading = False
+        self._reading = False  # a batch was begun
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
         self._store: Ledger = cluster.ledger(claim)
         self._finisher = Finisher(self._store, waits=self._more_to_finish)
         crashpoints.reach("fenced")
-        self._open: list[_Closable] = [self._store]
+        self._opened = ExitStack()
+        self._opened.callback(self._store.close)
         try:
             self._learner = self._load()
             self._committed = self._learner.positions
-            self._open_planner(cluster)
+            self.input = open_input(cluster, config, self._learner, metrics)
+            self._opened.callback(self.input.close)
             self._refuse_lost_state(cluster, membership)
-            self._open_reader(cluster)
+            self.input.begin()
             crashpoints.reach("loaded")
             self._publish_again()
-            self._start_planner()
         except BaseException:
             self.close()
             raise
-
-    # The input
-
-    def _open_planner(self, cluster: Cluster) -> None:
-        config = self._config
-        self._size = config.offsets_per_batch(self._learner.capacity)
-        self.planner = Planner(
-            cluster.offsets(config.input_topic), config.input_topic, self._metrics,
-            size=self._size, interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
-            patience_s=config.stall_s,
-        )  # fmt: skip
-        self._open.append(self.planner)
-
-    def _open_reader(self, cluster: Cluster) -> None:
-        self._ranges = self._make_ranges(cluster)
-        self._open.append(self._ranges)
-        self._ranges.begin(self.planner.begin(self._committed, self._config.start))
-
-    def _make_ranges(self, cluster: Cluster) -> RangeReader | EngineRanges:
-        """Make the reader of the rows of planned batches."""
-        config, metrics = self._config, self._metrics
-        width, topic = len(config.features), config.input_topic
-        if config.spread is None:
-            return RangeReader(
-                cluster.reader(topic), topic, config.codec, metrics, width=width, size=self._size,
-                stall_s=config.stall_s,
-            )  # fmt: skip
-        from .spread import EngineRanges  # needs librdkafka
-
-        return EngineRanges(
-            config.spread, self._learner.batches, cluster.offsets(topic), topic, metrics,
-            width=width, slots=self._learner.capacity, stall_s=config.stall_s,
-        )  # fmt: skip
-
-    def _start_planner(self) -> None:
-        self.planner.start()
-
-    def _partitions(self) -> list[int]:
-        """The input partitions that exist now."""
-        return self.planner.partitions()
-
-    def _begin_batch(self) -> bool:
-        """Begin to read the next batch, if one is planned."""
-        self._batch = self.planner.next_batch()
-        if self._batch is None:
-            return False
-        self._ranges.start(self._batch.ranges)
-        return True
-
-    def _read(self, timeout_s: float) -> bool:
-        return self._ranges.read(timeout_s)
-
-    def _reading_at(self) -> str:
-        """The place that is being read, for people."""
-        partition = self._ranges.waits_for
-        return "reading" if partition is None else f"reading partition {partition}"
-
-    def _read_ahead(self, timeout_s: float) -> bool:
-        """Read messages before they are planned, because they will be."""
-        if self._ranges.full:
-            self.planner.wait(timeout_s)
-            return False
-        return self._ranges.read(timeout_s)
-
-    def _learn(self) -> FinishedBatch | None:
-        """Learn from the batch, if all of it has been read."""
-        if self._batch is None or not self._ranges.complete:
-            return None
-        self._metrics.progress.moved("learning")
-        self._reading = False
-        return self._learner.learn(self._ranges.take(), self._batch.positions)
 
     # Start
 
@@ -241,15 +114,13 @@ class Task:
         emptied, copied back, unclean election). Offsets may expire; but releases stay on the output
         topic, and if there is a release without a state, the state is lost, too.
         """
-        topic = self._config.input_topic
         way_out = (
             "Restore the state topic; or, to begin a new model, give it its own name, group and "
             "state topic, and start='latest'."
         )
-        for p, used in membership.committed(topic, self._partitions()).items():
-            at = self._committed.get(p, 0)
-            if used > at:
-                self._refuse(f"{self._lost(p, used, at)}: states are lost. {way_out}")
+        used = membership.committed(self._config.input_topic, self.input.partitions())
+        if unknown := self.input.unknown_use(used):
+            self._refuse(f"{unknown}: states are lost. {way_out}")
         for message in cluster.scan(self._config.output_topic):
             if self._is_ahead(message):
                 self._refuse(
@@ -263,12 +134,6 @@ class Task:
         """Refuse the state, unless what contradicts it was written by a successor since then."""
         self._store.confirm_owned()
         raise StateRefused(why)
-
-    def _lost(self, partition: int, used: int, known: int) -> str:
-        return (
-            f"the group has used partition {partition} of {self._config.input_topic!r} up to "
-            f"offset {used}, the state only up to {known}"
-        )
 
     def _is_ahead(self, message: Message) -> bool:
         """Tell whether a published release used records that the state does not know.
@@ -293,9 +158,9 @@ class Task:
         crashpoints.reach("polling")
         self._ending.check()
         if self._reading:
-            progress.at = self._reading_at()
-            found = self._read(timeout_s)
-        elif self._begin_batch():
+            progress.at = self.input.at
+            found = self.input.read(timeout_s)
+        elif self.input.next():
             self._reading = found = True
             progress.moved()
         else:
@@ -303,13 +168,15 @@ class Task:
                 progress.at = "committing"
             else:
                 progress.rest()
-            return self._read_ahead(min(timeout_s, self._config.plan_interval_s))
-        batch = self._learn()
-        if batch is not None:
+            return self.input.wait(min(timeout_s, self._config.plan_interval_s))
+        if self.input.complete:
+            progress.moved("learning")
+            batch = self.input.learn()
             self._reading = False
-            progress.moved("committing")
-            most = group_size(len(self._config.features), len(batch.message.value))
-            self._ending.give(batch, most)
+            if batch is not None:
+                progress.moved("committing")
+                most = group_size(len(self._config.features), len(batch.message.value))
+                self._ending.give(batch, most)
         return found
 
     def _more_to_finish(self) -> bool:
@@ -362,5 +229,4 @@ class Task:
         with suppress(Exception):  # a batch that is being committed gets a moment; then it is lost
             self.settle(CLOSE_SECONDS)
         self._ending.close()
-        while self._open:
-            self._open.pop().close()
+        self._opened.close()

@@ -9,7 +9,7 @@ from ..errors import ConfigurationError
 from ..events import log_event
 from ..protocols import Cluster, TopicInfo
 from ..settings import MESSAGE_KEY, ConnectionSettings, RoundRule, TopicSettings
-from .rounds import LOG_APPEND_TIME
+from .timeline import LOG_APPEND_TIME
 
 __all__ = ["ensure_topics", "wanted_topics"]
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import model_validator
 
-from ..formats import ARRAY_FORMATS, PACKED_FORMATS, REGISTERED_FORMATS
+from ..formats import ARRAY_FORMATS, PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings
 from .engine import EngineSettings
 from .model import ModelSettings
 from .operation import OperationSettings, is_loopback
 from .part import Part
+from .recipe import Recipe
 from .rounds import MESSAGE_KEY
 from .topics import NameSettings, TopicSettings
 
@@ -49,7 +51,9 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
     def _whole_messages(self) -> Settings:
         """Refuse batches that would end inside a message."""
         rows = self.rows_per_message
-        if self.format not in PACKED_FORMATS:
+        if self.format in POINT_FORMATS and self.unit == "record":
+            pass  # groups of points
+        elif self.format not in PACKED_FORMATS:
             if rows != 1:
                 raise ValueError(
                     f"`rows_per_message` must be 1 with format {self.format}: a message holds one "
@@ -79,6 +83,33 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
         if self.method == "paper" and self.engine != "local":
             raise ValueError("`engine` must be local with method=paper: it needs all records")
         return self
+
+    @model_validator(mode="after")
+    def _points_into_rows(self) -> Settings:
+        """Refuse settings that have no meaning for this format."""
+        points, long = self.format in POINT_FORMATS, self.format == "long"
+        for name, fits in {
+            "group_by": points and self.unit == "record",
+            "parts": points and self.unit == "subject",
+            "records": not points,
+            "long_fields": long,
+            "text_values": long,
+        }.items():
+            if name in self.model_fields_set and not fits:
+                raise ValueError(
+                    f"`{name}` must not be set with format {self.format} and unit={self.unit}"
+                )
+        return self
+
+    def estimator(self) -> Recipe:
+        """Return the method and its parameters; rows of a round's points are its parts."""
+        recipe = super().estimator()
+        if self.unit == "record" or self.format not in POINT_FORMATS:
+            return recipe
+        unit = {**recipe.parameters["unit"], "records": self.parts}
+        learned = self.center == "mean" or (self.center != "own" and self.scales == "learn")
+        missing = "center" if learned else "null"
+        return replace(recipe, parameters={"missing": missing, **recipe.parameters, "unit": unit})
 
     @model_validator(mode="after")
     def _registry_known(self) -> Settings:

@@ -1,4 +1,4 @@
-"""Settings of the engine that reads and adds up the records of a batch."""
+"""Settings of the engine whose tasks read the records of a batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SPARK_CONF_PREFIX: Final = PREFIX + "SPARK_CONF__"
 
 
 class EngineSettings(Part):
-    """The engine that reads and adds up the records of a batch."""
+    """The engine whose tasks read the records of a batch."""
 
     engine: Literal["local", "spark"] = Field(
         "local",
-        description="engine that reads and adds up records: local is this process; spark uses the "
+        description="where records are read: local is this process; spark uses the "
         "executors of a cluster, which need this package and its extra service (docs/scale.md)",
     )
     spark_master: str | None = Field(

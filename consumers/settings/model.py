@@ -50,7 +50,8 @@ class ModelSettings(Part):
     )
     features: Annotated[tuple[str, ...], NoDecode] = Field(
         description="names of the features, separated by commas or as a JSON list; "
-        "a.b is the member b of a nested object a, and v[0..767] are 768 items of an array v",
+        "a.b is the member b of a nested object a, and v[0..767] are 768 items of an array v; with "
+        'otlp, otlp-json and long, series such as rate(system.network.io{direction="receive"})',
     )
     epsilon: float = Field(
         gt=0,
@@ -124,7 +125,7 @@ class ModelSettings(Part):
     missing: Literal["null", "center"] = Field(
         "null",
         description="treatment of a record that lacks some features: null makes it a null, center "
-        "puts the learned centre in their place",
+        "puts the learned centre in their place; center if a round's points are gathered into rows",
     )
     max_norm: float = Field(
         1e18, gt=0, description="public limit on the length of a record; a longer one is a null"

@@ -33,8 +33,10 @@ class OperationSettings(Part):
     clock_slack: Duration = Field(
         "10s",
         validate_default=True,
-        description="with unit=subject: largest difference between any two clocks of the brokers "
-        "and of this process; a round is read this long after its end",
+        description="largest difference between any two clocks of the brokers and of this process, "
+        "replication included, where brokers stamp messages (LogAppendTime): a batch waits this "
+        "long for partitions without new messages; with unit=subject, a round is read this long "
+        "after its end",
     )
     http_host: str = Field(
         "127.0.0.1",

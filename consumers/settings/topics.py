@@ -7,6 +7,7 @@ import re
 from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 from ..formats import Format
 from .part import Part
@@ -15,6 +16,8 @@ __all__ = ["NameSettings", "TopicSettings"]
 
 _TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
 Topic = Annotated[str, Field(pattern=_TOPIC_PATTERN)]
+#: Fields of messages with one metric each.
+_FIELDS: Final = {"name": "metric", "value": "value", "time": "timestamp", "labels": ""}
 #: Position or time at which to begin.
 Start = Literal["earliest", "latest"] | datetime.datetime
 
@@ -60,20 +63,62 @@ class TopicSettings(NameSettings):
     format: Format = Field(
         "json",
         description="message format; float32 and float64 are packed little-endian vectors, avro "
-        "and protobuf have their schemas in a Schema Registry",
+        "and protobuf have their schemas in a Schema Registry, otlp and otlp-json are metrics of "
+        "OpenTelemetry, long is one metric per message",
     )
     rows_per_message: int = Field(
         1,
         ge=1,
         description="vectors per message; a message with fewer leaves nulls, extra ones are "
-        "ignored; must be set for packed formats and must divide batch_size",
+        "ignored; must be set for packed formats and must divide batch_size; with otlp, otlp-json "
+        "and long, groups of points in a message (`group_by`)",
     )
+    parts: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="with otlp, otlp-json and long and unit=subject: equal parts of a round, each "
+        "of which gives a row of all that a subject sent in it; in place of `records`",
+    )
+    group_by: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="with otlp, otlp-json and long and unit=record: attributes of the resource, or "
+        "fields, whose values make the rows of a message; default: the whole resource, or the "
+        "whole message with long",
+    )
+    long_fields: Annotated[dict[str, str], NoDecode] = Field(
+        {},
+        validate_default=True,
+        description="with long: the fields that hold the name, the value, the time and the labels "
+        "of a metric, such as name=name,value=fields,labels=tags; default: "
+        "name=metric,value=value,time=timestamp, and all texts as labels",
+    )
+    text_values: bool = Field(False, description='with long: values are texts such as "98.5"')
     nested: bool = Field(
         True, description="a dot in the name of a feature leads into a nested object"
     )
     max_message_bytes: int = Field(
         1 << 20, ge=1, description="largest message that is read; a larger one is a null"
     )
+
+    @field_validator("group_by", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        return (
+            tuple(filter(None, map(str.strip, value.split(","))))
+            if isinstance(value, str)
+            else value
+        )
+
+    @field_validator("long_fields", mode="before")
+    @classmethod
+    def _split_fields(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            pairs = (part.partition("=") for part in value.split(",") if part.strip())
+            value = {name.strip(): field.strip() for name, _, field in pairs}
+        if isinstance(value, dict) and not (value.keys() <= _FIELDS.keys() and all(value.values())):
+            raise ValueError(f"must be fields for {', '.join(_FIELDS)}, such as name=metric")
+        return {**_FIELDS, **value} if isinstance(value, dict) else value
 
     # Wrapped, and the inner validators are not called: those of a union explain every branch.
     @field_validator("start", mode="wrap")

@@ -182,7 +182,8 @@ def test_before_anything_is_learned(browser: Browser) -> None:
     warming, learned = fleet(1)[0], fleet(4)[-1]
     nothing = learned.model_copy(update={
         "status": "nothing_learned", "components": (), "batch": 2, "skipped": True,
-        "reason": "almost all records are zero or null",
+        "reason": "almost all records are zero or null", "spread": None,
+        "explained_variance_ratio": None, "explained_variance_ratio_sd": None,
     })  # fmt: skip
     with releases.served(TOKEN) as url:
         browser.driver.get(url)

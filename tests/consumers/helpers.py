@@ -14,9 +14,10 @@ from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.messages.codecs import make_codec
 from consumers.model.releases import PublishedRelease, parse_release
 from consumers.protocols import Claim, Cluster, Membership, Message
+from consumers.service.config import TaskConfig
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
-from consumers.service.task import Task, TaskConfig
+from consumers.service.task import Task
 from consumers.settings import Recipe
 
 from ..processes import PATIENCE_SECONDS, wait_for
@@ -112,7 +113,7 @@ def drain(task: Task, until: Callable[[], bool] | None = None) -> None:
     """Step until there is nothing more to do, with a sample whenever nothing is planned."""
     while True:
         if not task.step(0.0):
-            task.planner.sample()
+            task.input.planner.sample()
             if not task.step(0.0):
                 return
         task.settle()

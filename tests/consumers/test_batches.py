@@ -170,20 +170,20 @@ def test_far_ahead_is_paused(fed: list[np.ndarray], monkeypatch: pytest.MonkeyPa
     """Memory stays bounded: with little of it, the batches are the same."""
     drain(start_task(memory_log(filled(plain))))
     expected = taken(fed)
-    monkeypatch.setattr("consumers.service.ranges.AHEAD_ROWS", 40)
+    monkeypatch.setattr("consumers.service.batch_reader.AHEAD_ROWS", 40)
     task = start_task(slow_down(memory_log(filled(plain), max_records=20), 1))
-    monkeypatch.setattr(task._ranges, "_most_ahead", 40)
+    monkeypatch.setattr(task.input.reader, "_most_ahead", 40)
     most, paused = 0, set()
-    read = task._ranges.read
+    read = task.input.reader.read
 
     def watch(timeout_s: float) -> bool:
         nonlocal most
         progress = read(timeout_s)
-        most = max(most, task._ranges._n_ahead)
-        paused.add(task._ranges._paused)
+        most = max(most, task.input.reader._n_ahead)
+        paused.add(task.input.reader._paused)
         return progress
 
-    monkeypatch.setattr(task._ranges, "read", watch)
+    monkeypatch.setattr(task.input.reader, "read", watch)
     drain(task)
     np.testing.assert_array_equal(taken(fed), expected)
     assert most < 40 + 20 and any(0 in p for p in paused) and not any(1 in p for p in paused)

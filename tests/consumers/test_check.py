@@ -22,11 +22,13 @@ from consumers import cli
 from consumers.errors import StateRefused
 from consumers.events import set_up_logs
 from consumers.kafka.memory import MemoryBroker
+from consumers.messages.gathered import Grouping
 from consumers.messages.sample import describe_sample
 from consumers.protocols import RegisteredSchema
 from consumers.service import loop
 from consumers.service.stored import other_models
 from stream_dppca import DPPCA, NothingLearnedWarning
+from tests.consumers.otlp import recorded
 
 from ..processes import wait_for
 from .helpers import as_json, rows
@@ -192,7 +194,7 @@ def test_a_sample_is_for_a_terminal_only(
     if terminal:
         assert shown.out.splitlines()[-1] == "the settings are fine"
         mistyped = [*MODEL, "--features", "cpu,memroy,disk.read"]
-        assert cli.main(["check-config", *mistyped, "--sample", "20"]) == 0
+        assert cli.main(["check-config", *mistyped, "--sample", "20"]) == 1
         said = capsys.readouterr().out
         assert "did you mean memory?" in said
         assert said.splitlines()[-1].startswith("the settings are fine, but NO MESSAGE FITS THEM")
@@ -333,7 +335,7 @@ def test_brokers_that_do_not_answer_are_mentioned(monkeypatch: pytest.MonkeyPatc
     thaw = threading.Event()
     with running(broker, settings()) as service:
         wait_for("a task", lambda: service.ready() == (True, "working"))
-        offsets = service._task.planner._offsets
+        offsets = service._task.input.planner._offsets
         ends, bounds = offsets.ends, offsets.bounds
         monkeypatch.setattr(offsets, "ends", lambda of: thaw.wait() and ends(of))
         monkeypatch.setattr(offsets, "bounds", lambda of: thaw.wait() and bounds(of))
@@ -403,3 +405,76 @@ def test_what_the_client_repeats_is_summarised(capsys: pytest.CaptureFixture[str
     assert lines[0]["reason"] == "0 ECONNREFUSED" and "repeated" not in lines[0]
     assert lines[2]["repeated"] == 199
     assert {line["level"] for line in lines} == {"warning"}
+
+
+# Telemetry
+
+
+def recognised(*values: bytes, format: Any = "json", **more: Any) -> str:
+    grouping = None
+    if format in ("otlp", "otlp-json", "long"):
+        grouping = Grouping(format, ("x",), 1 << 20, more.pop("subject", None))
+    return "\n".join(describe_sample(values, ["x"], format, grouping=grouping, **more).lines)
+
+
+@pytest.mark.parametrize(
+    ("value", "settings"),
+    [
+        ({"host": "a", "metric": "cpu", "value": 1.2, "ts": 3},
+         "format=long long_fields=name=metric,value=value,time=ts subject=host"),
+        ([{"host": "a", "metric": "cpu", "value": 1.2}],
+         "format=long long_fields=name=metric,value=value subject=host"),
+        ({"name": "cpu", "timestamp": "1970-01-01T00:00:01Z", "value": "9.5",
+          "labels": {"instance": "h:1", "mode": "idle"}},
+         "format=long long_fields=name=name,value=value,time=timestamp,labels=labels "
+         "text_values=true subject=labels.instance"),
+        ({"metrics": [{"name": "cpu", "tags": {"host": "a"}, "fields": {"x": 1}, "timestamp": 1}]},
+         "format=long long_fields=name=name,value=fields,labels=tags subject=tags.host"),
+    ],
+)  # fmt: skip
+def test_one_metric_per_message_is_recognised(value: Any, settings: str) -> None:
+    sent = json.dumps(value).encode()
+    for format in ("json", "json-array", "otlp", "otlp-json"):
+        said = recognised(sent, sent, format=format)
+        assert settings in said, said
+        assert "    'cpu" in said
+
+
+@pytest.mark.parametrize(
+    ("topic", "format"),
+    [("whole_proto", "otlp"), ("split_proto", "otlp"), ("whole_json", "otlp-json")],
+)
+def test_open_telemetry_is_recognised(topic: str, format: str) -> None:
+    values, keys = recorded(topic)
+    for other in {"json", "json-array", "float32", "otlp", "otlp-json", "long"} - {format}:
+        said = recognised(*values, format=other)
+        assert f"set format={format} subject=host.name" in said, said
+    said = recognised(*values, format=format, subject="host.name", keys=keys)
+    assert "set format" not in said
+    assert "    'rate(system.network.io{direction=\"receive\"})',  # By" in said
+    assert "    'system.memory.usage{state=\"used\"}',  # By" in said
+    assert "x: in 0 of 0" in said
+
+
+def test_a_sample_of_points_says_which_features_are_missing() -> None:
+    values, keys = recorded("whole_proto")
+    features = ("system.memory.usage", "system.memory.usag", "rate(system.cpu.time)")
+    grouping = Grouping("otlp", features, 1 << 20, "host.name")
+    found = describe_sample(values[:1], features, "otlp", keys=keys[:1], grouping=grouping)
+    said = "\n".join(found.lines)
+    assert found.any_fits and not found.fits
+    assert "sample: 1 subjects (host.name) in the messages; 0 have all features" in said
+    assert "system.memory.usag: in 0 of 1; did you mean system.memory.usage?" in said
+    assert "a rate needs two points in time" in said
+    assert "no row has all features" in said
+    grouping = Grouping("otlp", features[:1], 1 << 20, "host.name")
+    found = describe_sample(values, features[:1], "otlp", keys=keys, grouping=grouping)
+    assert found.fits
+
+
+def test_framed_json_and_arrays_of_objects_are_recognised() -> None:
+    framed = b"\0\0\0\0\7" + b'{"x": 1}'
+    assert "1 of 1 messages have all features" in recognised(framed)
+    assert "in the frame of a Schema Registry" in recognised(framed, format="json-array")
+    assert "arrays of objects" in recognised(b'[{"x": 1}]')
+    assert "set format=json-array" in recognised(b"[1, 2]")

@@ -16,7 +16,7 @@ from consumers.kafka.memory import MemoryBroker
 from consumers.service.cores import CoreWatch
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
-from consumers.service.spread import GuardedEngine, Spread
+from consumers.service.remote import GuardedEngine, Remote
 from stream_dppca.engine import EngineError, SourceAway
 from tests.consumers.test_service import log_of, settings
 from tests.processes import PATIENCE_SECONDS, wait_for
@@ -53,20 +53,20 @@ def engine() -> StarvedEngine:
 
 
 @pytest.fixture
-def spread(engine: StarvedEngine) -> Iterator[Spread]:
+def remote(engine: StarvedEngine) -> Iterator[Remote]:
     cores = CoreWatch(engine.look, engine.cancel, look_s=0.01, quiet_s=0.0)
-    yield Spread(engine, lambda: 2, {}, lambda: None, cores)  # type: ignore[arg-type, return-value]
+    yield Remote(engine, lambda: 2, {}, lambda: None, cores)  # type: ignore[arg-type, return-value]
     cores.close()
     cores._thread.join()
 
 
-def waiting(spread: Spread) -> tuple[threading.Thread, list[Any]]:
+def waiting(remote: Remote) -> tuple[threading.Thread, list[Any]]:
     """A waiting job, and its result."""
     found: list[Any] = []
 
     def run() -> None:
         try:
-            found.extend(GuardedEngine(spread, Metrics()).map(lambda group: group + 1, [1, 2]))
+            found.extend(GuardedEngine(remote, Metrics()).map(lambda group: group + 1, [1, 2]))
         except Exception as error:
             found.append(error)
 
@@ -75,16 +75,16 @@ def waiting(spread: Spread) -> tuple[threading.Thread, list[Any]]:
     return thread, found
 
 
-def service_on(spread: Spread) -> Service:
+def service_on(remote: Remote) -> Service:
     given = settings()
-    return Service(given, log_of(MemoryBroker(), given), watched=False, spread=spread)
+    return Service(given, log_of(MemoryBroker(), given), watched=False, remote=remote)
 
 
-def test_a_service_that_waits_for_executors_is_alive(engine: StarvedEngine, spread: Spread) -> None:
-    service = service_on(spread)
+def test_a_service_that_waits_for_executors_is_alive(engine: StarvedEngine, remote: Remote) -> None:
+    service = service_on(remote)
     service._watchdog._beat = float("-inf")  # it stands still for ever
     assert not service.alive()
-    thread, found = waiting(spread)
+    thread, found = waiting(remote)
     wait_for("a sign of life", service.alive)
     assert "no executors" in service.ready()[1]
     engine.give()
@@ -92,22 +92,22 @@ def test_a_service_that_waits_for_executors_is_alive(engine: StarvedEngine, spre
     assert found == [2, 3]
 
 
-def test_a_job_that_runs_is_not_waited_for(engine: StarvedEngine, spread: Spread) -> None:
+def test_a_job_that_runs_is_not_waited_for(engine: StarvedEngine, remote: Remote) -> None:
     """Only the lack of executors excuses standing still."""
-    assert spread.cores is not None
+    assert remote.cores is not None
     told: list[bool] = []
-    spread.cores.listener = lambda: not told.append(True)
+    remote.cores.listener = lambda: not told.append(True)
     engine.executors = 1
-    thread, found = waiting(spread)
+    thread, found = waiting(remote)
     wait_for("many looks", lambda: engine.asked > 20)
     engine.give()
     thread.join()
     assert not told and found == [2, 3]
 
 
-def test_a_signal_ends_the_wait(engine: StarvedEngine, spread: Spread) -> None:
-    service = service_on(spread)
-    thread, found = waiting(spread)
+def test_a_signal_ends_the_wait(engine: StarvedEngine, remote: Remote) -> None:
+    service = service_on(remote)
+    thread, found = waiting(remote)
     service.stop.set()
     thread.join()
     assert [type(error) for error in found] == [ClusterError]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, StateRefused, Unavailable
 from consumers.kafka.memory import MemoryReader
+from consumers.service.batch_planner import BatchPlanner
 from consumers.service.metrics import Metrics
 from consumers.service.plan import (
     Range,
@@ -18,7 +19,7 @@ from consumers.service.plan import (
     split_removed,
     whole_batches,
 )
-from consumers.service.planner import Planner
+from consumers.service.timeline import BrokerTime
 
 from .helpers import INPUT, as_json, cluster, memory_log, rows
 
@@ -132,9 +133,14 @@ class Flaky(MemoryReader):
         return super().bounds(partitions)
 
 
-def planner(offsets: MemoryReader, size: int = 10, **changes: float) -> Planner:
+def planner(offsets: MemoryReader, size: int = 10, **changes: float) -> BatchPlanner:
     how = {"interval_s": 3600.0, "refresh_s": 0.0, "patience_s": 60.0, **changes}
-    return Planner(offsets, INPUT, Metrics(), size=size, **how)
+    log = offsets._cluster
+    times = BrokerTime(
+        lambda: log.timestamp_type(INPUT), lambda: log.reader(INPUT, stamped=True), 50,
+        lambda: log.broker.clock(),
+    )  # fmt: skip
+    return BatchPlanner(offsets, INPUT, Metrics(), size=size, times=times, **how)
 
 
 def test_samples_are_used_in_order_and_only_if_they_allow_a_batch() -> None:

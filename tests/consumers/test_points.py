@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from consumers.errors import ConfigurationError
 from consumers.messages import fold as folding
 from consumers.messages.fold import MOST_SERIES, Fold, make_point
-from consumers.messages.gathered import Gatherer, GroupedMessages, Grouping
+from consumers.messages.gathered import Gathering, GroupedMessages, Grouping
 from consumers.messages.long import Fields
 from consumers.messages.series import parse_feature, parse_features
 from tests.consumers.otlp import as_json, message, recorded, resource
@@ -37,12 +37,12 @@ def gather(
     places: int = 1000,
 ) -> dict[bytes, list[list[float]]]:
     """Rows by subject, of one round and one partition."""
-    gatherer = Gatherer(grouping, parts, (0, HOUR))
-    fold = gatherer.fold(places)
+    gatherer = Gathering(grouping, parts, places).begin((0, HOUR))
+
     n = len(values)
-    gatherer.add(fold, 0, range(n), times or [0] * n, values, keys or [None] * n)
+    gatherer.add(0, range(n), times or [0] * n, values, keys or [None] * n)
     found: dict[bytes, list[list[float]]] = {}
-    for row, subject in zip(*fold.rows(), strict=True):
+    for row, subject in zip(*gatherer.fold.rows(), strict=True):
         found.setdefault(subject, []).append(row.tolist())
     return found
 
@@ -536,13 +536,13 @@ def test_one_host_changes_nothing_of_anybody_else(kind: str, shared: bool) -> No
 
 def test_memory_of_a_subject_is_bounded() -> None:
     features = ("rate(m)", "mean(m)")
-    gatherer = Gatherer(otlp(*features, max_bytes=1 << 27), 1, (0, HOUR))
-    fold = gatherer.fold(10)
-    gatherer.add(fold, 0, [0], [0], wild("resets"), [None])
+    gatherer = Gathering(otlp(*features, max_bytes=1 << 27)).begin((0, HOUR))
+
+    gatherer.add(0, [0], [0], wild("resets"), [None])
     points = ({"name": "m", "value": 1, "attributes": {"long": f"{i}" * 9999}} for i in range(99))
     long = message(resource({"host.name": "wild"}, *points))
-    gatherer.add(fold, 0, [1], [0], [long], [None])
-    (states,) = fold._of[b"wild"]
+    gatherer.add(0, [1], [0], [long], [None])
+    (states,) = gatherer.fold._of[b"wild"]
     assert all(len(of_feature) <= MOST_SERIES for of_feature in states.values())
     assert max(len(repr(key)) for of_feature in states.values() for key in of_feature) < 1000
 

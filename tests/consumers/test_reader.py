@@ -15,9 +15,9 @@ from consumers.kafka.config import KafkaConfig
 from consumers.kafka.reader import KafkaOffsets
 from consumers.messages.codecs import make_codec
 from consumers.protocols import Chunk, RegisteredSchema
+from consumers.service.batch_reader import BatchReader
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
-from consumers.service.ranges import RangeReader
 
 from .helpers import FEATURES, INPUT, as_json, cluster, memory_log, rows
 
@@ -60,7 +60,7 @@ def test_messages_that_come_again_do_not_set_it_back() -> None:
     messages = [as_json(row) for row in X]
     reader = memory_log(cluster()).reader(INPUT)
     codec = make_codec("json", FEATURES, 1 << 20)
-    ranges = RangeReader(reader, INPUT, codec, Metrics(), width=3, size=6, stall_s=60.0)
+    ranges = BatchReader(reader, INPUT, codec, Metrics(), width=3, size=6, stall_s=60.0)
     brought = [range(8), range(2, 5), range(5, 8), range(12)]
     reader.read = lambda timeout_s: [  # type: ignore[method-assign]
         Chunk(0, list(offsets), [messages[o] for o in offsets]) for offsets in [brought.pop(0)]
@@ -111,7 +111,7 @@ def test_messages_wait_for_their_schemas_and_keep_their_slots() -> None:
     reader.read = lambda timeout_s: [chunks.pop(0)]  # type: ignore[method-assign]
     reader.positions = lambda: {0: 4}  # type: ignore[method-assign]
     metrics = Metrics()
-    ranges = RangeReader(reader, INPUT, codec, metrics, width=1, size=4, stall_s=0.0)
+    ranges = BatchReader(reader, INPUT, codec, metrics, width=1, size=4, stall_s=0.0)
     ranges.begin({0: 0})
     ranges.start([Range(0, 0, 4)])
     for _ in range(3):
@@ -132,7 +132,7 @@ def test_a_batch_has_nothing_of_the_one_before() -> None:
     ]
     reader.read = lambda timeout_s: [chunks.pop(0)]  # type: ignore[method-assign]
     codec = make_codec("json", FEATURES, 1000)
-    ranges = RangeReader(reader, INPUT, codec, Metrics(), width=len(FEATURES), size=4, stall_s=60.0)
+    ranges = BatchReader(reader, INPUT, codec, Metrics(), width=len(FEATURES), size=4, stall_s=60.0)
     ranges.begin({0: 0})
     for start in (0, 4):
         ranges.start([Range(0, start, start + 4)])

@@ -21,10 +21,10 @@ from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import describe
 from consumers.model.releases import PublishedRelease, parse_release
 from consumers.model.states import decode_state, make_estimator
+from consumers.service.config import RoundConfig
 from consumers.service.loop import Service, task_config
 from consumers.service.metrics import Metrics
-from consumers.service.round_task import RoundTask
-from consumers.service.task import RoundConfig, Task
+from consumers.service.task import Task
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
 from stream_dppca import DPPCA, SubjectStatement
@@ -97,7 +97,7 @@ def start_task(on: MemoryBroker, rounds: int, s: Settings | None = None, **optio
     )  # fmt: skip
     config = type(config)(**{**vars(config), "rounds": timed, "plan_interval_s": 0.0})
     membership = log.join()
-    return RoundTask(log, membership, settled(membership), config, Metrics())
+    return Task(log, membership, settled(membership), config, Metrics())
 
 
 def drain(task: Task) -> None:

@@ -22,8 +22,9 @@ from consumers.kafka.memory import MemoryBroker, MemoryReader
 from consumers.protocols import Bounds
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
+from consumers.service.round_planner import PlannedRound, RoundPlanner
 from consumers.service.round_reader import RoundReader
-from consumers.service.rounds import PlannedRound, RoundPlanner
+from consumers.service.timeline import cuts
 from consumers.settings import RoundRule
 
 from .helpers import INPUT, memory_log
@@ -451,7 +452,7 @@ class AtTheStableEnd(RoundPlanner):
     def _asked(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
         return {
             p: min(cut, self._offsets.ends([p])[p])
-            for p, cut in self._offsets.cuts(partitions, time_ms).items()
+            for p, cut in cuts(self._offsets, partitions, time_ms).items()
         }
 
     def next_round(self) -> PlannedRound | None:

@@ -99,7 +99,7 @@ def run(releases: list[bytes], values: list[bytes | None], fail_at: int = -1) ->
     count = run_scoring(
         memory_log(on), CurrentModel(MODEL), output_topic=OUTPUT, input_topic=INPUT,
         open_source=open_source, open_target=lambda: written, stop=threading.Event(), once=True,
-        make_codec=lambda features: make_codec("json", features, 1000),
+        make_codec=lambda release: make_codec("json", release.features, 1000),
     )  # fmt: skip
     return count, written, committed
 

@@ -506,3 +506,34 @@ def test_the_first_round_follows_from_the_clock_or_the_settings() -> None:
     assert load_settings({**ROUNDS, "start": "latest"}).first_round(5 * hour) == 5
     said = load_settings({**ROUNDS, "start": "1970-01-02T03:00+01:00"})
     assert said.first_round(10**15) == 26
+
+
+def test_settings_of_points() -> None:
+    given = {
+        **LEAST, "format": "otlp", "features": 'rate(net.io{direction="in",device!="lo"}),cpu',
+        "subject": "host.name", "places": 100, "round": "1h",
+    }  # fmt: skip
+    del given["batch_size"]
+    parameters = load_settings({**given, "parts": 4}).estimator().parameters
+    assert parameters["unit"]["records"] == 4
+    assert parameters["missing"] == "center"
+    assert load_settings({**given, "missing": "null"}).estimator().parameters["missing"] == "null"
+    long = {**given, "format": "long", "long_fields": "name = name,labels=tags", "text_values": "1"}
+    settings = load_settings(long)
+    assert settings.long_fields == {
+        "name": "name", "value": "value", "time": "timestamp", "labels": "tags",
+    }  # fmt: skip
+    per_record = {**LEAST, "format": "otlp", "rows_per_message": 5, "group_by": "host.name, a"}
+    assert load_settings(per_record).group_by == ("host.name", "a")
+    for wrong, named in (
+        ({**given, "records": 2}, "records"),
+        ({**given, "group_by": "a"}, "group_by"),
+        ({**given, "rows_per_message": 2}, "rows_per_message"),
+        ({**given, "text_values": True}, "text_values"),
+        ({**long, "long_fields": "nam=x"}, "long_fields"),
+        ({**long, "long_fields": "name="}, "long_fields"),
+        ({**per_record, "parts": 2}, "parts"),
+        ({**LEAST, "group_by": "a"}, "group_by"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"`{named}`"):
+            load_settings(wrong)

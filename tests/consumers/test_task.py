@@ -122,7 +122,7 @@ def step_until(task: Task, reached: Callable[[], bool]) -> None:
     """Step, with a sample whenever nothing is planned; batches on their way are not waited for."""
     while not reached():
         if not task.step(0.0):
-            task.planner.sample()
+            task.input.planner.sample()
 
 
 class Together:
@@ -301,7 +301,7 @@ def test_a_release_waits_a_moment_for_a_batch_that_is_being_read(
     fill(on, 2 * BATCH)
     gate = Gate("after_commit")
     task = gate.until("batch_full", start_task(memory_log(on)))
-    while task._ranges._reached[0] < BATCH + BATCH // 2:
+    while task.input.reader._reached[0] < BATCH + BATCH // 2:
         assert task.step(0.0)
     wait_for("the first state", lambda: gate.reached["after_commit"])
     transactions: list[str] = []
@@ -415,7 +415,7 @@ def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
     fill(on, 3 * BATCH)
     gate = Gate(point)
     task = gate.until("batch_full", start_task(memory_log(on)))
-    while task._ranges._reached[0] < BATCH + BATCH // 2:
+    while task.input.reader._reached[0] < BATCH + BATCH // 2:
         assert task.step(0.0)
     assert task.current is None and not releases(memory_log(on))
     ending = threading.Thread(target=drain, args=(task,), daemon=True)
@@ -718,7 +718,7 @@ def test_offsets_removed_after_they_were_planned() -> None:
     fill(on, 2 * BATCH)
     task = start_task(memory_log(on, max_records=10))
     fed = fed_to(task)
-    while task._ranges._reached[0] < 30:
+    while task.input.reader._reached[0] < 30:
         task.step(0.0)
     on.trim(INPUT, 0, BATCH + 5)
     drain(task)

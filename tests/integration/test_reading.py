@@ -19,9 +19,9 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.messages.codecs import make_codec
 from consumers.protocols import TopicInfo
+from consumers.service.batch_reader import BatchReader
 from consumers.service.metrics import Metrics
 from consumers.service.plan import split_batch, whole_batches
-from consumers.service.ranges import RangeReader
 from consumers.settings import ClusterSettings
 
 from ..harness import READERS
@@ -69,7 +69,7 @@ def test_a_long_topic_is_read_to_its_end(broker: RunningBroker, long_topic: str,
     """Partitions are paused and resumed on the way, and none of them stands still."""
     reader = opened(broker, long_topic, name).reader(long_topic)
     codec = make_codec("json", FEATURES, 1 << 20)
-    ranges = RangeReader(
+    ranges = BatchReader(
         reader, long_topic, codec, Metrics(), width=len(FEATURES), size=BATCH, stall_s=60.0
     )
     try:

@@ -19,7 +19,8 @@ from consumers.kafka.configure import kafka_config, task_connection
 from consumers.kafka.executor import close_readers
 from consumers.service.loop import Service
 from consumers.service.plan import Range
-from consumers.service.spread import CodecRecipe, Spread, TopicSource
+from consumers.service.remote import CodecRecipe, Remote
+from consumers.service.remote_sums import TopicSource
 from consumers.settings import Settings
 from stream_dppca.batch import Reading
 from stream_dppca.engine import Group, SourceAway
@@ -123,13 +124,13 @@ def settings(servers: str, topic: str, format: str, **more: Any) -> Settings:
     return Settings(features=FEATURES, format=format, **where, **rows, **how)
 
 
-def spread(given: Settings, engine: Any) -> Spread:
+def remote(given: Settings, engine: Any) -> Remote:
     tasks = itertools.cycle((2, 3)).__next__  # executors come and go
-    return Spread(engine, tasks, task_connection(given), CodecRecipe.of(given))
+    return Remote(engine, tasks, task_connection(given), CodecRecipe.of(given))
 
 
-def releases(given: Settings, on: Spread | None) -> list[dict[str, Any]]:
-    service = Service(given, KafkaCluster(kafka_config(given)), watched=False, spread=on)
+def releases(given: Settings, on: Remote | None) -> list[dict[str, Any]]:
+    service = Service(given, KafkaCluster(kafka_config(given)), watched=False, remote=on)
     with in_thread(service) as failed:
 
         def published() -> bool:
@@ -164,7 +165,7 @@ def agree(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
 def test_an_engine_gives_the_releases_of_the_local_reader(
     broker: RunningBroker, fresh_name: Any, format: str, how: dict[str, Any]
 ) -> None:
-    servers, topic = broker.bootstrap_servers, fresh_name("spread")
+    servers, topic = broker.bootstrap_servers, fresh_name("remote")
     with registry() as served:
         registered = format in ("avro", "protobuf")
         if registered:
@@ -174,7 +175,7 @@ def test_an_engine_gives_the_releases_of_the_local_reader(
         engine = settings(servers, topic, format, model=f"{topic}-engine", **how)
         expected = releases(local, None)
         asked = PicklingEngine()
-        agree(expected, releases(engine, spread(engine, asked)))
+        agree(expected, releases(engine, remote(engine, asked)))
     assert asked.jobs >= BATCHES and {r["status"] for r in expected} >= {"learned"}
 
 
@@ -182,7 +183,7 @@ def test_a_slot_is_the_same_whatever_the_split(broker: RunningBroker, fresh_name
     servers, topic = broker.bootstrap_servers, fresh_name("slots")
     fill(servers, topic, "float32")
     given = settings(servers, topic, "float32")
-    on = spread(given, PicklingEngine())
+    on = remote(given, PicklingEngine())
     ranges = (Range(0, 100, 2100), Range(1, 50, 1050))
     source = TopicSource(on.connection, topic, ranges, on.codec, 3, 60.0)
     whole = source.read(Group(0, 9000))
@@ -202,8 +203,8 @@ def test_a_service_waits_for_the_registry_with_its_plan(
         fill(servers, topic, "avro", served)
         given = settings(servers, topic, "avro", schema_registry_url=served.url)
         served.status = 503
-        cluster, on = KafkaCluster(kafka_config(given)), spread(given, PicklingEngine())
-        service = Service(given, cluster, watched=False, spread=on)
+        cluster, on = KafkaCluster(kafka_config(given)), remote(given, PicklingEngine())
+        service = Service(given, cluster, watched=False, remote=on)
         with in_thread(service) as failed:
             says = lambda: service.facts()["note"]  # noqa: E731
             wait_for("a word", lambda: failed or "registry has not answered" in says())
@@ -221,9 +222,9 @@ def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
     with registry() as served:
         fill(servers, topic, "avro", served)
         given = settings(servers, topic, "avro", schema_registry_url=served.url)
-        on = spread(given, PicklingEngine())
+        on = remote(given, PicklingEngine())
         ranges = (Range(0, 0, 1000),)
-        source = TopicSource(on.connection, topic, ranges, on.codec, 3, False, 60.0)
+        source = TopicSource(on.connection, topic, ranges, on.codec, 3, 60.0)
         question = Total(Present())
         served.status = 503
         with pytest.raises(SourceAway) as failed:

@@ -16,17 +16,18 @@ from consumers.errors import ClusterError, ConfigurationError, StateRefused
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
 from consumers.kafka.executor import close_readers
-from consumers.messages.codecs import make_subject_codec
+from consumers.messages.recipe import MessageRecipe
 from consumers.protocols import Bounds
-from consumers.service import spread_rounds
+from consumers.service import remote_rows
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
+from consumers.service.remote import CodecRecipe, Remote
+from consumers.service.remote_rows import RemoteRows
+from consumers.service.round_planner import PlannedRound
 from consumers.service.round_reader import RoundReader
-from consumers.service.rounds import PlannedRound
-from consumers.service.spread import CodecRecipe, Spread, SubjectRecipe
-from consumers.service.spread_rounds import EngineRounds
 from consumers.settings import RoundRule, Settings
 from stream_dppca import DPPCA, PerSubject
+from tests.consumers.otlp import message, resource
 from tests.engine.helpers import PicklingEngine
 
 from ..processes import wait_for
@@ -107,12 +108,12 @@ def model() -> DPPCA:
     )
 
 
-def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> EngineRounds:
-    recipe = SubjectRecipe(CodecRecipe.of(given), rule.subject, RECORDS)
-    on = Spread(engine, lambda: 2, task_connection(given), recipe.codec, subjects=recipe)
-    return EngineRounds(
-        on, given.input_topic, rule, Metrics(), width=3, stall_s=240.0, bounds=bounds_of(given),
-        take=take,
+def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> RemoteRows:
+    recipe = CodecRecipe.of(given)
+    on = Remote(engine, lambda: 2, task_connection(given), recipe, subjects=recipe)
+    return RemoteRows(
+        on, given.input_topic, rule, Metrics(), width=len(given.features), stall_s=240.0,
+        bounds=bounds_of(given), take=take,
     )  # fmt: skip
 
 
@@ -129,13 +130,13 @@ def bounds_of(given: Settings) -> Any:
 
 def local(given: Settings, rule: RoundRule, take: Any) -> RoundReader:
     cluster, topic = KafkaCluster(kafka_config(given)), given.input_topic
-    codec = make_subject_codec("json", FEATURES, 1 << 20, subject=rule.subject, records=RECORDS)
+    codec = MessageRecipe.of(given).subject_codec(None)
     reader = cluster.reader(topic, stamped=True)
     return RoundReader(reader, topic, codec, rule, Metrics(), stall_s=240.0,
                        bounds=bounds_of(given), take=take)  # fmt: skip
 
 
-def table(reader: RoundReader | EngineRounds, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:
+def table(reader: RoundReader | RemoteRows, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:
     """Read a round to its end; return the content of the model's table, and its seeded release."""
     reader.start(round_)
     wait_for("the round", lambda: (reader.read(0.1) and False) or reader.complete)
@@ -162,12 +163,74 @@ def test_an_engine_fills_the_table_of_the_local_reader(
     assert len(set(places.tolist())) == PLACES < len(places) and len(components)
     offsets = sum(end - start for _, start, end in round_.ranges)
     for most, jobs in ((2**24, 1), (3 * 100, -(-offsets // 100))):
-        monkeypatch.setattr(spread_rounds, "MOST_NUMBERS", most)
+        monkeypatch.setattr(remote_rows, "MOST_NUMBERS", most)
         engine, other = PicklingEngine(), model()
         found = table(on_engine(given, rule, engine, take(other)), other, round_)
         assert engine.jobs == jobs
         assert found[0].tobytes() == rows.tobytes() and found[1].tobytes() == places.tobytes()
         assert found[2] == pytest.approx(components, abs=1e-9)
+
+
+def points(servers: str, topic: str) -> RoundRule:
+    """A topic of hosts that share messages, more of them than places, all over the partitions."""
+    with KafkaAdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topics({topic: {
+            "num_partitions": PARTITIONS, "replication_factor": 1,
+            "configs": {"message.timestamp.type": "LogAppendTime"},
+        }})  # fmt: skip
+        admin.wait_for_topics([topic])
+    rng = np.random.default_rng(4)
+    producer = KafkaProducer(bootstrap_servers=servers, linger_ms=20)
+    sent = []
+    for i in range(600):
+        hosts = [
+            resource({"host.name": f"h{rng.zipf(1.2) % 500}"}, *(
+                {"name": name, "time": int(rng.integers(1, 1000)), "start": int(rng.integers(3)),
+                 "value": float(rng.standard_normal() * 10.0 ** rng.integers(-6, 6)),
+                 "attributes": {"s": int(rng.integers(50))}}
+                for name in ("m", "n") for _ in range(3)
+            ))
+            for _ in range(4)
+        ]  # fmt: skip
+        value = b"not a message" if i % 50 == 3 else message(*hosts)
+        sent.append(producer.send(topic, value, partition=i % PARTITIONS))
+    producer.flush()
+    last = max(future.get(60).timestamp for future in sent)
+    producer.close()
+    return RoundRule("host.name", last + 1, 1)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_points_become_the_same_rows_on_an_engine(
+    broker: RunningBroker, fresh_name: Any, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    """To the last bit, however a round is cut into pieces."""
+    servers, topic = broker.bootstrap_servers, fresh_name("points")
+    rule = points(servers, topic)
+    given = Settings(
+        features=("m", "rate(m)", "last(n)", "count(n)", "max(n)"), bootstrap_servers=servers,
+        input_topic=topic, epsilon=1.0, delta=1e-6, places=200, unit="subject",
+        subject="host.name", round="1h", period="1h", format="otlp", parts=parts, http_port=0,
+    )  # fmt: skip
+    round_ = planned(servers, topic)
+
+    def rows(make: Any) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        reader = make(lambda X, who: found.extend(
+            (subject, row.tobytes()) for subject, row in zip(who, X, strict=True)
+        ))  # fmt: skip
+        reader.start(round_)
+        wait_for("the round", lambda: (reader.read(0.1) and False) or reader.complete)
+        reader.finish()
+        reader.close()
+        return found
+
+    wanted = rows(lambda take: local(given, rule, take))
+    assert len({who for who, _ in wanted}) == 200
+    for most in (2**24, 3 * 100):
+        monkeypatch.setattr(remote_rows, "MOST_NUMBERS", most)
+        engine = PicklingEngine()
+        assert rows(lambda take, e=engine: on_engine(given, rule, e, take)) == wanted
 
 
 def broken(*_: Any, **__: Any) -> Any:
@@ -188,7 +251,7 @@ def test_what_an_engine_refuses(
     longer = tuple(Range(p, start, end + 1) for p, start, end in round_.ranges)
     with pytest.raises(StateRefused, match="ends before the offset"):
         reader.start(PlannedRound(0, longer, {}))
-    monkeypatch.setattr(spread_rounds, "read_ranges", broken)
+    monkeypatch.setattr(remote_rows, "read_ranges", broken)
     reader.start(round_)
     with pytest.raises(ClusterError) as failed:
         reader.read(0.1)

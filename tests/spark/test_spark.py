@@ -21,7 +21,8 @@ from pyspark.sql import functions as F
 from consumers.kafka.configure import task_connection
 from consumers.kafka.executor import close_readers
 from consumers.service.plan import Range
-from consumers.service.spread import CodecRecipe, TopicSource
+from consumers.service.remote import CodecRecipe
+from consumers.service.remote_sums import TopicSource
 from stream_dppca import DPPCA, ParameterError, PerSubject
 from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine
 from stream_dppca.spark import SparkEngine, fit, refuse_exposed
@@ -48,15 +49,15 @@ def model(d: int, **how: Any) -> DPPCA:
 def test_seeded_releases_are_those_of_the_local_estimator(
     session: Any, d: int, how: dict[str, Any]
 ) -> None:
-    local, spread = model(d, **how), model(d, **how)
+    local, remote = model(d, **how), model(d, **how)
     engine = SparkEngine(session)
     assert engine.parallelism == 2
-    made, same = EngineBatches(engine, spread, 4), EngineBatches(LocalEngine(), local, 1)
+    made, same = EngineBatches(engine, remote, 4), EngineBatches(LocalEngine(), local, 1)
     for i in range(3):
         source = DrawnSource(i, d, far=97, bad=89)
-        spread.learn_rows(made.rows(source))
+        remote.learn_rows(made.rows(source))
         local.learn_rows(same.rows(source))
-        assert spread.components == pytest.approx(local.components, abs=1e-9)
+        assert remote.components == pytest.approx(local.components, abs=1e-9)
     assert len(local.components)
 
 
@@ -75,15 +76,15 @@ def test_a_topic_gives_the_statistics_of_a_local_run(
         source = TopicSource(task_connection(given), topic, ranges, CodecRecipe.of(given),
                              len(FEATURES), 240.0)  # fmt: skip
         center = {"center": "none", "scales": None} if packed else {}
-        local, spread = (
+        local, remote = (
             DPPCA(features=FEATURES, **HOW | center | {"batch_size": BATCH}) for _ in range(2)
         )
-        spread.learn_rows(EngineBatches(SparkEngine(session), spread, 2).rows(source))
+        remote.learn_rows(EngineBatches(SparkEngine(session), remote, 2).rows(source))
         local.learn_rows(EngineBatches(LocalEngine(), local, 1).rows(source))
-    one, other = local.last_release, spread.last_release
+    one, other = local.last_release, remote.last_release
     assert one is not None and other is not None
     assert (one.status, one.range) == (other.status, other.range)
-    assert local.components == pytest.approx(spread.components, abs=1e-9)
+    assert local.components == pytest.approx(remote.components, abs=1e-9)
 
 
 def test_a_round_gives_the_table_of_the_local_reader(session: Any, servers: str) -> None:
@@ -92,8 +93,8 @@ def test_a_round_gives_the_table_of_the_local_reader(session: Any, servers: str)
     round_, one, other = rounds.planned(servers, "rounds"), rounds.model(), rounds.model()
     read = rounds.local(given, rule, rounds.take(one))
     expected = rounds.table(read, one, round_)
-    spread = rounds.on_engine(given, rule, SparkEngine(session), rounds.take(other))
-    found = rounds.table(spread, other, round_)
+    remote = rounds.on_engine(given, rule, SparkEngine(session), rounds.take(other))
+    found = rounds.table(remote, other, round_)
     assert found[0].tobytes() == expected[0].tobytes()
     assert found[1].tobytes() == expected[1].tobytes()
     assert found[2] == pytest.approx(expected[2], abs=1e-9) and len(expected[2])
@@ -107,12 +108,12 @@ def test_a_process_that_is_killed_changes_nothing(
     given = settings(servers, telemetry, "json")
     records = TopicSource(
         task_connection(given), telemetry, (Range(0, 0, 4000), Range(1, 10, 5010)),
-        CodecRecipe.of(given), len(FEATURES), False, 240.0,
+        CodecRecipe.of(given), len(FEATURES), 240.0,
     )  # fmt: skip
-    local, spread = (DPPCA(features=FEATURES, **HOW | {"batch_size": BATCH}) for _ in range(2))
+    local, remote = (DPPCA(features=FEATURES, **HOW | {"batch_size": BATCH}) for _ in range(2))
     source = WaitingSource(records, tmp_path)
-    made = EngineBatches(SparkEngine(session), spread, 2)
-    learning = threading.Thread(target=lambda: spread.learn_rows(made.rows(source)))
+    made = EngineBatches(SparkEngine(session), remote, 2)
+    learning = threading.Thread(target=lambda: remote.learn_rows(made.rows(source)))
     learning.start()
     wait_for("a task", lambda: bool(source.processes()))
     victim, name = source.processes()[0], VICTIMS[what]
@@ -126,7 +127,7 @@ def test_a_process_that_is_killed_changes_nothing(
     assert not learning.is_alive()
     with closing_consumers():
         local.learn_rows(EngineBatches(LocalEngine(), local, 1).rows(records))
-    assert local.state() == spread.state()
+    assert local.state() == remote.state()
 
 
 #: In the command line of a process.

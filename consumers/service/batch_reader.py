@@ -25,15 +25,14 @@ from numpy.typing import NDArray
 from stream_dppca.arrays import BoolArray, FloatArray, IntArray, aligned
 
 from ..errors import ClusterError, OffsetsGone, RegistryAway
-from ..events import log_event
 from ..messages.codecs import Codec
 from ..protocols import Chunk, Reader
+from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range, places
-from .planner import refuse_truncated
 from .registry_wait import RegistryWait
 
-__all__ = ["RangeReader"]
+__all__ = ["BatchReader"]
 
 #: Rows that may wait in memory for later batches, unless one batch has more.
 AHEAD_ROWS: Final = 1 << 16
@@ -55,7 +54,7 @@ class _Piece(NamedTuple):
         return _Piece(self.offsets[a:b], self.rows[a:b])
 
 
-class RangeReader:
+class BatchReader:
     """Reads batch after batch: `start`, then `read` until `complete`, then `take`."""
 
     def __init__(
@@ -82,7 +81,7 @@ class RangeReader:
         self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
         self._shape = size, codec.rows_per_message, width
         self._most_ahead = max(size, AHEAD_ROWS // codec.rows_per_message)
-        self._stall_s = stall_s
+        self._stall_s, self._guard = stall_s, TopicGuard(topic, metrics)
         self._reached: dict[int, int] = {}  # the offset up to which each partition was read
         self._ahead: dict[int, deque[_Piece]] = {}
         self._n_ahead = 0
@@ -278,16 +277,13 @@ class RangeReader:
 
     def _pass_removed(self) -> None:
         """Resume at the first offsets that exist: messages that are gone leave nulls."""
-        for p, (first, end) in self._reader.bounds(sorted(self._reached)).items():
+        for p, bounds in self._reader.bounds(sorted(self._reached)).items():
             at = self._reached[p]
-            if at > end:
-                refuse_truncated(self._topic, p, at, end)
-            if at < first:
-                log_event("offsets_lost", level="warning", topic=self._topic, partition=p,
-                          offset=at, resumed_at=first)  # fmt: skip
-                hole = at, first
+            # What is lost counts once it is planned.
+            self._reached[p] = self._guard.first_left(Range(p, at, at), bounds)
+            if self._reached[p] > at:
+                hole = at, self._reached[p]
                 self._holes.setdefault(p, []).append(hole)
-                self._reached[p] = first
                 if p in self._open:
                     self._count_lost(self._open[p], [hole])
         self._settle()

@@ -1,6 +1,13 @@
-"""Samples the ends of the partitions on a fixed clock, and hands out planned batches.
+"""Plans batches in a thread of its own, and hands them out.
 
-The plan is made of samples in the order in which they were taken. A sample is taken at every tick
+With one partition, batches are consecutive runs of offsets, whenever anybody looks. With several,
+
+- if the brokers stamp messages (LogAppendTime), batches follow the order of these times
+  (`timeline`), and the log alone decides them;
+- otherwise the ends of the partitions are sampled on a fixed clock, because times that producers
+  set are not to be trusted.
+
+A plan by samples uses them in the order in which they were taken. A sample is taken at every tick
 of a clock, whether or not the task is ready for more, and is kept if it allows at least one more
 whole batch beyond all that is planned already, which depends on offsets alone. Taking the *latest*
 sample when the task is free would be simpler, and wrong: the time that the task is busy depends on
@@ -16,15 +23,23 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ..errors import ClusterError, StateRefused
+from ..errors import ClusterError
 from ..events import log_event
 from ..protocols import Bounds, Positions, TopicOffsets
+from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range, split_batch, split_removed, whole_batches
+from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
 
-__all__ = ["PlannedBatch", "Planner", "refuse_truncated"]
+__all__ = ["BatchPlanner", "PlanOver", "PlannedBatch"]
 
 CLOSE_SECONDS: Final = 0.3
+#: Batches that are planned ahead in the order of the broker's time.
+AHEAD: Final = 64
+
+
+class PlanOver(ClusterError):
+    """The topic is not what the plan took it for: another task has to begin."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +52,14 @@ class PlannedBatch:
 
 @dataclass
 class _Stretch:
-    """The whole batches that one sample adds to the plan."""
+    """Whole batches, which are added to the plan together."""
 
     before: dict[int, int]
     removed: list[Range]  #: batches at its start of which nothing is left
     ranges: list[Range]
 
 
-class Planner:
+class BatchPlanner:
     """Plans the batches of a model."""
 
     def __init__(
@@ -57,6 +72,7 @@ class Planner:
         interval_s: float,
         refresh_s: float,
         patience_s: float,
+        times: BrokerTime,
     ) -> None:
         """
         Parameters
@@ -69,10 +85,17 @@ class Planner:
             Time between looks for new partitions.
         patience_s
             Time during which samples may fail before `next_batch` raises the reason.
+        times
+            The time of the brokers.
         """
         self._offsets, self._topic, self._metrics = offsets, topic, metrics
         self._size = size
         self._interval_s, self._refresh_s, self._patience_s = interval_s, refresh_s, patience_s
+        self._times = times
+        self._kind: str | None = None  # of the times of messages; None while that does not matter
+        self._timeline: Timeline | None = None  # if the plan follows the broker's time
+        self._found: dict[int, int] | None = None  # its next batch, until all of it is stable
+        self._listed_ms = 0  # when partitions were last listed
         self._changed = threading.Condition()
         self._first: dict[int, int] = {}  # of each partition, as of the last refresh
         self._planned: dict[int, int] = {}  # the end of the plan of all samples so far
@@ -80,6 +103,7 @@ class Planner:
         self._positions: dict[int, int] = {}  # after the last batch that was handed out
         self._refresh_at = 0.0
         self._failing: tuple[float, Exception] | None = None
+        self._over: PlanOver | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
 
@@ -98,25 +122,39 @@ class Planner:
         Takes the first sample, and refuses a topic that was truncated or recreated. Returns the
         offset at which to read each partition.
         """
+        self._listed_ms = self._times.now_ms()
         bounds = self._offsets.bounds(self.partitions())
-        for p, at in positions.items():
-            if p not in bounds or at > bounds[p].end:
-                refuse_truncated(self._topic, p, at, bounds[p].end if p in bounds else 0)
+        TopicGuard(self._topic, self._metrics).check_positions(positions, bounds)
         self._planned = dict(positions)
         for p, (first, end) in bounds.items():
             if p not in positions:
                 self._planned[p] = 0 if positions else end if new == "latest" else first
         self._positions = dict(self._planned)
         self._refresh_at = time.monotonic() + self._refresh_s
-        self._keep(bounds)
+        self._first = {p: first for p, (first, _) in bounds.items()}
+        self._choose_order(bounds)
+        self._plan({p: end for p, (_, end) in bounds.items()})
         return dict(self._positions)
+
+    def _choose_order(self, bounds: dict[int, Bounds]) -> None:
+        """Decide what the plan follows; it does not matter with one partition."""
+        if len(bounds) < 2:
+            return
+        self._kind = self._times.timestamp_type()
+        if self._kind == LOG_APPEND_TIME and self._times.in_order(self._planned, bounds):
+            self._begin_timeline()
+        log_event("plan_follows", order="samples" if self._timeline is None else "broker_time")
+
+    def _begin_timeline(self) -> None:
+        times = self._times
+        self._timeline = Timeline(self._offsets, self._size, times.slack_ms, times.clock)
 
     def start(self) -> None:
         """Start the clock. From now on only the planner's thread may use its client."""
         self._metrics.answered = time.monotonic()
         self._thread.start()
 
-    # Samples
+    # The plan
 
     def _run(self) -> None:
         began = time.monotonic()
@@ -128,34 +166,80 @@ class Planner:
                 self.sample()
                 self._metrics.answered = time.monotonic()
                 self._failing = None
+            except PlanOver as error:
+                self._over = error
+                return
             except Exception as error:  # brokers that are away come back
                 since = self._failing[0] if self._failing else time.monotonic()
                 self._failing = since, error
 
     def sample(self) -> None:
-        """Take one sample, and keep it if it allows one more batch.
+        """Plan what can be planned now.
 
-        The ends are read for each sample; new partitions, and the first offsets, which only
-        retention moves, at each refresh.
+        The ends are read each time; new partitions, and the first offsets, which only retention
+        moves, at each refresh.
         """
-        now = time.monotonic()
-        if now < self._refresh_at:
-            ends = self._offsets.ends(sorted(self._planned))
-            self._keep({p: Bounds(self._first[p], end) for p, end in ends.items()})
-            return
-        self._refresh_at = now + self._refresh_s
+        ends = self._refresh() if time.monotonic() >= self._refresh_at else None
+        self._plan(ends or self._offsets.ends(sorted(self._planned)))
+
+    def _refresh(self) -> dict[int, int]:
+        """Look for new partitions, and at the topic. Returns the ends."""
+        self._refresh_at = time.monotonic() + self._refresh_s
+        few = len(self._planned) < 2
+        self._add_partitions()
+        bounds = self._offsets.bounds(sorted(self._planned))
+        self._first = {p: first for p, (first, _) in bounds.items()}
+        self._show_lag(bounds)
+        if few:
+            self._choose_order(bounds)
+        elif self._times.timestamp_type() not in (self._kind, None):
+            raise PlanOver(f"{self._topic!r} has another message.timestamp.type than before")
+        elif self._timeline is not None and self._times.beyond(self._offsets, bounds):
+            raise PlanOver(f"{self._topic!r} holds messages whose times no broker has set")
+        return {p: end for p, (_, end) in bounds.items()}
+
+    def _add_partitions(self) -> bool:
+        """Add partitions that are new to the plan; True if there are any."""
+        self._listed_ms = self._times.now_ms()
         new = [p for p in self.partitions() if p not in self._planned]
-        bounds = self._offsets.bounds(sorted([*self._planned, *new]))
         if new:
             log_event("partitions_added", partitions=new)
             self._planned |= dict.fromkeys(new, 0)
-        self._keep(bounds)
-        self._show_lag(bounds)
+            self._first |= dict.fromkeys(new, 0)
+            if self._timeline is not None:  # it has passed messages that these may have before it
+                self._begin_timeline()
+        return bool(new)
 
-    def _keep(self, bounds: dict[int, Bounds]) -> None:
-        self._first = {p: first for p, (first, _) in bounds.items()}
-        ends = {p: end for p, (_, end) in bounds.items()}
-        ranges = whole_batches(self._planned, ends, self._size)
+    def _plan(self, ends: dict[int, int]) -> None:
+        """Plan with these ends: all whole batches that they allow, or as the time of brokers says.
+
+        In the order of time, batches are planned ahead: it does not matter when.
+        """
+        if self._timeline is None:
+            self._keep(whole_batches(self._planned, ends, self._size))
+            return
+        while len(self._stretches) < AHEAD and self._follow(ends):
+            ends = self._offsets.ends(sorted(self._planned))
+
+    def _follow(self, ends: dict[int, int]) -> bool:
+        """Plan the next batch in the order of time; False if it is not final, or not stable."""
+        if self._found is None and self._timeline is not None:
+            found = self._timeline.next_positions(self._planned)
+            if found is None:
+                return False
+            # A partition may have been added before the batch ended.
+            if self._listed_ms <= self._timeline.ended_ms and self._add_partitions():
+                return True
+            self._found = found
+            ends = self._offsets.ends(sorted(found))
+        if self._found is None or any(ends[p] < at for p, at in self._found.items()):
+            return False  # a transaction is open
+        planned = self._planned
+        self._keep([Range(p, planned[p], at) for p, at in self._found.items() if at > planned[p]])
+        self._found = None
+        return True
+
+    def _keep(self, ranges: list[Range]) -> None:
         if ranges:
             removed, rest = split_removed(ranges, self._first, self._size)
             with self._changed:
@@ -179,6 +263,8 @@ class Planner:
 
     def next_batch(self) -> PlannedBatch | None:
         """The next batch, if one is planned."""
+        if self._over is not None:
+            raise self._over
         failing = self._failing
         if failing is not None and time.monotonic() - failing[0] > self._patience_s:
             raise ClusterError(
@@ -208,15 +294,3 @@ class Planner:
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
         self._offsets.close()
-
-
-def refuse_truncated(topic: str, partition: int, at: int, end: int) -> None:
-    """Refuse a partition that ends before a position.
-
-    Its records may have been used already, and reading them again would use them twice.
-    """
-    raise StateRefused(
-        f"partition {partition} of {topic!r} ends at offset {end}, but it was read up to offset "
-        f"{at}: it was truncated or recreated. Give the new topic another name, or the model its "
-        "own name, group and state topic."
-    )

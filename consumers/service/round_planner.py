@@ -29,18 +29,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from ..errors import ConfigurationError, StateRefused
+from ..errors import ConfigurationError
 from ..events import log_event
 from ..protocols import Bounds, Positions, TopicOffsets
 from ..settings import RoundRule
+from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
+from .timeline import LOG_APPEND_TIME, cuts
 
-__all__ = ["LOG_APPEND_TIME", "PlannedRound", "RoundPlanner", "reading_order"]
-
-LOG_APPEND_TIME: Final = "LogAppendTime"
+__all__ = ["PlannedRound", "RoundPlanner", "reading_order"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,7 @@ class RoundPlanner:
         self._offsets, self._topic, self._rule, self._metrics = offsets, topic, rule, metrics
         self._slack_ms, self._interval_s, self._refresh_s = slack_ms, interval_s, refresh_s
         self._timestamp_type, self._clock = timestamp_type, clock
+        self._guard = TopicGuard(topic, metrics, secret=True)
         self._positions: dict[int, int] = {}
         self._next = 0
         self._left: int | None = None  # rounds until the horizon
@@ -118,9 +118,7 @@ class RoundPlanner:
         Refuses a topic that was truncated or recreated.
         """
         bounds = self.bounds(self.partitions())
-        for p, at in positions.items():
-            if p not in bounds or at > bounds[p].end:
-                refuse_truncated(self._topic, p)
+        self._guard.check_positions(positions, bounds)
         self._positions = dict(positions)
         self._next = next_round
         if self._rule.horizon is not None:
@@ -137,18 +135,18 @@ class RoundPlanner:
         self._check_topic()
         partitions = self.partitions()
         # The order matters: an end that is taken as a cut must not lie before an earlier cut.
-        resume = self._offsets.cuts(partitions, end_ms)
-        stop = self._offsets.cuts(partitions, end_ms + self._slack_ms)
+        resume = cuts(self._offsets, partitions, end_ms)
+        stop = cuts(self._offsets, partitions, end_ms + self._slack_ms)
         bounds = self.bounds(partitions)
         self._check_times(partitions, bounds)
         self._show_lag(bounds)
         if any(bounds[p].end < stop[p] for p in partitions):
             self._ask_at = time.monotonic() + self._interval_s
             return None
-        start = self._starts(partitions, bounds)
         for p in partitions:
             if resume[p] < self._positions.get(p, 0):
                 self._refuse_times(p)
+        start = self._starts(stop, bounds)
         ranges = [
             Range(p, start[p], stop[p])
             for p in reading_order(partitions, number)
@@ -161,20 +159,14 @@ class RoundPlanner:
             self._note_horizon()
         return PlannedRound(number, tuple(ranges), dict(resume))
 
-    def _starts(self, partitions: Sequence[int], bounds: dict[int, Bounds]) -> dict[int, int]:
-        """The offset from which to read each partition."""
+    def _starts(self, stop: dict[int, int], bounds: dict[int, Bounds]) -> dict[int, int]:
+        """The offset from which to read each partition, given where to stop."""
         start = dict(self._positions)
-        new = [p for p in partitions if p not in start]
+        new = [p for p in stop if p not in start]
         if new and start:
             log_event("partitions_added", partitions=new)
-        start |= self._offsets.cuts(new, self._rule.start_ms(self._next))
-        for p in partitions:
-            lost = bounds[p].first - start[p]
-            if lost > 0:
-                log_event("offsets_lost", level="warning", topic=self._topic, partition=p)
-                self._metrics.offsets_lost.inc(lost)
-                start[p] = bounds[p].first
-        return start
+        start |= cuts(self._offsets, new, self._rule.start_ms(self._next))
+        return {p: self._guard.first_left(Range(p, start[p], stop[p]), bounds[p]) for p in stop}
 
     def _check_topic(self) -> None:
         """Check the settings of the topic, which may have changed in the meantime."""
@@ -197,7 +189,7 @@ class RoundPlanner:
         Such a message would end every round at its place. The time now is later than the request
         for the bounds, however long that took, so messages within the bounds are from before.
         """
-        beyond = self._offsets.cuts(partitions, self._now_ms() + 2 * self._slack_ms)
+        beyond = cuts(self._offsets, partitions, self._now_ms() + 2 * self._slack_ms)
         for p in partitions:
             if beyond[p] < bounds[p].end:
                 self._refuse_times(p)
@@ -228,12 +220,3 @@ class RoundPlanner:
     def close(self) -> None:
         self._closing.set()
         self._offsets.close()
-
-
-def refuse_truncated(topic: str, partition: int) -> None:
-    """As `planner.refuse_truncated`, without the offsets: they count records."""
-    raise StateRefused(
-        f"partition {partition} of {topic!r} ends before the offset up to which it was read: it "
-        "was truncated or recreated. Give the new topic another name, or the model its own name, "
-        "group and state topic."
-    )

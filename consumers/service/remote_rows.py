@@ -1,4 +1,4 @@
-"""Rounds of a topic on an engine: tasks read and decode, the subjects' rows meet in the driver.
+"""Rounds that the tasks of an engine read and decode: the subjects' rows meet in the driver.
 
 A round is cut into pieces, one per task. A task reads its piece, decodes it, and drops the records
 of other rounds and, for each subject, all rows after the first `records` of the piece: those could
@@ -22,19 +22,21 @@ from numpy.typing import NDArray
 from stream_dppca.engine import EngineError, SourceAway
 from stream_dppca.subjects import first_rows
 
-from ..events import log_event
 from ..kafka.config import TaskConnection
 from ..kafka.executor import read_ranges
 from ..messages.codecs import Subject
+from ..messages.fold import Fold
+from ..messages.gathered import Gatherer, Gathering
 from ..protocols import Bounds
 from ..settings import RoundRule
+from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
+from .remote import CodecRecipe, GuardedEngine, Remote, later_if_away
+from .round_planner import PlannedRound
 from .round_reader import Take, refuse_sender_time
-from .rounds import PlannedRound, refuse_truncated
-from .spread import GuardedEngine, Spread, SubjectRecipe, later_if_away
 
-__all__ = ["EngineRounds", "pieces"]
+__all__ = ["RemoteRows", "pieces"]
 
 #: Most numbers that the tasks of one job return: 128 MB of float64.
 MOST_NUMBERS: Final = 2**24
@@ -50,6 +52,7 @@ class Kept:
     subjects: list[Subject]
     slots: int  #: rows of the round, those without a subject included
     refused: int | None = None  #: a partition that holds a time which a sender has set
+    fold: Fold | None = None  #: in place of rows, if points become rows
 
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords
@@ -58,14 +61,15 @@ class RoundSource:
 
     connection: TaskConnection
     topic: str
-    codec: SubjectRecipe
+    codec: CodecRecipe
     window: tuple[int, int]  #: the round: from, and up to, in milliseconds
     width: int
     stall_s: float
 
     def read(self, piece: Piece) -> Kept:
         """The rows of a piece that may count, in the order of reading."""
-        codec, records = self.codec(), self.codec.records
+        codec, records = self.codec.for_subjects(), self.codec.messages.records
+        gatherer = codec.begin(self.window, whole=False) if isinstance(codec, Gathering) else None
         rows: list[NDArray[np.floating[Any]]] = [np.empty((0, self.width))]
         subjects: list[Subject] = []
         slots = 0
@@ -78,15 +82,20 @@ class RoundSource:
                     return Kept(rows[0], [], 0, refused=part.partition)
                 at = np.array(chunk.times, dtype=np.int64)
                 mine = np.flatnonzero((at >= start_ms) & (at < end_ms)).tolist()
-                if mine:
+                values, keys = [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
+                if gatherer is not None:
+                    offsets = [chunk.offsets[i] for i in mine]
+                    gatherer.add(part.partition, offsets, at[mine].tolist(), values, keys)
+                    slots += len(values)
+                elif mine and not isinstance(codec, Gathering):
                     with later_if_away():
-                        decoded, whose = codec.decode(
-                            [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
-                        )
+                        decoded, whose = codec.decode(values, keys)
                     slots += len(whose)
                     kept = first_rows(whose, records)
                     rows.append(decoded[kept])
                     subjects += [whose[i] for i in kept]
+        if gatherer is not None:
+            return Kept(rows[0], [], slots, fold=gatherer.fold)
         # Once more: the rows kept of each chunk may be too many for the piece.
         kept = first_rows(subjects, records)
         return Kept(np.concatenate(rows)[kept], [subjects[i] for i in kept], slots)
@@ -130,12 +139,12 @@ def pieces(ranges: Sequence[Range], tasks: int, most: int) -> list[list[Piece]]:
     return [cut[i : i + tasks] for i in range(0, len(cut), tasks)]
 
 
-class EngineRounds:
+class RemoteRows:
     """Takes the place of `RoundReader`: `start`, then `read` until `complete`."""
 
     def __init__(
         self,
-        spread: Spread,
+        remote: Remote,
         topic: str,
         rule: RoundRule,
         metrics: Metrics,
@@ -157,27 +166,27 @@ class EngineRounds:
         take
             Called with the rows of the round that may count, in order, in pieces.
         """
-        if spread.subjects is None:
+        if remote.subjects is None:
             raise RuntimeError("the engine has no recipe for subjects")
-        self._spread, self._topic, self._rule, self._metrics = spread, topic, rule, metrics
-        self._recipe = spread.subjects
+        self._remote, self._topic, self._rule, self._metrics = remote, topic, rule, metrics
+        self._recipe = remote.subjects
         self._width, self._stall_s, self._bounds, self._take = width, stall_s, bounds, take
-        self._engine = GuardedEngine(spread, metrics)
+        self._engine = GuardedEngine(remote, metrics)
+        self._guard = TopicGuard(topic, metrics, secret=True)
         self._left: list[list[Piece]] | None = None  # jobs of the current round
         self._window = 0, 0
+        self._gatherer: Gatherer | None = None  # of the current round, if points become rows
 
     def start(self, planned: PlannedRound) -> None:
         """Begin a round; log that retention removed some of it, and refuse a truncated topic."""
         found = self._bounds([r.partition for r in planned.ranges]) if planned.ranges else {}
-        for p, start, end in planned.ranges:
-            if end > found[p].end:
-                refuse_truncated(self._topic, p)
-            if start < found[p].first:
-                log_event("offsets_lost", level="warning", topic=self._topic, partition=p)
-                self._metrics.offsets_lost.inc(min(end, found[p].first) - start)
+        for wanted in planned.ranges:
+            self._guard.first_left(wanted, found[wanted.partition])
         number, rows = planned.number, self._recipe.rows_per_message
         self._window = self._rule.start_ms(number), self._rule.end_ms(number)
-        tasks = self._spread.tasks()
+        codec = self._recipe.for_subjects()
+        self._gatherer = codec.begin(self._window) if isinstance(codec, Gathering) else None
+        tasks = self._remote.tasks()
         most = max(MOST_NUMBERS // (self._width * rows), tasks)
         self._left = pieces(planned.ranges, tasks, most)
 
@@ -186,7 +195,7 @@ class EngineRounds:
         if not self._left:
             return False
         source = RoundSource(
-            self._spread.connection, self._topic, self._recipe, self._window, self._width,
+            self._remote.connection, self._topic, self._recipe, self._window, self._width,
             self._stall_s,
         )  # fmt: skip
         found = self._engine.map(partial(read_piece, source), self._left[0])
@@ -195,7 +204,10 @@ class EngineRounds:
                 refuse_sender_time(self._topic, kept.refused)
         for kept in found:
             self._metrics.slots.inc(kept.slots)
-            self._take(kept.rows, kept.subjects)
+            if self._gatherer is not None and kept.fold is not None:
+                self._gatherer.fold.merge(kept.fold)
+            else:
+                self._take(kept.rows, kept.subjects)
         del self._left[0]
         return True
 
@@ -209,6 +221,9 @@ class EngineRounds:
         if not self.complete:
             raise RuntimeError("the round is not complete")
         self._left = None
+        if self._gatherer is not None:
+            self._take(*self._gatherer.fold.rows())
+            self._gatherer = None
 
     def close(self) -> None:
-        self._left = None
+        self._left = self._gatherer = None

@@ -1,0 +1,109 @@
+"""Batches of offsets: planned from samples of the ends, read into slots, learned as a whole."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from ..model.learner import Learner
+from ..protocols import Cluster, FinishedBatch, Positions
+from .batch_planner import BatchPlanner, PlannedBatch
+from .batch_reader import BatchReader
+from .config import TaskConfig
+from .guard import TopicGuard
+from .metrics import Metrics
+from .timeline import BrokerTime
+
+if TYPE_CHECKING:
+    from .remote_sums import RemoteSums
+
+__all__ = ["BatchInput"]
+
+
+class BatchInput:
+    """An `Input` in which a record is its own unit."""
+
+    def __init__(
+        self, cluster: Cluster, config: TaskConfig, learner: Learner, metrics: Metrics
+    ) -> None:
+        self._learner, self._start = learner, config.start
+        self._guard = TopicGuard(config.input_topic, metrics)
+        self._batch: PlannedBatch | None = None  # the one that is being read
+        with ExitStack() as opened:
+            self.planner = BatchPlanner(
+                cluster.offsets(config.input_topic), config.input_topic, metrics,
+                size=config.offsets_per_batch(learner.capacity),
+                interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
+                patience_s=config.stall_s,
+                times=BrokerTime(
+                    lambda: cluster.timestamp_type(config.input_topic),
+                    lambda: cluster.reader(config.input_topic, stamped=True),
+                    config.slack_ms,
+                    config.clock,
+                ),
+            )  # fmt: skip
+            opened.callback(self.planner.close)
+            self.reader = _open_reader(cluster, config, learner, metrics)
+            opened.callback(self.reader.close)
+            self._opened = opened.pop_all()
+
+    def partitions(self) -> list[int]:
+        return self.planner.partitions()
+
+    def unknown_use(self, used: Positions) -> str | None:
+        return self._guard.unknown_use(self._learner.positions, used)
+
+    def begin(self) -> None:
+        self.reader.begin(self.planner.begin(self._learner.positions, self._start))
+        self.planner.start()
+
+    def next(self) -> bool:
+        self._batch = self.planner.next_batch()
+        if self._batch is None:
+            return False
+        self.reader.start(self._batch.ranges)
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Read messages before they are planned, because they will be."""
+        if self.reader.full:
+            self.planner.wait(timeout_s)
+            return False
+        return self.reader.read(timeout_s)
+
+    def read(self, timeout_s: float) -> bool:
+        return self.reader.read(timeout_s)
+
+    @property
+    def at(self) -> str:
+        partition = self.reader.waits_for
+        return "reading" if partition is None else f"reading partition {partition}"
+
+    @property
+    def complete(self) -> bool:
+        return self.reader.complete
+
+    def learn(self) -> FinishedBatch | None:
+        if self._batch is None:
+            raise RuntimeError("no batch was begun")
+        return self._learner.learn(self.reader.take(), self._batch.positions)
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+def _open_reader(
+    cluster: Cluster, config: TaskConfig, learner: Learner, metrics: Metrics
+) -> BatchReader | RemoteSums:
+    topic, width = config.input_topic, len(config.features)
+    if config.remote is None:
+        return BatchReader(
+            cluster.reader(topic), topic, config.codec, metrics, width=width,
+            size=config.offsets_per_batch(learner.capacity), stall_s=config.stall_s,
+        )  # fmt: skip
+    from .remote_sums import RemoteSums  # needs librdkafka
+
+    return RemoteSums(
+        config.remote, learner.batches, cluster.offsets(topic), topic, metrics, width=width,
+        slots=learner.capacity, stall_s=config.stall_s,
+    )  # fmt: skip

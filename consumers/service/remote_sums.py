@@ -1,0 +1,144 @@
+"""Batches whose rows stay in the tasks of an engine: the driver gets sums, and sees no message.
+
+`TopicSource` goes to the tasks. `RemoteSums` takes the place of `BatchReader`, and gives an object
+that answers questions about the rows of a batch instead of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_dppca.arrays import FloatArray, aligned
+from stream_dppca.engine import Engine, EngineBatches, EngineRows, Group
+
+from ..kafka.config import TaskConnection
+from ..kafka.executor import read_ranges
+from ..messages.codecs import Codec
+from ..protocols import TopicOffsets
+from .guard import TopicGuard
+from .metrics import Metrics
+from .plan import Range
+from .remote import GuardedEngine, Remote, later_if_away
+
+__all__ = ["RemoteSums", "TopicSource"]
+
+
+@dataclass(frozen=True, repr=False)  # the connection holds passwords
+class TopicSource:
+    """Reads the slots of a planned batch from a topic, in any process.
+
+    Ranges take their places one after the other, so that a group reads few partitions.
+    """
+
+    connection: TaskConnection
+    topic: str
+    ranges: tuple[Range, ...]
+    codec: Callable[[], Codec]  #: makes the codec where it is needed
+    width: int
+    stall_s: float
+
+    def read(self, group: Group) -> FloatArray:
+        """The rows in these slots, nulls all NaN."""
+        codec = self.codec()
+        each = codec.rows_per_message
+        first, last = group.start // each, -(-group.stop // each)  # places of whole messages
+        rows = aligned(last - first, each, self.width)
+        rows[:] = np.nan
+        wanted, place_of = self._window(first, last)
+        for chunk in read_ranges(self.connection, self.topic, wanted, self.stall_s):
+            place = place_of(chunk.partition, np.array(chunk.offsets, dtype=np.int64))
+            with later_if_away():
+                decoded = codec.decode(chunk.values).reshape(len(place), each, self.width)
+            here = (place >= first) & (place < last)
+            rows[place[here] - first] = decoded[here]
+        flat = rows.reshape(-1, self.width)
+        return flat[group.start - first * each : group.stop - first * each]
+
+    def _window(
+        self, first: int, last: int
+    ) -> tuple[list[Range], Callable[[int, NDArray[np.int64]], NDArray[np.int64]]]:
+        """The offsets with places from `first` to `last`, and a function from offset to place."""
+        begins = np.cumsum([0, *(end - start for _, start, end in self.ranges)]).tolist()
+        wanted = []
+        at = dict(zip((r.partition for r in self.ranges), begins, strict=False))
+        starts = {r.partition: r.start for r in self.ranges}
+        for (p, start, end), begin in zip(self.ranges, begins, strict=False):
+            low, high = max(first - begin, 0), min(last - begin, end - start)
+            if low < high:
+                wanted.append(Range(p, start + low, start + high))
+        return wanted, lambda p, offsets: at[p] + offsets - starts[p]
+
+
+class RemoteSums:
+    """Gives batch after batch: `start`, then `take`. There is nothing to read in between."""
+
+    full = True  #: nothing is read ahead
+    waits_for = None  #: the tasks read
+
+    def __init__(
+        self,
+        remote: Remote,
+        batches: Callable[[Engine, int], EngineBatches],
+        offsets: TopicOffsets,
+        topic: str,
+        metrics: Metrics,
+        *,
+        width: int,
+        slots: int,
+        stall_s: float,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        batches
+            Makes the batches of the model on an engine, in about this many groups.
+        offsets
+            Returns the current first offsets and ends of partitions. It is closed with this.
+        width
+            Number of features.
+        slots
+            Slots per batch.
+        """
+        self._remote, self._topic, self._metrics = remote, topic, metrics
+        self._batches = batches(GuardedEngine(remote, metrics), remote.tasks())
+        self._width, self._slots, self._stall_s = width, slots, stall_s
+        self._offsets, self._guard = offsets, TopicGuard(topic, metrics)
+        self._ranges: tuple[Range, ...] | None = None
+
+    def begin(self, offsets: Mapping[int, int]) -> None:
+        """Do nothing: the tasks get their offsets with each batch."""
+
+    def start(self, ranges: Sequence[Range]) -> None:
+        """Begin a batch; log what retention removed of it, and refuse a truncated topic."""
+        found = self._offsets.bounds(sorted(r.partition for r in ranges))
+        for wanted in ranges:
+            self._guard.first_left(wanted, found[wanted.partition])
+        self._ranges = tuple(ranges)
+
+    def read(self, timeout_s: float) -> bool:
+        return False
+
+    @property
+    def complete(self) -> bool:
+        return self._ranges is not None
+
+    def take(self) -> EngineRows:
+        """The batch, whose rows stay in the tasks."""
+        if self._ranges is None:
+            raise RuntimeError("the batch is not complete")
+        source = TopicSource(
+            self._remote.connection, self._topic, self._ranges, self._remote.codec, self._width,
+            self._stall_s,
+        )  # fmt: skip
+        self._ranges = None
+        self._metrics.slots.inc(self._slots)
+        self._batches.split(self._remote.tasks())
+        return self._batches.rows(source)
+
+    def close(self) -> None:
+        self._ranges = None
+        self._offsets.close()

@@ -1,0 +1,114 @@
+"""Rounds of the broker's time, for privacy per subject.
+
+The estimator gets the subject of each record, and the end of each round. Nothing of a round is kept
+before it is over; after a crash in the middle, the round is read again from the positions of the
+last state.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from ..model.learner import Learner
+from ..protocols import Cluster, FinishedBatch, Positions
+from .config import RoundConfig, TaskConfig
+from .guard import TopicGuard
+from .metrics import Metrics
+from .round_planner import PlannedRound, RoundPlanner
+from .round_reader import RoundReader
+
+if TYPE_CHECKING:
+    from .remote_rows import RemoteRows
+
+__all__ = ["RoundInput"]
+
+
+class RoundInput:
+    """An `Input` in which all records of a subject are a unit."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: TaskConfig,
+        rounds: RoundConfig,
+        learner: Learner,
+        metrics: Metrics,
+    ) -> None:
+        self._learner, self._rounds = learner, rounds
+        self._guard = TopicGuard(config.input_topic, metrics, secret=True)
+        self._round: PlannedRound | None = None  # the one that is being read
+        topic = config.input_topic
+        with ExitStack() as opened:
+            self.planner = RoundPlanner(
+                cluster.offsets(topic), topic, rounds.rule, metrics,
+                slack_ms=rounds.slack_ms, interval_s=config.plan_interval_s,
+                refresh_s=config.refresh_s, timestamp_type=lambda: cluster.timestamp_type(topic),
+                clock=rounds.clock,
+            )  # fmt: skip
+            opened.callback(self.planner.close)
+            self.reader = self._open_reader(cluster, config, metrics)
+            opened.callback(self.reader.close)
+            self._opened = opened.pop_all()
+
+    def _open_reader(
+        self, cluster: Cluster, config: TaskConfig, metrics: Metrics
+    ) -> RoundReader | RemoteRows:
+        topic, rounds = config.input_topic, self._rounds
+        if config.remote is None:
+            return RoundReader(
+                cluster.reader(topic, stamped=True), topic, rounds.codec, rounds.rule, metrics,
+                stall_s=config.stall_s, bounds=self.planner.bounds,
+                take=self._learner.add,
+            )  # fmt: skip
+        from .remote_rows import RemoteRows  # needs librdkafka
+
+        return RemoteRows(
+            config.remote, topic, rounds.rule, metrics, width=len(config.features),
+            stall_s=config.stall_s, bounds=self.planner.bounds, take=self._learner.add,
+        )  # fmt: skip
+
+    def partitions(self) -> list[int]:
+        return self.planner.partitions()
+
+    def unknown_use(self, used: Positions) -> str | None:
+        return self._guard.unknown_use(self._learner.positions, used)
+
+    def begin(self) -> None:
+        learner, rounds = self._learner, self._rounds
+        last = learner.last_round
+        following = rounds.first_round(int(rounds.clock() * 1000)) if last is None else last + 1
+        self.planner.begin(learner.positions, following, learner.n_batches)
+
+    def next(self) -> bool:
+        self._round = self.planner.next_round()
+        if self._round is None:
+            return False
+        self.reader.start(self._round)
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait, because there is nothing to read before a round is over."""
+        self.planner.wait(timeout_s)
+        return False
+
+    def read(self, timeout_s: float) -> bool:
+        return self.reader.read(timeout_s)
+
+    @property
+    def at(self) -> str:
+        """The round alone: whether a partition has records in it is secret."""
+        return f"reading round {self._round.number}" if self._round else "reading"
+
+    @property
+    def complete(self) -> bool:
+        return self.reader.complete
+
+    def learn(self) -> FinishedBatch:
+        if self._round is None:
+            raise RuntimeError("no round was begun")
+        self.reader.finish()
+        return self._learner.close_round(self._round.number, self._round.positions)
+
+    def close(self) -> None:
+        self._opened.close()

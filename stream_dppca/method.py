@@ -69,7 +69,7 @@ class Method(Protocol):
     W
         d x k, orthonormal columns: the current components.
     first_batches
-        Batches that the first step takes at once.
+        Batches that the first step takes at once, or rounds that ask for its answers.
     """
 
     W: FloatArray

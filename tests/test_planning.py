@@ -7,11 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_dppca import DPPCA, BatchSizeError, ParameterError, plan
+from stream_dppca import DPPCA, BatchSizeError, ParameterError, Plan, plan
 from tests.conftest import signal_plus_noise, sine, spiked
 
 BASE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 KNOWN: dict[str, Any] = {"center": "none", "scales": None}
+
+
+def least(p: Plan, records: int) -> float:
+    """The low end of the range that is expected after this many records: Gaussian data."""
+    return {at: low for at, low, _ in p.expected_error}[records]
 
 
 @pytest.mark.audit
@@ -23,13 +28,12 @@ def test_predictions_within_a_factor_two(d: int, batch_size: int, batches: int) 
         pca = DPPCA(features=range(d), batch_size=batch_size, seed=seed, **BASE, **KNOWN)
         pca.learn_array(X)
         errors.append(sine(pca.components[0], v))
-    predicted = dict(plan(d=d, batch_size=batch_size, **BASE, **KNOWN).expected_error)
-    assert 0.5 < predicted[batches * batch_size] / np.median(errors) < 2
+    predicted = least(plan(d=d, batch_size=batch_size, **BASE, **KNOWN), batches * batch_size)
+    assert 0.5 < predicted / np.median(errors) < 2
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_power_laws_are_predicted_too(k: int) -> None:
-    """Second moments remain here, although there are more than 64 features."""
     d, batch_size, batches = 100, 4000, 8
     values = 1 / np.arange(1.0, d + 1)
     errors = []
@@ -44,10 +48,10 @@ def test_power_laws_are_predicted_too(k: int) -> None:
         d=d, batch_size=batch_size, n_components=k, trace_ratio=values.sum(),
         gap=values[k - 1] - values[k], **BASE, **KNOWN,
     )  # fmt: skip
-    assert 0.5 < dict(p.expected_error)[batches * batch_size] / np.median(errors) < 2 * k
+    assert 0.5 < least(p, batches * batch_size) / np.median(errors) < 2 * k
 
 
-def test_a_scout_is_expected_to_see_what_it_sees() -> None:
+def test_what_one_batch_shows_is_expected() -> None:
     """After one batch, a component above the noise is visible, one below is not."""
     for ratio, seen in ((10.0, True), (60.0, False)):
         second = (ratio - 1) / 99
@@ -70,21 +74,29 @@ def test_quiet_data_is_predicted_too() -> None:
     pca.learn_array(X)
     p = plan(
         d=d, batch_size=4000, trace_ratio=1 + d * sigma**2, gap=1.0,
-        range_ratio=sigma * d**0.5, **BASE, **KNOWN,
+        **BASE, **KNOWN,
     )  # fmt: skip
-    eight, sixteen = (dict(p.expected_error)[t * 4000] for t in (8, 16))
+    eight, sixteen = (least(p, t * 4000) for t in (8, 16))
     assert sixteen / 2 < sine(pca.components[0], v) < 2 * eight
 
 
-def test_the_minimum_is_where_the_estimator_refuses() -> None:
-    smallest = plan(d=5, **BASE, **KNOWN).minimum_batch_size
-    DPPCA(features=range(5), batch_size=smallest, **BASE, **KNOWN)
+@pytest.mark.parametrize("d", [5, 28, 1200])
+def test_the_minimum_is_where_the_estimator_refuses(d: int) -> None:
+    smallest = plan(d=d, batch_size=10**6, **BASE).minimum_batch_size
+    DPPCA(features=range(d), batch_size=smallest, **BASE)
     for refuse in (
-        lambda n: DPPCA(features=range(5), batch_size=n, **BASE, **KNOWN),
-        lambda n: plan(d=5, batch_size=n, **BASE, **KNOWN),
+        lambda n: DPPCA(features=range(d), batch_size=n, **BASE),
+        lambda n: plan(d=d, batch_size=n, **BASE),
     ):
         with pytest.raises(BatchSizeError, match=f"at least {smallest}"):
             refuse(smallest - 1)
+
+
+def test_whoever_knows_everything_may_have_tiny_batches() -> None:
+    smallest = plan(d=5, **BASE, **KNOWN).minimum_batch_size
+    assert DPPCA(features=range(5), batch_size=smallest, **BASE, **KNOWN).first_batches == 1
+    with pytest.raises(BatchSizeError, match=f"at least {smallest}"):
+        plan(d=5, batch_size=smallest - 1, **BASE, **KNOWN)
 
 
 def test_more_of_everything_helps() -> None:
@@ -133,20 +145,23 @@ def test_what_is_learned_without_knowing_anything_is_predicted(d: int, batch_siz
         pca.learn_array(X)
         errors.append(sine(pca.components[0], v))
     p = plan(d=d, batch_size=batch_size, **BASE)
-    assert p.warm_up_batches == 1
-    assert 0.5 < p.sine_after(batches * batch_size) / np.median(errors) < 3.5
+    assert p.first_batches == pca.first_batches
+    low, high = p.sine_after(batches * batch_size)
+    assert low / 2 < np.median(errors) < high
 
 
-def test_the_warm_up_is_in_the_plan() -> None:
+def test_the_first_step_is_in_the_plan() -> None:
     p = plan(d=28, batch_size=1390, **BASE)
-    assert p.warm_up_batches == 2 and "warm-up: 2" in str(p)
-    assert p.expected_error[0][0] == 3 * 1390
-    assert plan(d=28, batch_size=1390, **BASE, **KNOWN).warm_up_batches == 0
-    smallest = plan(d=28, **BASE).minimum_batch_size
-    DPPCA(features=range(28), batch_size=smallest, **BASE)
-    for refuse in (
-        lambda n: DPPCA(features=range(28), batch_size=n, **BASE),
-        lambda n: plan(d=28, batch_size=n, **BASE),
-    ):
-        with pytest.raises(BatchSizeError, match=f"at least {smallest}"):
-            refuse(smallest - 5)
+    assert p.first_batches == DPPCA(features=range(28), batch_size=1390, **BASE).first_batches == 3
+    assert p.first_memory == 3 * 1390 * 28 * 8
+    assert "the first step takes 3 batches at once (1 MB)" in str(p)
+    assert p.expected_error[0][0] == 3 * 1390 and p.sine_after(3 * 1390 - 1) == (1.0, 1.0)
+    assert plan(d=28, batch_size=1390, **BASE, **KNOWN).first_batches == 1
+
+
+def test_no_batch_size_is_recommended_where_none_is_good() -> None:
+    hopeless: dict[str, Any] = {"d": 900, "gap": 1e-7, **BASE}
+    with pytest.raises(ParameterError, match="`batch_size` must be given"):
+        plan(**hopeless)
+    p = plan(batch_size=100_000, **hopeless)
+    assert p.recommended_batch_size is None and "recommended more" in str(p)

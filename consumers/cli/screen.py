@@ -22,9 +22,8 @@ POSITIVE, NEGATIVE, LABEL, GOOD, WARN, BAD = (
 )  # fmt: skip
 LEVELS: Final = "▁▂▃▄▅▆▇█"
 STYLES: Final = {"learned": GOOD, "nothing_learned": BAD}
-WARM_UP: Final = (
-    "The centre and the scale of each feature are being learned, privately. The records of these "
-    "batches are used for nothing else."
+STARTING: Final = (
+    "The centre and the scale of each feature are being learned, privately. Components come next."
 )
 
 
@@ -47,7 +46,7 @@ def screen(
         body = [_head(current, now, truth), Text()]
         body += _lines(current.meaning or current.words, inner, "italic")
         if not current.components and current.status == "starting":
-            body += [Text(), *_lines(WARM_UP, inner)]
+            body += [Text(), *_lines(STARTING, inner)]
         promise = _lines(current.promise, inner, LABEL if current.private else BAD)
         used = 2 + len(body) + 1 + len(promise)
         if current.components:

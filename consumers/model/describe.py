@@ -49,7 +49,9 @@ def learned_nothing(status: str, reason: str | None) -> bool:
 def status_in_words(release: Release) -> str:
     """Return the status in words; empty if all is well."""
     if release.status == "starting":
-        return f"starting: {release.reason} ({release.batch} of {release.first_batches})"
+        unit = "batch" if release.subjects is None else "round"
+        last = max(release.batch, release.first_batches)  # questions may have been asked anew
+        return f"starting: {unit} {release.batch} of {last} that ask for centre and scales only"
     if release.status == "nothing_learned":
         return f"nothing learned yet: {release.reason}; {CHECK_NAMES}"
     if release.status == "skipped":

@@ -133,14 +133,15 @@ class MethodBase(Generic[Running]):
         self.subjects = given.subjects
         self.each = 1 if given.subjects is None else given.subjects.records
         self.mu = self._budget(given.units)
-        self.first_batches = self._first_batches()
-        self.mu = min(self.mu, self._budget(self.first_batches * given.units))
+        self._at_once = self._first_batches()
+        self.mu = min(self.mu, self._budget(self._at_once * given.units))
         if given.subjects is not None:
             self.mu_count = self.mu * math.sqrt(COUNT)
             self.mu = self.mu * math.sqrt(1 - COUNT)
         self.mu_look = self.mu * math.sqrt(LOOK)
         self._constant = constant
         self.questions = self._make_questions()
+        self.first_batches = self._at_once * self.questions.rounds
         self.range: Range | None = None  #: the answers of the first step, once there are any
         self.moments: Running = moments
         self.recent: Running = moments.copy()
@@ -172,7 +173,7 @@ class MethodBase(Generic[Running]):
     @property
     def batches_of_step(self) -> int:
         """Batches that the next step takes at once: W until centre and scales are known, then 1."""
-        return self.first_batches if self.range is None else 1
+        return self._at_once if self.range is None else 1
 
     def check_batch(self, units: int) -> None:
         """Raise `BatchSizeError` if the questions would take too many batches or rounds."""
@@ -202,7 +203,7 @@ class MethodBase(Generic[Running]):
         return Questions(
             d=d,
             mu=self.mu * math.sqrt(self.first_share),
-            units=self.first_batches * self.units,
+            units=self._at_once * self.units,
             batch=self.units,
             mu_batch=self.mu,
             known_center=given.known_center,

@@ -138,7 +138,9 @@ def test_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         cli.main(["plan", *budget, "--count", "38", "--batch-size", "3000", "--rate", "500"]) == 0
     )
     said = capsys.readouterr().out
-    assert "38 features, 1 component, epsilon = 1" in said and "warm-up: 1 batch" in said
+    assert (
+        "38 features, 1 component, epsilon = 1" in said and "the first step takes 2 batches" in said
+    )
     assert cli.main(["plan", "--epsilon", "50", "--delta", "0.1", "--count", "5"]) == 0
     assert "warning: epsilon = 50 promises next to nothing" in capsys.readouterr().err
     assert (
@@ -146,7 +148,7 @@ def test_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         == 0
     )
     said = capsys.readouterr().out
-    assert "2 features" in said and "warm-up: " not in said.replace("no warm-up", "")
+    assert "2 features" in said and "the first step takes 1 batch (" in said
     assert cli.main(["plan", *budget, "--count", "10", "--batch-size", "50"]) == 78
     assert "`batch_size` must be at least" in capsys.readouterr().err
     monkeypatch.setenv("DPPCA_EPSILON", "1")

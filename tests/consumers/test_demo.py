@@ -183,7 +183,7 @@ def test_the_mark_of_a_change_stays() -> None:
 
 def test_the_angle_to_the_truth() -> None:
     simulated = Simulated(2500)
-    nothing = {"status": "warming_up", "components": (), "warm_up_left": 1, "skipped": True}
+    nothing = {"status": "nothing_learned", "components": (), "skipped": True}
     simulated.see(release(1, TRUE_DIRECTION, **nothing))
     assert simulated.first_s is None and not simulated.truth().direction
     simulated.see(release(2, TRUE_DIRECTION))
@@ -208,7 +208,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same noise in every run; the demonstration takes no seed.
 
-    With fresh noise, the warm-up found a scale for one feature that was far too large in 2 of 395
+    With fresh noise, the first step found a scale for one feature that was far too large in 2 of 395
     models, and their component was 15 to 18 degrees off.
     """
     rng = np.random.default_rng(1)
@@ -230,7 +230,7 @@ def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None, ste
     assert " releases; broker: none: an in-memory broker inside this process" in said
     assert "(ε = 2) plus 1e-06 (δ), over the whole stream" in said
     assert "serve" in said and "--bootstrap-servers HOST:9092" in said
-    assert lines[0].startswith("batch 1  status warming up")
+    assert lines[0].startswith("batch 1  status learned")
     # The fleet changes after release 20 and back after release 40; a busy machine makes more.
     before, after = (
         float(re.findall(r"from the truth ([\d.]+)°", lines[number - 1])[0]) for number in (20, 40)
@@ -317,7 +317,7 @@ def test_on_a_real_broker(broker: Any) -> None:
         process.send_signal(signal.SIGINT)
         said = "".join(lines) + process.communicate(timeout=PATIENCE_SECONDS)[0]
         assert process.returncode == 0, said
-        assert "batch 1  status warming up" in said
+        assert "batch 1  status learned" in said
         assert "° from the truth" in said
         assert "your cluster at" in said and "left on your cluster: telemetry-demo-" in said
     finally:

@@ -98,11 +98,16 @@ def test_a_raw_record_is_scored_from_the_published_bytes() -> None:
     np.testing.assert_array_equal(projector.raw_directions(), fleet.model.raw_directions())
 
 
-def test_a_warm_up_pretends_nothing() -> None:
-    release = Fleet().learn(1)
-    assert (release.status, release.components, release.center) == ("warming_up", (), None)
+def test_a_round_of_questions_pretends_nothing() -> None:
+    unit = PerSubject("id", places=500)
+    model = DPPCA(features=NAMES, epsilon=1.0, delta=1e-6, unit=unit, seed=1)
+    rng = np.random.default_rng(0)
+    model.learn_array(rng.standard_normal((500, len(NAMES))), subjects=range(500))
+    release = PublishedRelease.of(model.close_round(), "m", RoundRule("id", 3_600_000, 1), 0)
+    assert (release.status, release.components, release.center) == ("starting", (), None)
     assert Projector.from_release(release_message(release).value).transform_one({"cpu": 1.0}) == {}
-    assert "warming up (batch 1 of 1)" in describe(release)
+    rounds = model.first_batches
+    assert rounds > 1 and f"starting: round 1 of {rounds}" in describe(release)
     assert "component" not in describe(release) and meaning(release) == ""
 
 

@@ -80,7 +80,7 @@ def test_inspect_history(
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["batch", "published", "status", "explained", "moved", "noise", "alone"]
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5", "6"]
-    assert "warming up" in lines[0] and "learned" in lines[-1] and lines[-1].count("°") == 2
+    assert "learned" in lines[0] and "learned" in lines[-1] and lines[-1].count("°") == 2
     assert cli.main(["inspect", "--model", "m", "--history", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [release["batch"] for release in found] == [1, 2, 3, 4, 5, 6]

@@ -246,6 +246,11 @@ class StreamingPCA(base.MiniBatchTransformer):
         return self._method.first_batches
 
     @property
+    def step_batches(self) -> int:
+        """Batches that the next step takes at once: one, except for the first step."""
+        return self._method.batches_of_step
+
+    @property
     def n_seen(self) -> int:
         """Slots taken, the partial batch included. With subjects it is not public, and absent."""
         if isinstance(self._slots, SubjectTable):

@@ -67,6 +67,7 @@ class Learner:
             check_state(record, identity)
         check_history(history)
         self.positions: Positions = {}  #: after the last batch
+        self.taken = 0  #: batches of the next step that are in memory
         self.last_round: int | None = None  #: with privacy per subject
         #: Releases of the state that may not have become visible: that of the last batch, after
         #: those of the batches that became durable with it.
@@ -90,6 +91,11 @@ class Learner:
     @property
     def n_batches(self) -> int:
         return self._estimator.n_batches
+
+    @property
+    def step_batches(self) -> int:
+        """Batches that the next step takes at once."""
+        return self._estimator.step_batches
 
     def batches(self, engine: Engine, tasks: int) -> EngineBatches:
         """Makes batches of this model on an engine."""
@@ -129,7 +135,9 @@ class Learner:
         else:
             raise ValueError(f"`rows` must have length {self.capacity}. Found {len(rows)}.")
         if estimator.n_batches == before:
+            self.taken += 1
             return None
+        self.taken = 0
         crashpoints.reach("batch_full")
         release = estimator.last_release
         if release is None:

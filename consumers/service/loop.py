@@ -140,11 +140,15 @@ class Service:
         if note := self._waits_for(silent_s):
             return state, note
         task = self._task
-        fruitless = 0 if task is None else task.fruitless
-        if not fruitless or state != "working":
+        if task is None or state != "working":
             return state, ""
-        which = "batch" if fruitless == 1 else f"{fruitless} batches"
-        return state, f"nothing was learned from the last {which}: {CHECK_NAMES}"
+        if task.fruitless:
+            which = "batch" if task.fruitless == 1 else f"{task.fruitless} batches"
+            return state, f"nothing was learned from the last {which}: {CHECK_NAMES}"
+        taken, all_of_step = task.step_at()
+        if all_of_step > 1:
+            return state, f"batch {taken + 1} of {all_of_step} of the first step"
+        return state, ""
 
     def _silent_s(self) -> float:
         """Time since the brokers last answered a question about the input, as far as we ask."""
@@ -184,8 +188,13 @@ class Service:
         state, note = self._says()
         if self._needed is None or self._task is None:
             return {"state": state, "note": note}
-        lag = self.metrics.current_lag()
-        return {"state": state, "note": note, "lag": lag, "needed": self._needed}
+        return {
+            "state": state,
+            "note": note,
+            "lag": self.metrics.current_lag(),
+            "needed": self._needed,
+            "step": self._task.step_at(),
+        }
 
     # The loop
 

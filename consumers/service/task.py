@@ -179,6 +179,10 @@ class Task:
                 self._ending.give(batch, most)
         return found
 
+    def step_at(self) -> tuple[int, int]:
+        """Batches of the next step that are in memory, and all that it takes: public numbers."""
+        return self._learner.taken, self._learner.step_batches
+
     def _more_to_finish(self) -> bool:
         """Tell whether the next batch is ready, or is being read and will be ready in a moment."""
         return self._ending.is_waited_for(RIDE_SECONDS if self._reading else 0.0)

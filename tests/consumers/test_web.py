@@ -123,12 +123,12 @@ def test_with_privacy_per_subject_nothing_counts_records() -> None:
 
     def facts(s: Settings) -> set[str]:
         service = Service(s, log_of(on, s), watched=False)
-        service._task = Mock(fruitless=0)  # it is the owner
+        service._task = Mock(fruitless=0, step_at=lambda: (0, 1))  # it is the owner
         return set(service.facts())
 
     by_device = settings(subject="device", round="1h", places=100, batch_size=None)
     assert facts(by_device) == {"state", "note"}
-    assert facts(settings()) == {"state", "note", "lag", "needed"}
+    assert facts(settings()) == {"state", "note", "lag", "needed", "step"}
     release = released()
     promise = SubjectStatement.of(
         epsilon=1.0, delta=1e-6, period=1, horizon=None, subject="device", records=4,

@@ -63,6 +63,7 @@ function connect() {
     known.facts = found;
     known.skew = found.now - Date.now() / 1000;
     drawTiles();
+    drawWaiting(hasLearned());
   });
   source.onerror = () => {
     drawLive();
@@ -82,6 +83,10 @@ function take(found, anew) {
   draw();
 }
 
+function hasLearned() {
+  return known.current !== null && known.current.components.length > 0;
+}
+
 function decode(text) {
   const bytes = atob(text);
   const row = new Int8Array(bytes.length);
@@ -99,7 +104,7 @@ function draw() {
     drawing = false;
     drawHead();
     drawTiles();
-    const learned = known.current !== null && known.current.components.length > 0;
+    const learned = hasLearned();
     $("charts").hidden = !learned;
     drawWaiting(learned);
     if (!learned) return;
@@ -194,11 +199,15 @@ function drawWaiting(learned) {
   $("waiting").hidden = learned;
   if (learned) return;
   let title = "Waiting for the first release", text = "A release comes with every full batch of records.", share = 0;
+  const [taken, all] = known.facts.step || [0, 1];
   if (current !== null && current.status === "starting") {
-    const all = Math.max(current.batch, current.first_batches);
-    title = `Starting: ${current.batch} of ${all}`;
+    const last = Math.max(current.batch, current.first_batches);
+    title = `Starting: ${current.batch} of ${last}`;
     text = "The centre and the scale of each feature are being learned, privately. Components come next.";
-    share = current.batch / all;
+    share = current.batch / last;
+  } else if (current === null && all > 1) {
+    text = `The first release needs ${all} batches of records at once: batch ${taken + 1} of ${all}.`;
+    share = taken / all;
   } else if (current !== null) {
     title = "Nothing learned yet";
     text = current.words;

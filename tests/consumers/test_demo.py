@@ -208,8 +208,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same noise in every run; the demonstration takes no seed.
 
-    With fresh noise, the first step found a scale for one feature that was far too large in 2 of 395
-    models, and their component was 15 to 18 degrees off.
+    With fresh noise, a scale that the first step found for one feature was far too large in 2 of
+    395 models, and their component was 15 to 18 degrees off.
     """
     rng = np.random.default_rng(1)
 

@@ -13,7 +13,7 @@ from stream_dppca import DPPCA, plan
 
 from .methods import MANY_FEATURES, METHODS, ONE_BATCH, PAPER_SEEDS, SLOW, TARGETS_ONLY, Data
 from .problems import Cell, Drift
-from .streams import Spiked, captured, sine
+from .streams import Correlation, Spiked, sine
 
 __all__ = ["planned", "run_cell", "run_drift"]
 
@@ -24,7 +24,7 @@ def run_cell(
     """Run all methods on all seeds of a cell; with stored results of the same seeds, only ours."""
     started = time.perf_counter()
     kept = stored is not None and stored["seeds"] == cell.seeds
-    run = {"DPPCA": METHODS["DPPCA"]} if kept else METHODS
+    run = {name: m for name, m in METHODS.items() if name.startswith("DPPCA") or not kept}
     errors: dict[str, dict[str, list[float]]] = {}
     seconds: dict[str, float] = {}
     for seed in range(cell.seeds):
@@ -41,11 +41,12 @@ def run_cell(
                 continue
             before = time.perf_counter()
             for setting, W in method(data).items():
-                loss = (
-                    sine(W, data.truth)
-                    if cell.loss == "sine"
-                    else captured(W, cell.problem, data.truth)
-                )
+                if not W.shape[1]:
+                    loss = 1.0  # nothing was learned
+                elif cell.loss == "sine":
+                    loss = sine(W, data.truth)
+                else:
+                    loss = data.correlation.missed(W)
                 errors.setdefault(name, {}).setdefault(setting, []).append(loss)
             seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - before
         tick()
@@ -65,7 +66,6 @@ def run_cell(
         "epsilon": cell.epsilon,
         "delta": cell.delta,
         "k": cell.k,
-        "center": cell.center,
         "loss": cell.loss,
         "seeds": cell.seeds,
         "target": cell.target,
@@ -93,20 +93,20 @@ def planned(cell: Cell) -> float | None:
     """Error that `plan()` expects at the end of the stream, given the spectrum; k = 1, sines."""
     if cell.k > 1 or cell.loss != "sine":
         return None
-    values = cell.problem.eigenvalues()
+    found = Correlation(cell.problem, cell.problem.stream(0).components, cell.k)
+    first, second = found.values[:2]
     expected = plan(
         d=cell.problem.d,
         epsilon=cell.epsilon,
         delta=cell.delta,
         batch_size=cell.batch_size,
-        center=cell.center,
-        scales=None if cell.center != "mean" else "learn",
-        trace_ratio=float(values.sum() / values[0]),
-        gap=float((values[0] - values[1]) / values[0]),
+        trace_ratio=float(cell.problem.d / first),
+        gap=float(max(first - second, 1e-9) / first),
         range_ratio=cell.problem.range_ratio,
     ).expected_error
-    records, sines = np.log(np.array(expected)).T
-    return float(np.exp(np.interp(math.log(cell.n), records, sines)))
+    records, low, high = np.log(np.array(expected)).T
+    middle = (low + high) / 2
+    return float(np.exp(np.interp(math.log(cell.n), records, middle)))
 
 
 def run_drift(drift: Drift, tick: Callable[[], None]) -> dict[str, Any]:
@@ -127,10 +127,12 @@ def run_drift(drift: Drift, tick: Callable[[], None]) -> dict[str, Any]:
             where.append([])
         for t in range(drift.batches):
             X = stream.draw(B)
+            truth = Correlation(problem, stream.components, 1).vectors
             for begin, pca, where in pcas:
                 if t >= begin:
                     pca.learn_array(X)
-                    where[-1].append(sine(pca.components.T, stream.components))
+                    learned = len(pca.components) > 0
+                    where[-1].append(sine(pca.components.T, truth) if learned else 1.0)
         tick()
     trace = np.median(traces, axis=0)
     result: dict[str, Any] = {
@@ -159,8 +161,6 @@ def _default(drift: Drift, seed: int) -> DPPCA:
         epsilon=1.0,
         delta=1e-6,
         batch_size=drift.batch_size,
-        center="none",
-        scales=None,
         seed=1000 + seed,
     )
 

@@ -5,7 +5,7 @@ all of them. The comparison is of processor time per row, the best of several ru
 other work on the machine affects the time on the wall clock. The detail has the ratio on the wall
 clock.
 
-The time of the service is measured between two releases, after the warm-up.
+The time of the service is measured between two releases, after the first step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ D = 128
 FEATURES = tuple(f"f{i}" for i in range(D))
 BATCH = 10_000
 ROWS_PER_MESSAGE = 50
-#: Releases that are not measured: the warm-up, and the first batches after it.
+#: Releases that are not measured: the first step, and the first batches after it.
 SKIPPED = 4
 #: Targets are for records that are taken as they are; the defaults learn centre and scales.
 AS_THEY_ARE = {"center": "none", "scales": "none"}

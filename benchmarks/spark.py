@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """A service over some batches after the warm-up."""
+    """A service over some batches after the first step."""
 
     seconds: float  #: per batch, on the clock
     cpu: float  #: seconds per batch on processors, of all processes that work for it
@@ -128,7 +128,7 @@ def produce(servers: str, format: str, rows: int) -> str:
 def serve(
     given: Settings, batches: int, environment: dict[str, str], spark: StandaloneCluster | None
 ) -> Measured:
-    """Run a new model over this many batches; the first one, a warm-up, is not measured."""
+    """Run a new model over this many batches; the first step is not measured."""
     model = f"m-{uuid.uuid4().hex[:8]}"
     said = given.model_dump(mode="json", exclude_unset=True) | named(model)
     process = subprocess.Popen(
@@ -146,7 +146,7 @@ def serve(
         for line in process.stdout or ():
             lines.append(line)
             event = json.loads(line) if line.startswith("{") else {}
-            if event.get("event") == "released" and event["status"] != "warming_up":
+            if event.get("event") == "released":
                 times.append(time.monotonic())
                 used.append(processor_seconds(process.pid, spark))
                 if event["batch"] == batches:
@@ -295,17 +295,17 @@ class Counting:
 
 
 def jobs(engine: Any, quick: bool) -> Iterator[Row]:
-    """Shares of batches after the warm-up that took one job."""
+    """Shares of batches after the first step that took one job."""
     for name, how in (("learned centre and scales", {}),
                       ("known centre and scales", {"center": "none", "scales": None})):  # fmt: skip
         estimator, counting = model(20_000, **how), Counting(engine)
         made = EngineBatches(counting, estimator, 2)
         took, seconds = [], []
         while len(took) < (20 if quick else 60):
-            warm = bool(estimator.warm_up_left) or not estimator.n_batches
+            first = not estimator.n_batches
             before, start = counting.jobs, time.monotonic()
             estimator.learn_rows(made.rows(DrawnSource(estimator.n_batches)))
-            if not warm:
+            if not first:
                 took.append(counting.jobs - before)
                 seconds.append(time.monotonic() - start)
         share = float(np.mean(np.array(took) == 1))

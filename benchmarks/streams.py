@@ -20,16 +20,17 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 __all__ = [
     "FACTORS",
+    "Correlation",
     "FashionMNIST",
     "Problem",
     "SignPlusNoise",
     "Spectrum",
     "Spiked",
     "Stream",
-    "captured",
     "sine",
 ]
 
@@ -73,13 +74,44 @@ def sine(W: Array, truth: Array) -> float:
     return float(min(np.linalg.norm(W - truth @ (truth.T @ W), 2), 1.0))
 
 
-def captured(W: Array, problem: Problem, truth: Array) -> float:
-    """Share of the variance that the best W would capture and this one does not."""
-    values = problem.eigenvalues()
-    best = float(values[: W.shape[1]].sum())
-    got = float(values[: truth.shape[1]] @ ((truth.T @ W) ** 2).sum(axis=1))
-    rest = float(W.shape[1] - ((truth.T @ W) ** 2).sum())  # in directions that are not listed
-    return max(0.0, 1 - (got + rest * float(values[-1])) / best)
+class Correlation:
+    """The correlation matrix of a problem: what `DPPCA` finds by default.
+
+    Parameters
+    ----------
+    components
+        The true components of the covariance matrix. Directions that are not listed have its last
+        eigenvalue.
+    k
+        Number of components of the correlation matrix that are computed.
+    """
+
+    def __init__(self, problem: Problem, components: Array, k: int) -> None:
+        values, V = problem.eigenvalues(), components.astype(np.float64)
+        self._rest = float(values[-1])
+        self._more = values[: V.shape[1]] - self._rest
+        self.sd = np.sqrt(self._rest + V**2 @ self._more)  #: of each feature
+        self._V = V / self.sd[:, None]
+        d = len(V)
+        if d < LARGE:
+            found, vectors = np.linalg.eigh(self @ np.eye(d))
+        else:
+            start = np.random.default_rng(0).standard_normal(d)
+            operator = LinearOperator((d, d), matvec=self.__matmul__, dtype=np.float64)
+            found, vectors = eigsh(operator, k=k + 1, which="LA", v0=start, tol=1e-8)
+        order = np.argsort(found)[::-1]
+        self.values: Array = found[order]  #: at least k + 1, largest first
+        self.vectors: Array = vectors[:, order[:k]]  #: d x k
+
+    def __matmul__(self, X: Array) -> Array:
+        level = (self._rest / self.sd**2)[:, None] if X.ndim == 2 else self._rest / self.sd**2
+        more = self._more[:, None] if X.ndim == 2 else self._more
+        return np.asarray(self._V @ (more * (self._V.T @ X)) + level * X)
+
+    def missed(self, W: Array) -> float:
+        """Share of the variance that the best W would capture and this one does not."""
+        W = W.astype(np.float64)
+        return max(0.0, 1 - float(np.sum(W * (self @ W)) / self.values[: W.shape[1]].sum()))
 
 
 def _direction(rng: np.random.Generator, d: int) -> Array:
@@ -217,8 +249,6 @@ class Spectrum:
     factors: str = "Gaussian"
     scale: float = 1.0
     mean: float = 0.0
-    #: False: the features themselves are the components, each on its own scale.
-    rotate: bool = True
     d: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -238,13 +268,13 @@ class Spectrum:
     def stream(self, seed: int) -> Stream:
         rng = np.random.default_rng([seed, 3])
         d = self.d
-        Q = np.linalg.qr(rng.standard_normal((d, d)))[0] if self.rotate else np.eye(d)
+        Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
         root = self.scale * np.sqrt(np.array(self.values))
         centre = self.mean * _direction(rng, d) * math.sqrt(d)
 
         def draw(n: int) -> Array:
             F = FACTORS[self.factors](rng, rng.standard_normal((n, d))) * root
-            return (F @ Q.T if self.rotate else F) + centre
+            return F @ Q.T + centre
 
         return Stream(Q, draw)
 

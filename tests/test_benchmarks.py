@@ -14,7 +14,7 @@ pytest.importorskip("rich")  # the progress bar
 
 from benchmarks import accuracy, figures, methods, speed
 from benchmarks.problems import Cell, Drift
-from benchmarks.streams import FACTORS, SignPlusNoise, Spectrum, Spiked, captured, sine
+from benchmarks.streams import FACTORS, Correlation, SignPlusNoise, Spectrum, Spiked, sine
 from stream_dppca import InverseTime
 from stream_dppca.baselines import analyze_gauss, clipped_oja, noisy_power_method
 from stream_dppca.calibration import gaussian_mu
@@ -81,12 +81,26 @@ def test_streams_know_their_truth() -> None:
         values, vectors = np.linalg.eigh(X.T @ X / len(X))
         assert sine(vectors[:, [-1]], stream.components) < 0.05
         np.testing.assert_allclose(values[::-1], problem.eigenvalues(), rtol=0.05)
-        assert captured(stream.components, problem, stream.components) == pytest.approx(0)
+        found = Correlation(problem, stream.components, 1)
+        np.testing.assert_allclose(found.sd, X.std(axis=0), rtol=0.05)
+        correlation = np.corrcoef(X.T)
+        np.testing.assert_allclose(found @ np.eye(6), correlation, atol=0.05)
+        assert sine(np.linalg.eigh(correlation)[1][:, [-1]], found.vectors) < 0.05
+        assert found.missed(found.vectors) == pytest.approx(0)
     drifting = Spiked(6, path=lambda i: math.pi / 2 * (i >= 100)).stream(1)
     drifting.draw(100)
     before = drifting.components
     drifting.draw(100)
     assert sine(before, drifting.components) == pytest.approx(1)
+
+
+def test_many_features_have_the_same_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Spiked(30).stream(0)
+    dense = Correlation(Spiked(30), stream.components, 2)
+    monkeypatch.setattr("benchmarks.streams.LARGE", 30)
+    sparse = Correlation(Spiked(30), stream.components, 2)
+    assert sine(dense.vectors[:, :1], sparse.vectors) < 1e-6
+    np.testing.assert_allclose(sparse.values, dense.values[:3], rtol=1e-6)
 
 
 def test_every_cell_has_its_own_name() -> None:

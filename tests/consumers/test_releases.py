@@ -194,7 +194,7 @@ def test_a_release_for_people() -> None:
     order = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
     order.remove("loading")
     assert order[0] == "a" and sorted(order) == list(NAMES)
-    assert "What varies most: a (±" in text
+    assert re.search(r"What varies most, 8\d % of all variation: a \(±", text)
     fleet = describe(Fleet().learn(4))
     assert "explains 5" in fleet and " % of the variance" in fleet
     numbers = re.search(r"cpu +(\S+) +(\S+) +(\S+) +█", fleet)

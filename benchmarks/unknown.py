@@ -6,9 +6,9 @@
     python -m benchmarks.unknown --render --docs     # the tables again, into docs/accuracy.md
 
 The data is Gaussian, G(.1), with features that have means and scales of their own. `DPPCA` with its
-default settings gets the raw data; it is compared with `center="none"` and known
-`scales` on the same records, centred and divided by their true standard deviations. Truth is the first eigenvector of
-the true correlation matrix.
+default settings gets the raw data; it is compared with `center="none"` and known `scales` on the
+same records, centred and divided by their true standard deviations. Truth is the first eigenvector
+of the true correlation matrix.
 
 False alarms are releases that say `drift` although all records come from one distribution.
 

@@ -81,13 +81,6 @@ def _planted(function: str, changes: list[tuple[str, str]]) -> Iterator[None]:
 
 PAPER = ("paper",)
 BOTH = ("moment", "gradient")
-SCOUT = ("scout",)
-# In units of theta: `alone` is theta in those of the query.
-EXACT_MOMENT = """unpack(
-    scout.correlated._sums[-1]
-    * np.linalg.norm(scout.estimate.theta)
-    / np.linalg.norm(scout.correlated._solved[-1])
-)"""
 DRAW = "noise.sources:SeededNoise._rounded_gaussian"
 
 MUTANTS = (
@@ -178,12 +171,12 @@ MUTANTS = (
         PAPER,
         2000,
     ),
-    # The adaptive method
+    # The method of `DPPCA`, in both forms
     Mutant("noise halved", DRAW, "* sd", "* sd / 2", "mean canary", BOTH),
     Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "law", BOTH, 300),
     Mutant(
         "sensitivity rho for sqrt 2 rho",
-        "adaptive.queries:SecondMoments.sensitivity",
+        "learned.statistics:moments_sensitivity",
         "math.sqrt(2) * radius",
         "radius",
         "mean canary",
@@ -200,11 +193,11 @@ MUTANTS = (
     ),
     Mutant(
         "divided by valid records",
-        "adaptive.method:AdaptiveMethod.step",
+        "learned.gradient_step:GradientStep.step",
         "rho, self.rows)\n    sensitivity",
         "rho, self.rows - int(rows.matrix()[1].sum()))\n    sensitivity",
         "mean canary",
-        BOTH,
+        ("gradient",),
         2000,
     ),
     Mutant(
@@ -289,7 +282,7 @@ MUTANTS = (
         "if release(count(middle)) > beyond",
         "if count(middle) > beyond",
         "range output",
-        ("moment",),
+        ("gradient",),
     ),
     Mutant(
         "range counts without noise",
@@ -302,11 +295,11 @@ MUTANTS = (
     ),
     Mutant(
         "range spends all of mu again",
-        "adaptive.method:AdaptiveMethod.__init__",
-        "self.mu * math.sqrt(share)",
-        "self.mu",
+        "learned.gradient_step:GradientStep.__init__",
+        "mu * math.sqrt(share)",
+        "mu",
         "range canary",
-        BOTH,
+        ("gradient",),
     ),
     Mutant(
         "each count spends all of the range's mu",
@@ -314,8 +307,17 @@ MUTANTS = (
         "mu_count = mu / math.sqrt(counts)",
         "mu_count = mu",
         "law",
-        BOTH,
+        ("gradient",),
         300,
+    ),
+    Mutant(
+        "nothing clipped",
+        "learned.statistics:clipped_moments",
+        "np.minimum(1.0, radius /",
+        "np.minimum(1.0, 1e300 * radius /",
+        "mean canary",
+        ("moment",),
+        400,
     ),
     Mutant(
         "one term not clipped",
@@ -323,7 +325,7 @@ MUTANTS = (
         "return np.asarray(factors)",
         "factors[-1] = 1.0; return np.asarray(factors)",
         "mean canary",
-        BOTH,
+        ("gradient",),
         400,
     ),
     Mutant(
@@ -340,59 +342,5 @@ MUTANTS = (
                 "self.forget()\n    vars(self).update(state)",
             ),
         ),
-    ),
-    # The scout
-    Mutant("noise halved", DRAW, "* sd", "* sd / 2", "canary", SCOUT, 1500),
-    Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "law", SCOUT, 100),
-    Mutant(
-        "decides by the exact moment",
-        "adaptive.scout:ScoutMethod._decide",
-        "unpack(scout.estimate.theta)",
-        EXACT_MOMENT,
-        "decision",
-        SCOUT,
-    ),
-    Mutant(
-        "decides by the exact moment",
-        "adaptive.scout:ScoutMethod._decide",
-        "unpack(scout.estimate.theta)",
-        EXACT_MOMENT,
-        "script",
-        SCOUT,
-    ),
-    Mutant(
-        "gradients start from the exact components",
-        "adaptive.scout:ScoutMethod._decide",
-        "GradientMethod(W=scout.W",
-        "GradientMethod(W=np.linalg.eigh(unpack(scout.correlated._sums[-1]))[1][:, : -k - 1 : -1]",
-        "script",
-        SCOUT,
-    ),
-    Mutant(
-        "the new form repeats the noise of the first release",
-        "adaptive.scout:ScoutMethod.step",
-        "self.form.step(rows, t, noise)",
-        "self.form.step(rows, t, noise.at_batch(1))",
-        "law",
-        SCOUT,
-        100,
-    ),
-    Mutant(
-        "the new form uses the scouting batch again",
-        "adaptive.scout:ScoutMethod.step",
-        "self._decide(self.form, start)",
-        "self._decide(self.form, start); self.form.step(rows, t, noise)",
-        "canary",
-        SCOUT,
-        50,
-    ),
-    Mutant(
-        "column not normalised",
-        "adaptive.correlated:weights",
-        "later] / length",
-        "later]",
-        "canary",
-        SCOUT,
-        50,
     ),
 )

@@ -118,6 +118,7 @@ class Model:
         self.instances: list[Instance] = []
         self.sent = [0] * partitions  #: messages, for each partition
         self._rng = np.random.default_rng(7)
+        self.first_batches = 1  # that the first step takes at once
 
     # Topics
 
@@ -185,8 +186,9 @@ class Model:
         self.producer.flush()
 
     def full_batches(self) -> int:
-        """The number of batches that can have been released by now."""
-        return sum(self.sent) * self.rows_per_message // self.batch
+        """The number of releases that can have been made by now: one for the first step."""
+        batches = sum(self.sent) * self.rows_per_message // self.batch
+        return max(0, batches - self.first_batches + 1)
 
     # Processes
 
@@ -311,7 +313,8 @@ class Model:
         in exactly one batch."""
         check_numbers(states)
         for state in states:
-            assert self.slots_before(state["positions"]) == state["batch"] * self.batch
+            batches = state["batch"] + self.first_batches - 1
+            assert self.slots_before(state["positions"]) == batches * self.batch
         for before, after in itertools.pairwise(states):
             for p, at in before["positions"].items():
                 assert at <= after["positions"][p], f"partition {p} went back"

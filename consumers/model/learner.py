@@ -136,6 +136,7 @@ class Learner:
             raise ValueError(f"`rows` must have length {self.capacity}. Found {len(rows)}.")
         if estimator.n_batches == before:
             self.taken += 1
+            crashpoints.reach("batch_taken")
             return None
         self.taken = 0
         crashpoints.reach("batch_full")

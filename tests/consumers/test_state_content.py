@@ -26,12 +26,13 @@ PLAIN = {"center": "none", "scales": None}
 
 #: Every method, and every option that adds something to a state.
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
-    "second moments": (5, PLAIN),
-    "a scout": (70, {**PLAIN, "n_components": 2}),
-    "gradients": (1100, PLAIN),
+    "one unit": (5, PLAIN),
+    "one unit, two components": (70, {**PLAIN, "n_components": 2}),
+    "one unit, wide": (1100, PLAIN),
     "known scales": (5, {"center": "none", "scales": (1.0,) * 5}),
     "learned": (5, {}),
     "learned, wide": (1100, {}),
+    "a first step of two batches": (5, {"epsilon": 0.5}),
     "missing": (5, {"missing": "center"}),
     "memory": (5, {"memory": 3}),
     "all": (5, {"memory": "all"}),
@@ -75,6 +76,8 @@ def states(name: str, X: np.ndarray, change: Callable[[Learner], None]) -> list[
         else:
             learner.add(rows, [f"s{i // 2}" for i in range(len(rows))])
             done = learner.close_round(t, positions)
+        if done is None:  # the first step needs more
+            continue
         found.append(done.state(earlier))
         earlier.append(done.message)
     return found
@@ -96,8 +99,9 @@ def test_neighbours_with_the_same_releases_have_the_same_states(
     X, Y = neighbours(MODELS[name][0], far="paper" not in name)
     one = states(name, X, nothing)
     outputs.again()
-    assert states(name, Y, nothing) == one and len(set(one)) == BATCHES
-    assert statuses(one)[CHANGED:] == ["learned"] * (BATCHES - CHANGED)
+    steps = BATCHES - (1 if name.startswith("a first step of two") else 0)
+    assert states(name, Y, nothing) == one and len(set(one)) == steps
+    assert statuses(one)[CHANGED - BATCHES :] == ["learned"] * (BATCHES - CHANGED)
 
 
 def statuses(found: list[bytes]) -> list[str]:
@@ -130,5 +134,5 @@ def test_the_test_can_fail(outputs: Outputs) -> None:
 
 def test_every_method_is_tried() -> None:
     tried = {type(make_estimator(recipe(name))._method).__name__ for name in MODELS}
-    wanted = {"Gradient", "Learned", "Moment", "Paper", "Scout", "Wide"}
+    wanted = {"Moment", "Paper", "Wide"}
     assert tried == {f"{name}Method" for name in wanted}

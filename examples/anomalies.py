@@ -5,7 +5,7 @@
 `datasets.Shuttle` comes with river: records of nine sensors, 7 % of them anomalies. Each record is
 scored before the model learns from it, as in production. The model is told only the names of the
 sensors: it learns centres and scales, too, under the same guarantee. As long as nothing has been
-learned (the first batch is a warm-up), there are no scores.
+learned (before the first batch is full), there are no scores.
 
 A record can be an anomaly in two ways. It may lie far out *along* the components, with more of the
 usual variation, or *away* from them, as a combination that does not occur otherwise
@@ -30,7 +30,7 @@ RECORDS = 12_000
 
 
 def main() -> None:
-    # A pipeline also transforms the records that it learns from, even in the warm-up.
+    # A pipeline also transforms the records that it learns from, even before the first release.
     warnings.simplefilter("ignore", NothingLearnedWarning)
     pca = DPPCA(features=SENSORS, epsilon=2.0, delta=1e-6, batch_size=3000, n_components=2)
     pipeline = compose.Select(*SENSORS) | pca

@@ -290,6 +290,10 @@ class Model:
         found = [json.loads(message.value) for message in self.outputs()]
         return {r["batch"]: {**r, "model": ""} for r in found}
 
+    def slots_of(self, release: int) -> int:
+        """The number of slots that a release, by its number, and all before it have used."""
+        return (release + self.first_batches - 1) * self.batch
+
     def slots_before(self, positions: dict[str, int]) -> int:
         """The number of slots before these positions."""
         for p, offset in positions.items():
@@ -313,8 +317,7 @@ class Model:
         in exactly one batch."""
         check_numbers(states)
         for state in states:
-            batches = state["batch"] + self.first_batches - 1
-            assert self.slots_before(state["positions"]) == batches * self.batch
+            assert self.slots_before(state["positions"]) == self.slots_of(state["batch"])
         for before, after in itertools.pairwise(states):
             for p, at in before["positions"].items():
                 assert at <= after["positions"][p], f"partition {p} went back"
@@ -341,7 +344,7 @@ class Model:
             assert message.key.decode() == state["key"]
             assert [[k, v.decode()] for k, v in message.headers] == state["headers"]
             assert batch in (last, last + 1)
-            assert "round" in release or release["n_seen"] == batch * self.batch
+            assert "round" in release or release["n_seen"] == self.slots_of(batch)
             last = batch
         return last
 

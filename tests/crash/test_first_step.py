@@ -44,9 +44,6 @@ def test_every_writing_point_of_the_first_step(
         found = m.releases()
         assert {r["status"] for r in found.values()} == {"learned"}
         assert {r["first_batches"] for r in found.values()} == {FIRST}
-        assert [found[t]["n_seen"] for t in sorted(found)] == [
-            (FIRST + t) * m.batch for t in range(LATER + 1)
-        ]
         if not silent:
             return
         expected = undisturbed(m, fresh_name, **environment)
@@ -54,6 +51,5 @@ def test_every_writing_point_of_the_first_step(
         for step, release in found.items():
             for field in ("center", "scale", "mean", "deviation"):
                 np.testing.assert_allclose(
-                    list(release[field].values()), list(expected[step][field].values()),
-                    rtol=1e-9, atol=1e-9,
-                )  # fmt: skip
+                    release[field], expected[step][field], rtol=1e-9, atol=1e-9
+                )

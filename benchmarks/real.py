@@ -5,11 +5,13 @@
     python -m benchmarks.real                              # about ten minutes on one core
     python -m benchmarks.real --only 'host-*' --seeds 3    # some of it
     python -m benchmarks.real --smd path/to/smd.npz --docs # also writes docs/accuracy.md
+    python -m benchmarks.real --streams path/to/streams.npz  # more streams, arrays by name
     python -m benchmarks.real --render                     # tables and figure again, from the JSON
 
 `DPPCA` gets the features, epsilon, delta, the batch size and the number of components. Truth is the
-PCA of the whole stream, centred and divided by its true standard deviations. For comparison there
-is `center="none"` with the true standard deviations free as `scales`.
+PCA of the whole stream, centred and divided by its true standard deviations. Beside it stand
+`memory="all"`, all records as one batch, the true scales and the true centre given, one-shot
+Analyze-Gauss told everything, and scikit-learn without privacy.
 
 The share of variance is the share of the standardised stream that a linear regression on the scores
 explains, over that of the scores of a non-private PCA of the same clamped records.
@@ -30,23 +32,31 @@ import json
 import platform
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from sklearn.decomposition import IncrementalPCA
+from sklearn.preprocessing import StandardScaler
 
 from stream_dppca import DPPCA, BatchSizeError, plan
+from stream_dppca.calibration import gaussian_mu
 
-from .real_data import SETS, Array, DataSet, Missing, Paths, Truth, explained, sine, truth
+from .real_data import SETS, Array, DataSet, Missing, Paths, Truth, explained, given, sine, truth
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 START, END = "<!-- real: begin -->", "<!-- real: end -->"
 EPSILON, DELTA = 1.0, 1e-6
-#: Seeds for the settings to compare with.
+#: Seeds of Analyze-Gauss.
 FEW = 3
+#: Upper quantiles of the lengths at which Analyze-Gauss may clip.
+AG_TAILS = (0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
+#: Settings beside the default: column, and what is told.
+BESIDE = {"all": "memory", "once": "once", "scales": "scales", "both": "both"}
 #: Rows on which shares of variance are measured, evenly spread.
 SAMPLE = 20_000
 
@@ -99,31 +109,77 @@ def measure(data: DataSet, X: Array, k: int, seeds: int, beside: bool, step: Any
         "k": k,
         "gap": float(found.values[k - 1] - found.values[k]),
         "eigenvalues": found.values[:8].tolist(),
-        "sine": [],
         "share": [],
         "drifts": [],
+        **{name: [] for name in ("sine", *BESIDE)},
+        "plan": planned(data, found, d, k, len(X)),
+        "not private": sine(not_private(X, data.batch_size, k), target),
+        "analyze_gauss": min(analyze_gauss(found, k)),
     }
     for seed in range(seeds):
         pca = model(data, d, k, seed, memory=data.memory)
+        result["first_batches"] = pca.first_batches
         result["drifts"].append(len(learn(pca, X)))
-        result["sine"].append(sine(pca.components.T, target))
+        result["sine"].append(error(pca, target))
         result["share"].append(shares(pca, X, found))
-        result["warm_up"] = pca._method.warm_up.batches  # type: ignore[attr-defined]
         step()
-    result["plan"] = planned(data, found, d, k, len(X))
-    if beside:
-        sines = []
-        for seed in range(FEW):
-            pca = model(data, d, k, seed, center="none", scales=found.sd.tolist())
-            pca.learn_array(X)
-            sines.append(sine(pca.components.T, target) if len(pca.components) else 1.0)
+        for name, told in BESIDE.items() if beside else ():
+            result[name].append(error(alone(data, X, k, seed, found, told), target))
             step()
-        result["none"] = sines
     return result
 
 
-def planned(data: DataSet, found: Truth, d: int, k: int, records: int) -> float | None:
-    """Error that `plan` expects, given the trace and the gap of the spectrum."""
+def alone(data: DataSet, X: Array, k: int, seed: int, found: Truth, told: str) -> DPPCA:
+    """A model that is told more, or sees everything at once."""
+    d = X.shape[1]
+    if told == "memory":
+        pca = model(data, d, k, seed, memory="all")
+    elif told == "once":
+        pca = model(replace(data, batch_size=len(X)), d, k, seed, batches=1)
+    else:
+        centred = told == "both"
+        X = X - found.mean if centred else X
+        center = "none" if centred else "mean"
+        pca = model(data, d, k, seed, memory=data.memory, center=center, scales=found.sd.tolist())
+    learn(pca, X)
+    return pca
+
+
+def error(pca: DPPCA, target: Array) -> float:
+    return sine(pca.components.T, target) if len(pca.components) else 1.0
+
+
+def not_private(X: Array, size: int, k: int) -> Array:
+    """Components of `StandardScaler` and `IncrementalPCA`, batch by batch."""
+    scaler, pca = StandardScaler(), IncrementalPCA(n_components=k)
+    X = X[np.isfinite(X).all(axis=1)]
+    for start in range(0, len(X) - size + 1, size):
+        rows = X[start : start + size]
+        pca.partial_fit(scaler.partial_fit(rows).transform(rows))
+    return np.asarray(pca.components_.T)
+
+
+def analyze_gauss(found: Truth, k: int) -> list[float]:
+    """Median sines of one-shot Analyze-Gauss told everything, for each of sixteen clips."""
+    Z, n = found.Z, len(found.Z)
+    norms, mu = np.linalg.norm(Z, axis=1), gaussian_mu(EPSILON, DELTA)
+    medians = []
+    for clip in np.quantile(norms, np.r_[np.linspace(0.3, 0.9, 7), AG_TAILS, 1.0]):
+        rows = Z * np.minimum(1, clip / np.maximum(norms, 1e-300))[:, None]
+        S, sines = rows.T @ rows / n, []
+        for seed in range(FEW):
+            E = np.random.default_rng([seed, 9]).standard_normal(S.shape)
+            sd = np.sqrt(2) * clip**2 / (n * mu)
+            top = np.linalg.eigh(S + sd * (E + E.T) / 2)[1][:, : -k - 1 : -1]
+            sines.append(sine(top, found.vectors[:, :k]))
+        medians.append(float(np.median(sines)))
+    return medians
+
+
+def planned(
+    data: DataSet, found: Truth, d: int, k: int, records: int
+) -> tuple[float, float] | None:
+    """Range of the error that `plan` expects, given the trace and the gap of the spectrum."""
     first = float(found.values[0])
     gap = (found.values[k - 1] - found.values[k]) / first
     try:
@@ -149,25 +205,33 @@ def render(results: dict[str, Any]) -> str:
     lines = [
         f"Measured {about['date']} on {about['machine']}, one core: `{about['command']}`. Medians "
         f"of {about['seeds']} seeds and the worst one; epsilon {EPSILON:g}, delta {DELTA:g}, "
-        f'replace-one. "none" is given the true standard deviations, {FEW} seeds.',
+        "replace-one. Analyze-Gauss is one-shot, told centre and scales, with the best of sixteen "
+        "clips; not private is `StandardScaler` and `IncrementalPCA`, batch by batch.",
         "",
         "| data, natural order | d | records | batch | k | goal | **DPPCA** | worst | share of "
-        "variance | none | warm-up | past dropped | planned |",
-        "|" + " --- |" * 13,
+        'variance | `memory="all"` | one batch | scales known | centre too | Analyze-Gauss | '
+        "not private | first step | past dropped | planned |",
+        "|" + " --- |" * 18,
     ]
     for found in results["cells"].values():
         memory = "" if found["memory"] == "auto" else f', `memory="{found["memory"]}"`'
-        none = number(float(np.median(found["none"]))) if found.get("none") else "-"
-        expected = found["plan"]
+        beside = " | ".join(middle(found, name) for name in BESIDE)
+        goal, expected = found["goal"], found["plan"]
         lines.append(
             f"| {found['title']}{memory} | {found['features']} | {found['records']} | "
-            f"{found['batch_size']} | {found['k']} | {number(found['goal'])} | "
-            f"**{number(float(np.median(found['sine'])))}** | {number(max(found['sine']))} | "
-            f"{100 * float(np.median(found['share'])):.1f} % | {none} | "
-            f"{found['warm_up']} | {float(np.mean(found['drifts'])):.1f} | "
-            f"{'-' if expected is None else number(expected)} |"
+            f"{found['batch_size']} | {found['k']} | {'-' if goal is None else number(goal)} | "
+            f"**{middle(found, 'sine')}** | {number(max(found['sine']))} | "
+            f"{100 * float(np.median(found['share'])):.1f} % | {beside} | "
+            f"{number(found['analyze_gauss'])} | {number(found['not private'])} | "
+            f"{found['first_batches']} | {float(np.mean(found['drifts'])):.1f} | "
+            f"{'-' if expected is None else ' to '.join(map(number, expected))} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def middle(found: dict[str, Any], name: str) -> str:
+    """A median, if it was measured."""
+    return number(float(np.median(found[name]))) if found.get(name) else "-"
 
 
 def number(value: float) -> str:
@@ -185,20 +249,23 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 0.5 * len(cells) + 1.2))
     for y, found in enumerate(reversed(cells)):
         for name, mark, color in (
-            ("none", "D", "#888888"),
+            ("both", "D", "#888888"),
             ("sine", "o", "#0b6e4f"),
         ):
             if found.get(name):
                 axes.plot(found[name], [y] * len(found[name]), mark, color=color, ms=5, alpha=0.7)
-        axes.plot([found["goal"]] * 2, [y - 0.35, y + 0.35], color="#c0392b", lw=1.5)
+        bar = found["analyze_gauss"]
+        axes.plot([bar] * 2, [y - 0.35, y + 0.35], color="#c0392b", lw=1.5)
     titles = [f"{found['title']}, k = {found['k']}" for found in reversed(cells)]
     axes.set_yticks(range(len(cells)), titles)
     axes.set_xscale("log")
     axes.set_xlabel("sine of the angle to the PCA of the whole stream")
     handles = [
         plt.Line2D([], [], color="#0b6e4f", marker="o", ls="", label="DPPCA, default"),
-        plt.Line2D([], [], color="#888888", marker="D", ls="", label="none, true scales given"),
-        plt.Line2D([], [], color="#c0392b", label="goal"),
+        plt.Line2D(
+            [], [], color="#888888", marker="D", ls="", label="true centre and scales given"
+        ),
+        plt.Line2D([], [], color="#c0392b", label="Analyze-Gauss, one-shot, told everything"),
     ]
     axes.legend(handles=handles, loc="lower left", fontsize=8)
     axes.grid(axis="x", alpha=0.3)
@@ -209,16 +276,17 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def summary(results: dict[str, Any]) -> str:
     """The table of the README."""
-    lines = ["| data | d | records | B | none | **DPPCA** |", "|" + " --- |" * 6]
+    lines = [
+        "| data | d | records | B | not private | Analyze-Gauss, told everything | **DPPCA** |",
+        "|" + " --- |" * 7,
+    ]
     for found in results["cells"].values():
         memory = "" if found["memory"] == "auto" else f', `memory="{found["memory"]}"`'
         components = "" if found["k"] == 1 else f", {found['k']} components"
-        none, ours = (
-            number(float(np.median(found[c]))) if found.get(c) else "-" for c in ("none", "sine")
-        )
         lines.append(
             f"| {found['title']}{components}{memory} | {found['features']} | {found['records']} | "
-            f"{found['batch_size']} | {none} | **{ours}** |"
+            f"{found['batch_size']} | {number(found['not private'])} | "
+            f"{number(found['analyze_gauss'])} | **{middle(found, 'sine')}** |"
         )
     return "\n".join(lines) + "\n"
 
@@ -244,6 +312,7 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="write docs/accuracy.md as well")
     parser.add_argument("--render", action="store_true", help="tables again, from the JSON")
     parser.add_argument("--smd", type=Path, default=Paths.smd)
+    parser.add_argument("--streams", type=Path, help="an .npz of more streams, arrays by name")
     parser.add_argument("--fashion", type=Path, default=Paths.fashion)
     parser.add_argument("--host", type=Path, default=Paths.host)
     arguments = parser.parse_args()
@@ -261,8 +330,9 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     paths = Paths(smd=arguments.smd, fashion=arguments.fashion, host=arguments.host)
-    chosen = [data for data in SETS if fnmatch.fnmatch(data.name, arguments.only)]
-    each = arguments.seeds + (0 if arguments.ours else 2 * FEW)
+    sets = SETS if arguments.streams is None else (*SETS, *given(arguments.streams))
+    chosen = [data for data in sets if fnmatch.fnmatch(data.name, arguments.only)]
+    each = arguments.seeds * (1 if arguments.ours else 1 + len(BESIDE))
     started = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
@@ -280,10 +350,14 @@ def run(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
                     data, X, k, arguments.seeds, not arguments.ours, lambda: progress.advance(task)
                 )
                 key, before = f"{data.name} k={k}", results["cells"].get(f"{data.name} k={k}", {})
-                kept = {"none": before["none"]} if "none" in before else {}
-                results["cells"][key] = kept | found | {"goal": goal}
-    order = [f"{data.name} k={k}" for data in SETS for k, _ in data.goals]
-    results["cells"] = {key: results["cells"][key] for key in order if key in results["cells"]}
+                kept = {name: before.get(name, []) for name in BESIDE} if arguments.ours else {}
+                results["cells"][key] = found | kept | {"goal": goal}
+    order = [f"{data.name} k={k}" for data in sets for k, _ in data.goals]
+    results["cells"] = {
+        key: results["cells"][key]
+        for key in dict.fromkeys([*order, *results["cells"]])
+        if key in results["cells"]
+    }
     results["about"] = {
         "date": datetime.now(tz=UTC).date().isoformat(),
         "machine": f"{platform.machine()}, Python {platform.python_version()}",

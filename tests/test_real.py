@@ -56,6 +56,24 @@ def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real.main()
     cells = json.loads((tmp_path / "real.json").read_text())["cells"]
     found = cells["host-levels k=1"]
-    assert 0 <= found["sine"][0] <= 1 and found["warm_up"] == 2 and found["plan"] is not None
+    assert 0 <= found["sine"][0] <= 1 and found["first_batches"] == 3 and found["plan"] is not None
     assert "host telemetry, levels" in (tmp_path / "real.md").read_text()
     assert "| host telemetry, levels |" in real.summary({"cells": cells})
+
+
+def test_streams_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told more, or all at once, beside the default; Analyze-Gauss told everything is a limit."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((32_000, 4)) + 2 * rng.standard_normal((32_000, 1)) + 5
+    np.savez(tmp_path / "streams.npz", mine=X.astype(np.float32), label=np.zeros(3))
+    arguments = ["--seeds", "1", "--only", "mine", "--out", str(tmp_path)]
+    arguments += ["--streams", str(tmp_path / "streams.npz")]
+    monkeypatch.setattr(sys, "argv", ["real", *arguments])
+    real.main()
+    cells = json.loads((tmp_path / "real.json").read_text())["cells"]
+    assert list(cells) == ["mine k=1", "mine k=3"]
+    found = cells["mine k=1"]
+    for name in ("sine", "all", "once", "scales", "both"):
+        assert len(found[name]) == 1 and found[name][0] < 0.1, name
+    assert found["not private"] < found["analyze_gauss"] < 0.05 and found["batch_size"] == 2000
+    assert "| mine |" in (tmp_path / "real.md").read_text()

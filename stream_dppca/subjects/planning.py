@@ -215,7 +215,7 @@ def plan_subjects(
     ...     center="none", scales=None,
     ... )
     >>> fleet.places, fleet.expected_error[0][0], round(fleet.expected_error[0][1], 2)
-    (100000, 1, 0.01)
+    (100000, 1, 0.02)
     """
     check_budget(epsilon, delta)
     one_of("center", center, ("mean", "none", "own"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -53,10 +53,12 @@ class Releases:
             publish(self.log, [release_message(release, self.at)])
 
     @contextmanager
-    def served(self, token: str | None = None) -> Iterator[str]:
+    def served(
+        self, token: str | None = None, facts: Callable[[], dict[str, Any]] = dict
+    ) -> Iterator[str]:
         tracker = Tracker("fleet")
-        server = WebServer("127.0.0.1", 0, Page(Follower(self.log, TOPIC, tracker), tracker),
-                           token=token)  # fmt: skip
+        page = Page(Follower(self.log, TOPIC, tracker), tracker, facts)
+        server = WebServer("127.0.0.1", 0, page, token=token)
         try:
             yield f"http://127.0.0.1:{server.port}/"
         finally:
@@ -179,13 +181,17 @@ def test_a_thousand_features(browser: Browser) -> None:
 
 def test_before_anything_is_learned(browser: Browser) -> None:
     releases = Releases()
-    warming, learned = fleet(1)[0], fleet(4)[-1]
+    learned = fleet(4)[-1]
+    starting = learned.model_copy(update={
+        "status": "starting", "components": (), "batch": 1, "first_batches": 3, "skipped": True,
+    })  # fmt: skip
     nothing = learned.model_copy(update={
         "status": "nothing_learned", "components": (), "batch": 2, "skipped": True,
         "reason": "almost all records are zero or null", "spread": None,
         "explained_variance_ratio": None, "explained_variance_ratio_sd": None,
     })  # fmt: skip
-    with releases.served(TOKEN) as url:
+    at = {"state": "working", "note": "", "lag": 7, "needed": 100, "step": [1, 5]}
+    with releases.served(TOKEN, lambda: at) as url:
         browser.driver.get(url)
         assert "Token" in browser.run("return document.body.textContent")
         for attempt in ("not the token, but long", TOKEN):
@@ -199,13 +205,12 @@ def test_before_anything_is_learned(browser: Browser) -> None:
         wait_for("nothing yet", lambda: not browser.hidden("waiting"))
         assert browser.text("waiting-title") == "Waiting for the first release"
         wait_for("a connection", lambda: browser.text("live") == "live")
-        assert warming.status == "warming_up"
-        releases.publish(warming)
-        wait_for("the warm-up", lambda: browser.text("status") == "warming up")
-        total = 1 + warming.warm_up_left
-        assert browser.text("waiting-title") == f"Warming up: batch 1 of {total}"
+        wait_for("the first step", lambda: "batch 2 of 5" in browser.text("waiting-text"))
+        browser.shoot("page-first-step")
+        releases.publish(starting)
+        wait_for("the questions", lambda: browser.text("status") == "starting")
+        assert browser.text("waiting-title") == "Starting: 1 of 3"
         assert browser.hidden("charts")
-        browser.shoot("page-warming-up")
         releases.publish(nothing)
         wait_for("nothing", lambda: browser.text("status") == "nothing learned yet")
         assert "almost all records are zero or null" in browser.text("waiting-text")

@@ -48,8 +48,19 @@ def test_every_writing_point_of_the_first_step(
             return
         expected = undisturbed(m, fresh_name, **environment)
         assert sorted(expected) == sorted(found)
+        for field in ("center", "scale", "mean", "deviation"):
+            np.testing.assert_allclose(found[1][field], expected[1][field], rtol=1e-9, atol=1e-9)
+        # A restart changes the noise that is expected, and so how far scales are refined, but not
+        # what is measured. A batch that is used twice would move a mean by a tenth of a deviation.
         for step, release in found.items():
-            for field in ("center", "scale", "mean", "deviation"):
-                np.testing.assert_allclose(
-                    release[field], expected[step][field], rtol=1e-9, atol=1e-9
-                )
+            (mean, sd), (mean_then, sd_then) = raw_moments(release), raw_moments(expected[step])
+            np.testing.assert_allclose((mean - mean_then) / sd_then, 0, atol=0.02)
+            np.testing.assert_allclose(sd / sd_then, 1, atol=0.02)
+
+
+def raw_moments(release: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each feature, in its own unit."""
+    center, scale, mean, deviation = (
+        np.array(release[name]) for name in ("center", "scale", "mean", "deviation")
+    )
+    return center + scale * mean, scale * deviation

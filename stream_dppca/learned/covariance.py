@@ -23,7 +23,6 @@ import numpy as np
 
 from ..adaptive.correlated import Released
 from ..adaptive.eigen import leading
-from ..adaptive.queries import pack, unpack
 from ..arrays import BoolArray, FloatArray
 
 __all__ = [
@@ -114,7 +113,7 @@ class RunningMean:
 
 
 class RunningMoments(RunningMean):
-    """The mean of the released moments: a symmetric matrix, packed in states.
+    """The mean of the released moments: a symmetric matrix, whose upper triangle is in states.
 
     Parameters
     ----------
@@ -129,14 +128,15 @@ class RunningMoments(RunningMean):
     def rescale(self, factor: FloatArray) -> None:
         """Turn z_j into factor_j z_j, as if it had been measured like that."""
         full = np.append(factor, 1.0)
-        self.total *= full
-        self.total *= full[:, np.newaxis]
+        self.total *= np.outer(full, full)  # symmetric to the last bit, as it is in states
 
     def _numbers(self) -> FloatArray:
-        return pack(self.total)
+        return np.asarray(self.total[np.triu_indices(self.size)])
 
     def _of_numbers(self, numbers: FloatArray) -> FloatArray:
-        return unpack(numbers)
+        total, upper = np.zeros((self.size, self.size)), np.triu_indices(self.size)
+        total[upper] = total.T[upper] = numbers
+        return total
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,7 +152,7 @@ def test_what_cannot_be_mended_ends_the_service() -> None:
 
 
 def test_a_batch_that_is_too_small_is_refused_at_once() -> None:
-    cluster, s = MemoryBroker(), settings(batch_size=2)
+    cluster, s = MemoryBroker(), settings(batch_size=2, center="mean", scales="learn")
     cluster.create("in", 1)
     log = log_of(cluster, s)
     with pytest.raises(DPPCAError, match="batch_size"):

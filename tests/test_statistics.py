@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -25,6 +25,8 @@ class ClippedMean:
 
     centre: float
     scale: float
+
+    long_blocks: ClassVar[bool] = False
 
     def __call__(self, block: Block) -> FloatArray:
         z = np.clip((block.X - self.centre) / self.scale, -4.0, 4.0)

@@ -1,7 +1,7 @@
 """An audit of privacy per subject: the effect of all that one subject sends, in units of noise.
 
-The exact audit works like that of `learned`: two runs on neighbouring streams, the second of which
-gets the *releases* of the first. The neighbours differ in everything that one subject sends within
+The exact audit works like `replay`, for what is special about subjects: two runs on neighbouring
+streams, the second of which gets the *releases* of the first. The neighbours differ in everything that one subject sends within
 `PERIOD` consecutive rounds: whether it comes, when, how often, with what. The squares of the
 differences of exact answers, in units of their noise, add up to what it has spent: at most mu^2
 over the period, and mu^2/`PERIOD` in each round. Whatever else differs, a release or a saved
@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -26,13 +26,10 @@ from unittest.mock import patch
 import numpy as np
 
 from stream_dppca import DPPCA
-from stream_dppca.adaptive import method as adaptive
-from stream_dppca.adaptive import scout
 from stream_dppca.adaptive.correlated import CorrelatedRelease
-from stream_dppca.adaptive.method import AdaptiveMethod
 from stream_dppca.learned import base
 from stream_dppca.learned import method as learned
-from stream_dppca.learned.method import LearnedMethod
+from stream_dppca.learned.method import MomentMethod
 from stream_dppca.learned.statistics import (
     AugmentedMoments,
     LengthCounts,
@@ -40,13 +37,13 @@ from stream_dppca.learned.statistics import (
     OctaveCounts,
 )
 from stream_dppca.method import Outcome
-from stream_dppca.noise import SeededNoise
 from stream_dppca.participation import PerSubject, mu_of
 from stream_dppca.statistics import Bundle
 from stream_dppca.subjects import SubjectTable, first_rows, units
 from stream_dppca.subjects import table as tables
 from stream_dppca.subjects.ids import canonical
 from tests.audit.evidence import Spy, gaussian_mu, mu_lb
+from tests.audit.replay import Source, Tape, honest_sensitivities
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -56,54 +53,6 @@ MU = gaussian_mu(EPSILON, DELTA)
 
 
 # The exact audit
-
-
-@dataclass
-class Tape:
-    """Questions to the noise source, in units of its noise, their budgets, and the releases."""
-
-    exact: list[FloatArray] = field(default_factory=list)
-    rounds: list[int] = field(default_factory=list)
-    released: list[FloatArray] = field(default_factory=list)
-    budget: dict[int, float] = field(default_factory=dict)  # mu^2, by round
-
-
-class Source:
-    """A seeded source that writes a tape, or returns the releases of another tape."""
-
-    private = False
-    MOST_COORDINATES = SeededNoise.MOST_COORDINATES
-
-    def __init__(self, seed: int, tape: Tape, given: Tape | None, round_: int = 0) -> None:
-        self._seed, self._tape, self._given, self._round = seed, tape, given, round_
-        self._source = SeededNoise(seed, round_)
-
-    def __deepcopy__(self, memo: Any) -> Source:
-        return self
-
-    def at_batch(self, batch: int) -> Source:
-        return Source(self._seed, self._tape, self._given, batch)
-
-    def direction(self, dimension: int, columns: int) -> FloatArray:
-        return self._source.direction(dimension, columns)
-
-    def gaussian(
-        self, query: FloatArray, *, sensitivity: float, mu: float, size: int | None = None
-    ) -> FloatArray:
-        tape = self._tape
-        tape.exact.append(np.ravel(query) * (mu / sensitivity))
-        tape.rounds.append(self._round)
-        tape.budget[self._round] = tape.budget.get(self._round, 0.0) + mu**2
-        if self._given is None:
-            released = self._source.gaussian(query, sensitivity=sensitivity, mu=mu, size=size)
-        else:
-            released = self._given.released[len(tape.exact) - 1].reshape(query.shape)
-        tape.released.append(np.array(released))
-        return np.asarray(released)
-
-    def gaussian_each(self, count: int, *, sensitivity: float, mu: float) -> Callable[[int], float]:
-        how = {"sensitivity": sensitivity, "mu": mu}
-        return lambda number: float(self.gaussian(np.array([float(number)]), **how)[0])
 
 
 @dataclass(frozen=True)
@@ -138,7 +87,7 @@ CANARIES = (
     Canary("there and back", ((0.0, HUGE * E.sum(0)),) * 2, ((0.0, -HUGE * E.sum(0)), (0.1, NAN))),
 )
 #: Subjects of a round besides the canary, round by round, and where the canary's period begins:
-#: room for all, in the warm-up; too many; and now and then nobody.
+#: room for all, from the first round on; too many; and now and then nobody.
 FLEETS: dict[str, tuple[tuple[int, ...], int]] = {
     "room": ((120,) * 8, 0),
     "full": ((200,) * 5, 2),
@@ -167,8 +116,7 @@ def with_canary(
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "moments": {"center": "none", "scales": None},
-    "gradients": {"center": "none", "scales": None, "n_components": 2},
+    "one unit": {"center": "none", "scales": None},
     "learned": {"center": "mean", "scales": "learn"},
     "own": {"center": "own", "scales": None},
     "own, learned": {"center": "own", "scales": "learn"},
@@ -184,9 +132,7 @@ def model(kind: str) -> DPPCA:
         "unit": PerSubject("id", places=PLACES, period=PERIOD, records=RECORDS),
         "seed": 5,
     }
-    form = scout.form_for if kind != "gradients" else lambda **_: "gradient"
-    with patch.object(scout, "form_for", form):
-        return DPPCA(features=tuple(range(D)), **settings | KINDS[kind])
+    return DPPCA(features=tuple(range(D)), **settings | KINDS[kind])
 
 
 def run(
@@ -199,13 +145,14 @@ def run(
     tape, pca = Tape(), model(kind)
     pca._noise = Source(5, tape, given)  # type: ignore[assignment]
     shown: list[Any] = []
-    for X, ids in rounds:
-        pca.learn_array(X, subjects=ids)
-        twin = copy.deepcopy(pca)
-        budget = dict(tape.budget)
-        shown.append(twin.close_round().model_dump_json())
-        tape.budget = budget  # of its own records, of which there are none
-        shown.append(pca.close_round().model_dump_json())
+    with honest_sensitivities():
+        for X, ids in rounds:
+            pca.learn_array(X, subjects=ids)
+            twin = copy.deepcopy(pca)
+            budget = dict(tape.budget)
+            shown.append(twin.close_round().model_dump_json())
+            tape.budget = budget  # of its own records, of which there are none
+            shown.append(pca.close_round().model_dump_json())
     return tape, json.dumps([shown, pca.state()])
 
 
@@ -239,13 +186,13 @@ def attack(kind: str) -> Iterator[Finding]:
                     world[r] = with_canary(*base[r], sends, canary.ids)
                 worlds.append(world)
             tape, shown = run(kind, worlds[0], None)
-            over = max(tape.budget.values()) > MU**2 / PERIOD * (1 + 1e-6)
+            over = tape.over > MU / math.sqrt(PERIOD) * (1 + 1e-9)
             try:
                 again, shown_again = run(kind, worlds[1], tape)
                 same = len(tape.exact) == len(again.exact)
                 pairs = list(zip(tape.exact, again.exact, strict=True)) if same else []
                 squares = np.array([float(np.sum((a - b) ** 2)) for a, b in pairs])
-                by_round = np.bincount(tape.rounds, squares) if same else np.zeros(1)
+                by_round = np.bincount(tape.steps, squares) if same else np.zeros(1)
                 square = max(float(by_round.sum()), PERIOD * float(by_round.max()))
                 leak = not same or shown != shown_again
             except (ValueError, IndexError):  # other questions were asked
@@ -324,65 +271,50 @@ def budget_of_one_round() -> Any:
     def mutant(epsilon: float, delta: float, subjects: Any, units: int) -> float:
         return mu_of(epsilon, delta, None, units)
 
-    return patched((adaptive, "mu_of", mutant), (base, "mu_of", mutant))
+    return patched((base, "mu_of", mutant))
 
 
-def warm_up_with_the_budget_of_a_period() -> Any:
-    init = LearnedMethod.__init__
+def questions_with_the_budget_of_a_period() -> Any:
+    init = MomentMethod.__init__
 
-    def mutant(self: LearnedMethod, **how: Any) -> None:
-        init(self, **how)
-        self.warm_up.mu *= math.sqrt(PERIOD)
+    def mutant(self: MomentMethod, given: Any) -> None:
+        init(self, given)
+        self.questions.mu *= math.sqrt(PERIOD)
 
-    return patched((LearnedMethod, "__init__", mutant))
-
-
-def no_clip() -> Any:
-    return patched((units, "clip_factors", lambda length, null, radius: np.ones(len(length))))
+    return patched((MomentMethod, "__init__", mutant))
 
 
-def correlated_noise(owner: Any) -> Any:
-    def mutant(*, mu: float) -> CorrelatedRelease:
-        return CorrelatedRelease(mu=mu)
-
-    return patched((owner, "IndependentRelease", mutant))
+def correlated_noise() -> Any:
+    return patched((learned, "IndependentRelease", CorrelatedRelease))
 
 
-def empty_rounds_skipped(owner: Any) -> Any:
-    step = owner.step
+def empty_rounds_skipped() -> Any:
+    step = MomentMethod.step
 
     def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
         return step(self, rows, t, noise) if rows.present() else Outcome.skip("nobody", units=0.0)
 
-    return patched((owner, "step", mutant))
+    return patched((MomentMethod, "step", mutant))
 
 
-def divided_by_the_exact_number(owner: Any, name: str) -> Any:
-    step = owner.step
+def divided_by_the_exact_number() -> Any:
+    step = MomentMethod.step
 
     def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
-        setattr(self, name, max(rows.present(), 1))
+        self.units = max(rows.present(), 1)
         return step(self, rows, t, noise)
 
-    return patched((owner, "step", mutant))
+    return patched((MomentMethod, "step", mutant))
 
 
 def exact_number_of_subjects() -> Any:
-    count = AdaptiveMethod._count
+    count = MomentMethod._count
 
-    def mutant(self: Any, rows: Any, noise: Any) -> Any:
-        return count(self, rows, noise)[0], float(rows.present())
+    def mutant(self: Any, rows: Any, noise: Any) -> float:
+        count(self, rows, noise)
+        return float(rows.present())
 
-    return patched((AdaptiveMethod, "_count", mutant))
-
-
-def count_for_free() -> Any:
-    count = AdaptiveMethod._count
-
-    def mutant(self: Any, rows: Any, noise: Any) -> Any:
-        return self.mu_range, count(self, rows, noise)[1]
-
-    return patched((AdaptiveMethod, "_count", mutant))
+    return patched((MomentMethod, "_count", mutant))
 
 
 def a_table_that_survives_a_copy() -> Any:
@@ -434,37 +366,27 @@ def read_by_tasks(tasks: int = 3, places_of_their_own: bool = False) -> Any:
 
 #: Mutants, and the kinds of model that must show them.
 MUTANTS: dict[str, tuple[Callable[[], Any], str]] = {
-    "a place per record": (a_place_per_record, "moments"),
-    "spellings are subjects": (spelling_counts, "moments"),
-    "capacity in records": (capacity_in_records, "moments"),
-    "rounds by arrivals": (rounds_by_arrivals, "moments"),
-    "clip, then sum": (clip_then_sum, "moments"),
-    "clip, then sum, of gradients": (clip_then_sum, "gradients"),
-    "the budget of one round in each": (budget_of_one_round, "moments"),
+    "a place per record": (a_place_per_record, "one unit"),
+    "spellings are subjects": (spelling_counts, "one unit"),
+    "capacity in records": (capacity_in_records, "one unit"),
+    "rounds by arrivals": (rounds_by_arrivals, "one unit"),
+    "clip, then sum": (clip_then_sum, "one unit"),
+    "the budget of one round in each": (budget_of_one_round, "one unit"),
     "the budget of one round in each, learned": (budget_of_one_round, "learned"),
-    "warm-up with the budget of a period": (warm_up_with_the_budget_of_a_period, "learned"),
-    "no clip": (no_clip, "moments"),
-    "no clip of gradients": (no_clip, "gradients"),
-    "correlated noise": (lambda: correlated_noise(adaptive), "moments"),
-    "correlated noise, learned": (lambda: correlated_noise(learned), "learned"),
-    "empty rounds skipped": (lambda: empty_rounds_skipped(AdaptiveMethod), "moments"),
-    "empty rounds skipped, learned": (lambda: empty_rounds_skipped(LearnedMethod), "learned"),
-    "divided by the exact number": (
-        lambda: divided_by_the_exact_number(AdaptiveMethod, "rows"), "moments"
-    ),
-    "divided by the exact number, learned": (
-        lambda: divided_by_the_exact_number(LearnedMethod, "units"), "learned"
-    ),
-    "exact number of subjects": (exact_number_of_subjects, "moments"),
-    "count for free": (count_for_free, "moments"),
-    "a table that survives a copy": (a_table_that_survives_a_copy, "moments"),
+    "questions with the budget of a period": (questions_with_the_budget_of_a_period, "learned"),
+    "correlated noise": (correlated_noise, "one unit"),
+    "correlated noise, learned": (correlated_noise, "learned"),
+    "empty rounds skipped": (empty_rounds_skipped, "one unit"),
+    "divided by the exact number": (divided_by_the_exact_number, "one unit"),
+    "exact number of subjects": (exact_number_of_subjects, "one unit"),
+    "a table that survives a copy": (a_table_that_survives_a_copy, "one unit"),
     "deviations from the mean of all": (deviations_from_the_mean_of_all, "own"),
-    "tasks that clip by themselves": (lambda: read_by_tasks(places_of_their_own=True), "moments"),
+    "tasks that clip by themselves": (lambda: read_by_tasks(places_of_their_own=True), "one unit"),
     "octaves of all rows": (octaves_of_all_rows, "learned"),
     "ball by row": (lambda: rows_are_units_in(MomentsInBall), "learned"),
     "lengths by row": (lambda: rows_are_units_in(LengthCounts), "learned"),
-    "learned moments: clip, then sum": (lambda: rows_are_units_in(AugmentedMoments), "learned"),
-}  # fmt: skip
+    "moments: clip, then sum": (lambda: rows_are_units_in(AugmentedMoments), "learned"),
+}
 
 
 # The statistical audit
@@ -498,7 +420,9 @@ def coin_flips(periods: int, period: int, seed: int = 1) -> float:
             X = np.concatenate([base, np.tile(x, (8, 1))])
             pca.learn_array(X, subjects=ids + spellings)
             sd = pca.close_round().sigma
-            moments = [c.noisy for c in spy.last.gaussians if len(c.exact) == d * (d + 1) // 2]
+            moments = [
+                c.noisy for c in spy.last.gaussians if len(c.exact) == (d + 1) * (d + 2) // 2
+            ]
             if moments:  # the entry (0, 1), in units of its noise
                 scores[t] += moments[0][1] / sd
     return mu_lb(scores, coins)

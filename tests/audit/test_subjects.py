@@ -16,7 +16,7 @@ def test_no_subject_spends_more_than_it_may(kind: str) -> None:
         assert max(f.spent for f in found if f.fleet == fleet) > 0.6
 
 
-@pytest.mark.parametrize("kind", ["moments", "learned"])
+@pytest.mark.parametrize("kind", ["one unit", "learned"])
 def test_no_subject_spends_more_in_rounds_that_tasks_read(kind: str) -> None:
     with subjects.read_by_tasks():
         found = list(subjects.attack(kind))

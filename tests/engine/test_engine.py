@@ -6,10 +6,12 @@ import pickle
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+import stream_dppca.learned
 from stream_dppca import DPPCA, ParameterError
 from stream_dppca.adaptive.queries import Gradients, SecondMoments
 from stream_dppca.arrays import FloatArray, aligned
@@ -157,9 +159,9 @@ def test_the_fingerprint_sees_how_a_lone_row_is_rounded(monkeypatch: pytest.Monk
     "d, how",
     [
         (5, {"center": "none", "scales": None}),  # second moments
-        (70, {"center": "none", "scales": None, "n_components": 2}),  # the scout
+        (70, {"center": "none", "scales": None, "n_components": 2}),  # scales in one unit
         (1100, {"center": "none", "scales": None, "batch_size": 4096}),  # gradients
-        (5, {}),  # centre and scales learned, with the warm-up
+        (5, {}),  # centre and scales learned, in the first step
         (70, {"n_components": 3}),
         (5, {"missing": "center"}),
     ],
@@ -184,22 +186,25 @@ def test_seeded_releases_are_those_of_the_local_estimator(d: int, how: dict[str,
     assert len(local.components)
 
 
-def test_one_job_per_batch_while_the_radius_stays() -> None:
-    spread, engine = model(6, center="none", scales=None), PicklingEngine()
+def test_one_job_for_range_and_mean_while_the_radius_stays() -> None:
+    with patch.object(stream_dppca.learned, "MOST_FEATURES", 0):  # gradients, for few features
+        spread, engine = model(6, center="none", scales=None), PicklingEngine()
     made, jobs = EngineBatches(engine, spread, tasks=3), []
     for seed in range(30):
         spread.learn_rows(made.rows(DrawnSource(seed, 6)))
         jobs.append(engine.jobs)
-    assert np.diff([0, *jobs])[0] == 2  # nothing is known of the radius
-    assert np.mean(np.diff(jobs) == 1) >= 0.95
-    assert np.diff(jobs).max() <= 2
+    first, second, *later = np.diff([0, *jobs]).tolist()
+    # Two questions; then means and variances, those along components, range, and gradients.
+    assert (first, second) == (2, 4)
+    assert np.mean(np.array(later) == 3) >= 0.95 and max(later) <= 4
 
 
-def test_one_job_per_batch_after_the_warm_up() -> None:
+def test_one_job_per_batch_after_the_first_step() -> None:
     spread, engine = model(6), PicklingEngine()
     made = EngineBatches(engine, spread, tasks=3)
-    while spread.warm_up_left:
-        spread.learn_rows(made.rows(DrawnSource(spread.n_batches, 6)))
+    for seed in range(spread.first_batches):
+        spread.learn_rows(made.rows(DrawnSource(seed, 6)))
+    assert spread.last_release is not None and spread.last_release.status == "learned"
     before = engine.jobs
     for seed in range(100, 110):
         spread.learn_rows(made.rows(DrawnSource(seed, 6)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ from stream_dppca import (
     Release,
     SubspaceDistance,
 )
-from tests.conftest import sine
+from stream_dppca.adaptive.independent import IndependentRelease
+from tests.conftest import batch_of, sine
 
 D, B = 6, 2000
 FEATURES = tuple("abcdef")
@@ -54,18 +57,41 @@ def test_raw_telemetry_needs_no_other_word(seed: int) -> None:
     assert off < 0.03 + 4 * release.explained_variance_ratio_sd[0]
 
 
-def test_the_warm_up_is_released_batch_by_batch() -> None:
-    X, _ = telemetry(8 * 400)
+def test_the_first_step_takes_several_batches_and_has_components() -> None:
+    X, v = telemetry(8 * 400)
     m = model(batch_size=400)
-    statuses = []
+    first = m.first_batches
+    assert first == 5 == m._method.first_batches  # type: ignore[attr-defined]
     for t in range(8):
         m.learn_array(X[t * 400 : (t + 1) * 400])
-        assert m.last_release is not None
-        statuses.append(m.last_release.status)
-        if statuses[-1] == "warming_up":
-            assert m.last_release.components == () and m.last_release.center is None
+        assert m.n_seen == (t + 1) * 400 and m.n_batches == max(t + 2 - first, 0)
+        assert (m.last_release is None) == (t + 1 < first)
+        if m.last_release is None:
             assert m.components.shape == (0, D) and m.raw_weights().shape == (0, D)
-    assert statuses == ["warming_up"] * 4 + ["learned"] * 4
+        else:
+            assert m.last_release.status == "learned" and m.last_release.n_seen == m.n_seen
+    assert m.n_batches == 4 and sine(m.components[0], v) < 0.3
+
+
+def test_copies_do_not_keep_whole_batches_that_wait() -> None:
+    """Otherwise both would release the same records."""
+    X, _ = telemetry(5 * 400)
+    m = model(batch_size=400)
+    for t in range(m.first_batches - 1):
+        m.learn_rows(batch_of(X[t * 400 : (t + 1) * 400]))
+    for twin in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        twin.learn_rows(batch_of(X[-400:]))
+        assert twin.last_release is None
+    m.learn_rows(batch_of(X[-400:]))
+    assert m.last_release is not None and m.n_seen == 5 * 400
+
+
+def test_one_batch_has_independent_noise() -> None:
+    X, v = telemetry(6000)
+    m = model(batch_size=6000, batches=1)
+    m.learn_array(X)
+    assert m.first_batches == 1 and sine(m.components[0], v) < 0.2
+    assert isinstance(m._method.correlated, IndependentRelease)  # type: ignore[attr-defined]
 
 
 def test_a_projector_needs_the_release_only() -> None:
@@ -146,15 +172,20 @@ def test_drifting_means_add_up() -> None:
     assert sine(m.components[0], way / np.sqrt(2)) < 0.1
 
 
-def test_given_scales_keep_their_meaning() -> None:
-    """Only the mean is unknown: the component of the covariance in the given units."""
-    X, _ = telemetry(16 * B)
-    scales = UNITS * np.array([1.0, 1.0, 1.0, 0.2, 1.0, 1.0])
-    m = model(scales=scales.tolist())
+def test_known_standard_deviations_are_as_good_as_learned_ones() -> None:
+    X, v = telemetry(16 * B)
+    m = model(scales=X.std(axis=0).tolist())
     m.learn_array(X)
-    v = np.linalg.eigh(np.cov((X / scales).T))[1][:, -1]
     assert sine(m.components[0], v) < 0.05
-    assert m.raw_weights()[0] * scales == pytest.approx(m.components[0])
+
+
+def test_features_in_one_unit_have_the_components_of_raw_records() -> None:
+    X, _ = telemetry(16 * B)
+    X = (X / UNITS - MEANS + 1) * np.array([1.0, 1.0, 3.0, 5.0, 1.0, 0.0])
+    m = model(scales=None)
+    m.learn_array(X)
+    v = np.linalg.eigh(np.cov(X.T))[1][:, -1]
+    assert sine(m.components[0], v) < 0.05
 
 
 def test_a_known_centre_with_unknown_scales() -> None:
@@ -210,7 +241,7 @@ class TestMemory:
 
     def test_all_keeps_everything(self) -> None:
         m, dropped, _ = self.run(memory="all")
-        assert not dropped and m.state()["method"]["moments"]["weight"] == 23
+        assert not dropped and m.state()["method"]["moments"]["weight"] == 24
 
     def test_a_number_forgets_by_and_by(self) -> None:
         m, dropped, v = self.run(memory=3)

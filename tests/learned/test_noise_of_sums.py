@@ -11,26 +11,26 @@ import pytest
 from stream_dppca import DPPCA
 from stream_dppca.adaptive.correlated import DECAYS, CorrelatedRelease, Released, weights
 from stream_dppca.adaptive.independent import IndependentRelease
-from stream_dppca.learned.base import POWER, LearnedBase, Memory, kept_share
+from stream_dppca.learned.base import POWER, MethodBase, Parameters, kept_share
 from stream_dppca.learned.covariance import NoiseOfSums, RunningMean, noise_of_sums
 from stream_dppca.noise import SeededNoise
 
 #: Coordinates that are simulated at once. The empirical sd of so many is within 4 % of the true
 #: one, except with a probability of 1e-15 (a chi-square variable, more than 8 sds away).
 MANY = 20_000
-Change = Callable[[int, LearnedBase[RunningMean]], None]
+Change = Callable[[int, MethodBase[RunningMean]], None]
 
 
-class Remembering(LearnedBase[RunningMean]):
+class Remembering(MethodBase[RunningMean]):
     """The running means of a method, and nothing else."""
 
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
+    def __init__(self, memory: str | float) -> None:
+        self.given = Parameters(np.eye(1), 1.0, 1e-6, units=1000, memory=memory)
         self.moments, self.recent = RunningMean(MANY), RunningMean(MANY)
         self._noise = NoiseOfSums((kept_share(memory), 0.5), DECAYS)
 
 
-def simulated(memory: Memory, batches: int, change: Change, *, seed: int) -> Remembering:
+def simulated(memory: str | float, batches: int, change: Change, *, seed: int) -> Remembering:
     """Released zeros: all that is in the running means is noise."""
     noise, zeros = SeededNoise(seed), np.zeros(MANY)
     release, running = CorrelatedRelease(mu=1.0), Remembering(memory)
@@ -42,15 +42,15 @@ def simulated(memory: Memory, batches: int, change: Change, *, seed: int) -> Rem
         released = release.release(zeros, sensitivity=1.0, power=POWER, noise=noise)
         sd = running._noise.of_next(released)
         assert np.std(released.alone) == pytest.approx(sd, rel=0.04)
-        running._remember(released, unit, 0.8 if t % 3 else 1.0)
+        running._remember(released, released.alone / unit, 1 / unit, 0.8 if t % 3 else 1.0)
     return running
 
 
-def nothing(t: int, running: LearnedBase[RunningMean]) -> None:
+def nothing(t: int, running: MethodBase[RunningMean]) -> None:
     pass
 
 
-def drop(t: int, running: LearnedBase[RunningMean]) -> None:
+def drop(t: int, running: MethodBase[RunningMean]) -> None:
     if t == 5:
         running._drop_past()
 
@@ -59,7 +59,7 @@ def drop(t: int, running: LearnedBase[RunningMean]) -> None:
 @pytest.mark.parametrize("batches", [1, 2, 7, 16, 40])
 @pytest.mark.parametrize("memory", [1.5, 2.0, 4.0, 8.0, "all"])
 def test_running_means_have_the_noise_that_they_state(
-    memory: Memory, batches: int, change: Change
+    memory: str | float, batches: int, change: Change
 ) -> None:
     running = simulated(memory, batches, change, seed=batches)
     for mean in (running.moments, running.recent):

@@ -1,8 +1,8 @@
 """An audit of privacy per subject: the effect of all that one subject sends, in units of noise.
 
 The exact audit works like `replay`, for what is special about subjects: two runs on neighbouring
-streams, the second of which gets the *releases* of the first. The neighbours differ in everything that one subject sends within
-`PERIOD` consecutive rounds: whether it comes, when, how often, with what. The squares of the
+streams, the second of which gets the *releases* of the first. The neighbours differ in everything
+that one subject sends within `PERIOD` consecutive rounds: whether it comes, when, how often, with what. The squares of the
 differences of exact answers, in units of their noise, add up to what it has spent: at most mu^2
 over the period, and mu^2/`PERIOD` in each round. Whatever else differs, a release or a saved
 state, is a leak; and no round may ask for more than mu^2/`PERIOD` in all its questions.

@@ -16,7 +16,7 @@ from ..arrays import FloatArray
 from ..errors import BatchSizeError
 from ..method import checked_basis
 from ..noise import Noise
-from ..participation import PerSubject, mu_of
+from ..participation import PerSubject, mu_of, size_words
 from ..statistics import Rows
 from .covariance import NoiseOfSums, RunningMean
 from .drift import RECENT
@@ -183,18 +183,16 @@ class MethodBase(Generic[Running]):
             d=len(self.W), mu=self.mu, share=self.FIRST, subjects=self.subjects is not None
         )
         if units < smallest:
-            what, steps = (
-                ("records", "batches") if self.subjects is None else ("subjects", "rounds")
-            )
-            most = MOST_FIRST if self.subjects is None else MOST_ROUNDS
-            why = f"with fewer {what} centre and scales would take more than {most} {steps}"
-            raise BatchSizeError(units, smallest, why)
+            what, parameter = size_words(self.subjects)
+            most = f"{MOST_FIRST} batches" if self.subjects is None else f"{MOST_ROUNDS} rounds"
+            why = f"with fewer {what} centre and scales would take more than {most}"
+            raise BatchSizeError(units, smallest, why, parameter)
 
     def _make_questions(self) -> Questions:
         """The questions of the first step."""
         given, d = self.given, len(self.W)
         rounds, self.first_share = 1, self.FIRST
-        if given.subjects is not None and not given.knows_all:
+        if given.subjects is not None and not given.knows_all and given.batches != 1:
             rounds = question_rounds(d=d, mu=self.mu, units=self.units)
         if given.batches == 1:
             self.first_share = FIRST_OF_ONE

@@ -170,15 +170,15 @@ def run_cell(cell: Cell, seeds: int, tick: Callable[[], None]) -> dict[str, Any]
         sines.append(sine(components[0], direction(cell, seed)) if len(components) else 1.0)
         tick()
     learns = cell.settings.get("scales") == "learn"
-    expected = plan_subjects(
+    errors = plan_subjects(
         d=cell.d, epsilon=cell.epsilon, delta=DELTA, subjects=cell.devices, presence=cell.presence,
         period=cell.period, horizon=cell.rounds, rows=1.0 if "records" in cell.settings else 2.0,
         center="mean" if learns else "none", scales="learn" if learns else None,
-    )  # fmt: skip
+    ).expected_error  # fmt: skip
     return {
         "d": cell.d, "devices": cell.devices, "epsilon": cell.epsilon, "period": cell.period,
         "rounds": cell.rounds, "title": cell.title, "most": cell.most, "sine": sines,
-        "plan": None if cell.busy else expected.expected_error[-1][1],
+        "plan": None if cell.busy or not errors else errors[-1][1],
         "close_s": float(np.median(closing)),
     }  # fmt: skip
 

@@ -457,7 +457,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Iterator[Row]]]:
     repeats = 5 if quick else 30
     return {
         "noise": lambda: noise_against_opendp(repeats),
-        "passes": lambda: arrays_against_naive(repeats),
+        "naive": lambda: arrays_against_naive(repeats),
         "incremental": lambda: arrays_against_incremental_pca(repeats),
         "moments": lambda: second_moments(max(repeats // 5, 2)),
         "dicts": lambda: dicts(repeats),

@@ -64,7 +64,7 @@ CELLS = (
     Unknown(50, 20_000, 1250, 1.3),
     Unknown(200, 100_000, 6250, 1.3),
 )
-#: Features, batch size and batches of streams with many features. The default method then releases
+#: Features, batch size and batches of streams with many features. The method then releases
 #: gradients; no goal was set.
 WIDE = {1100: (8000, 16), 2000: (12_500, 16), 4000: (12_500, 16)}
 #: Features, batch size, settings, and number of batches per run of `--batches`.

@@ -1,6 +1,6 @@
 """Expected batch sizes, noise, error and time, before any data is touched.
 
-The predictions are rules of thumb for the default method, fitted to simulations
+The predictions are rules of thumb for the method, fitted to simulations
 (`benchmarks/accuracy.py` compares them with measurements). They use public numbers and two guesses
 about the data, and spend no budget.
 """
@@ -126,7 +126,7 @@ def plan(
         Guess of the typical distance of a gradient x (x.w) to the mean gradient, over the top
         eigenvalue; that of Gaussian data by default. Data that hardly varies except along the
         component, such as +-v plus a little noise of sd s, has s sqrt(d). It matters where
-        gradients are released: with more than 64 features.
+        gradients are released: with more than 1023 features.
 
     Examples
     --------

@@ -113,9 +113,10 @@ class ModelSettings(Part):
     scales: Annotated[Scales, NoDecode] = Field(
         "learn",
         description="learn finds the scale of each feature in the first step, for features in any "
-        "units; none, the default of method=paper, takes values as they are; or public scales to "
-        "divide by, as numbers in the order of the features or by name, such as "
-        '{"cpu": 10, "disk.read": 1e6}',
+        "units; none, the default of method=paper, is for features in one unit: components of raw "
+        "records; or known standard deviations, which make the result more accurate, as numbers in "
+        'the order of the features or by name, such as {"cpu": 10, "disk.read": 1e6}; '
+        "method=paper only divides by them",
     )
     memory: Memory = Field(
         "auto",

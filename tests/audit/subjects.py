@@ -2,10 +2,11 @@
 
 The exact audit works like `replay`, for what is special about subjects: two runs on neighbouring
 streams, the second of which gets the *releases* of the first. The neighbours differ in everything
-that one subject sends within `PERIOD` consecutive rounds: whether it comes, when, how often, with what. The squares of the
-differences of exact answers, in units of their noise, add up to what it has spent: at most mu^2
-over the period, and mu^2/`PERIOD` in each round. Whatever else differs, a release or a saved
-state, is a leak; and no round may ask for more than mu^2/`PERIOD` in all its questions.
+that one subject sends within `PERIOD` consecutive rounds: whether it comes, when, how often, with
+what. The squares of the differences of exact answers, in units of their noise, add up to what it
+has spent: at most mu^2 over the period, and mu^2/`PERIOD` in each round. Whatever else differs, a
+release or a saved state, is a leak; and no round may ask for more than mu^2/`PERIOD` in all its
+questions.
 
 The statistical audit sees what an attacker sees: a coin decides for each period what the subject
 sends, and error rates bound mu from below (`evidence`).

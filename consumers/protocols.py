@@ -9,6 +9,7 @@ The life of a model on a cluster:
     claim = membership.poll(...)            # the group says whether this process owns the model
     store = cluster.ledger(claim)           # fences every earlier owner, before anything is read
     store.load()                            # the last committed states
+    store.unfinished()                      # and what was written after them: committed again
     store.commit(state, positions)          # state and offsets in one transaction, confirmed
     store.publish([batch.message], ...)     # fenced too: a stale owner publishes nothing
 """
@@ -75,9 +76,11 @@ class FinishedBatch:
     """Everything that is kept of a batch: its result is fixed, and nobody has seen it yet."""
 
     number: int
-    #: Encodes all that a successor needs to resume after this batch. It is given the releases of
-    #: the batches before it that become durable with it, which the successor publishes, too.
-    state: Callable[[Sequence[Message]], bytes]
+    writer: str  #: the name of its state
+    #: Encodes all that a successor needs to resume after this batch. It is given the writer of the
+    #: last committed state, and the releases of the batches before it that become durable with it,
+    #: which the successor publishes, too.
+    state: Callable[[str, Sequence[Message]], bytes]
     message: Message  #: the release, exactly as it is to be published
     positions: Positions  #: after this batch
     status: str = "learned"  #: of the model after it, as in the release
@@ -187,6 +190,14 @@ class Store(Protocol):
 class Ledger(Store, Protocol):
     """A store that other processes may take over."""
 
+    def unfinished(self) -> list[bytes]:
+        """States that were written after the last one that `load` has returned, oldest first.
+
+        They are of transactions that were aborted. Whoever reads uncommitted records may have seen
+        them, so the batch of such a state must not get another result.
+        """
+        ...
+
     def confirm_owned(self) -> None:
         """Raise `Fenced` if the model has been taken over since this ledger was opened."""
 
@@ -247,6 +258,10 @@ class Cluster(Protocol):
 
         These are at least the last one, if there is any. Nobody is fenced.
         """
+
+    def unfinished(self, topic: str) -> list[bytes]:
+        """States of this group that were written after those, and are not committed."""
+        ...
 
     def groups_of(self, topic: str) -> list[str] | None:
         """The consumer groups that have committed offsets of a topic; None without permission."""

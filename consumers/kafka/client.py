@@ -7,19 +7,21 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from kafka import KafkaProducer, codec  # type: ignore[import-untyped]
+from kafka import KafkaConsumer, KafkaProducer, codec  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unavailable
 from ..protocols import Message
-from .config import KafkaConfig
+from .config import MAX_RECORD_BYTES, KafkaConfig
 
 __all__ = [
     "FENCED",
     "close_client",
     "read_tail",
     "read_to_end",
+    "read_unfinished",
+    "see_uncommitted",
     "send_messages",
     "start_messages",
     "translated_errors",
@@ -105,7 +107,7 @@ def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message
 def read_to_end(
     consumer: Any, partition: TopicPartition, start: int, config: KafkaConfig
 ) -> list[Any]:
-    """Every committed record from `start` to the current end of the partition."""
+    """Every record that the consumer may see, from `start` to the current end of the partition."""
     end = consumer.end_offsets([partition])[partition]
     consumer.seek(partition, start)
     deadline = time.monotonic() + config.request_timeout_s
@@ -119,8 +121,8 @@ def read_to_end(
     return entries
 
 
-def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[bytes]:
-    """The newest committed values of a partition, oldest first; at least two if there are as many.
+def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[Any]:
+    """The newest committed records of a partition, oldest first; at least two if there are as many.
 
     Two, so that a fork shows, however many starts have failed since.
     """
@@ -131,7 +133,34 @@ def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> 
         # Aborted transactions and markers take offsets, too.
         start = max(first, end - back)
         entries = read_to_end(consumer, partition, start, config)
-        found = [entry.value for entry in entries if entry.value is not None]
+        found = [entry for entry in entries if entry.value is not None]
         if len(found) > 1 or start == first:
             return found
         back *= 8
+
+
+@contextlib.contextmanager
+def see_uncommitted(config: KafkaConfig, partition: TopicPartition) -> Iterator[Any]:
+    """Open a consumer of a partition that also sees transactions that are open or aborted."""
+    consumer = KafkaConsumer(
+        **{**config.consumer, "isolation_level": "read_uncommitted"},
+        max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
+    )
+    try:
+        consumer.assign([partition])
+        yield consumer
+    finally:
+        close_client(consumer)
+
+
+def read_unfinished(
+    config: KafkaConfig, partition: TopicPartition, last: Sequence[Any]
+) -> list[bytes]:
+    """The states that were written after the last committed one, if there is one, oldest first."""
+    with see_uncommitted(config, partition) as consumer:
+        first = consumer.beginning_offsets([partition])[partition]
+        start = max([first, *(entry.offset + 1 for entry in last)])
+        entries = read_to_end(consumer, partition, start, config)
+    # Tombstones have no value. What is committed there has another key, or was not yet when the
+    # last committed state was looked for.
+    return [e.value for e in entries if e.key == config.group.encode() and e.value is not None]

@@ -13,7 +13,7 @@ from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Claim, Message, Reader, TopicInfo
-from .client import close_client, read_tail, read_to_end, translated_errors
+from .client import close_client, read_tail, read_to_end, read_unfinished, translated_errors
 from .config import MAX_RECORD_BYTES, KafkaConfig
 from .feed import KafkaFeed
 from .ledger import KafkaLedger
@@ -112,6 +112,14 @@ class KafkaCluster:
                 close_client(consumer)
 
     def tail(self, topic: str) -> list[bytes]:
+        return [entry.value for entry in self._tail(topic)]
+
+    def unfinished(self, topic: str) -> list[bytes]:
+        last = self._tail(topic)[-1:]
+        with translated_errors():
+            return read_unfinished(self.config, TopicPartition(topic, 0), last)
+
+    def _tail(self, topic: str) -> list[Any]:
         with translated_errors():
             consumer = KafkaConsumer(
                 **self.config.consumer, max_partition_fetch_bytes=2 * MAX_RECORD_BYTES

@@ -10,8 +10,10 @@ Assumptions about brokers and client:
 - The generation that is sent with the offsets is the one in which the model was claimed, never a
   newer one: a member that was removed and has rejoined cannot commit what it computed before.
 - A return of `commit_transaction` proves nothing: kafka-python can report a commit that the broker
-  did not make (an epoch bump while committing). A commit counts when the state has been read back,
-  by a consumer that sees committed records only.
+  did not make (an epoch bump while committing). A commit counts when the state has been read back
+  from the offset at which it was written, by a consumer that sees committed records only.
+- A consumer that reads uncommitted records sees those of aborted transactions, until the topic is
+  compacted.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from .client import (
     FENCED,
     close_client,
     read_tail,
+    read_unfinished,
+    see_uncommitted,
     send_messages,
     start_messages,
     translated_errors,
@@ -67,6 +71,7 @@ class KafkaLedger:
         self._partition = TopicPartition(config.state_topic, 0)
         self._key = config.group.encode()
         self._reader: Any = None
+        self._last: list[Any] = []  # the last state that was loaded, if there was one
         self._producer = KafkaProducer(
             **config.producer,
             kafka_client=_Client,
@@ -95,7 +100,9 @@ class KafkaLedger:
         """
         partition = self._partition
         end = self._last_stable()
-        if end < self._log_end():
+        with see_uncommitted(self._config, partition) as consumer:
+            log_end = int(consumer.end_offsets([partition])[partition])
+        if end < log_end:
             end = self._mark() + 1
             deadline = time.monotonic() + self._config.request_timeout_s
             while self._last_stable() < end:
@@ -111,15 +118,6 @@ class KafkaLedger:
     def _last_stable(self) -> int:
         """The offset up to which every transaction on the state partition has ended."""
         return int(self._reader.end_offsets([self._partition])[self._partition])
-
-    def _log_end(self) -> int:
-        """The end of the state partition, with what is in open transactions."""
-        options = {**self._config.consumer, "isolation_level": "read_uncommitted"}
-        consumer = KafkaConsumer(**options)
-        try:
-            return int(consumer.end_offsets([self._partition])[self._partition])
-        finally:
-            close_client(consumer)
 
     def _mark(self) -> int:
         """Commit a record that readers pass over: a tombstone with a key of its own."""
@@ -138,7 +136,13 @@ class KafkaLedger:
 
     def load(self) -> list[bytes]:
         with translated_errors():
-            return read_tail(self._reader, self._partition, self._config)
+            entries = read_tail(self._reader, self._partition, self._config)
+        self._last = entries[-1:]
+        return [entry.value for entry in entries]
+
+    def unfinished(self) -> list[bytes]:
+        with translated_errors():
+            return read_unfinished(self._config, self._partition, self._last)
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         config = self._config
@@ -152,14 +156,13 @@ class KafkaLedger:
                 *start_messages(self._producer, config, messages),
             ]
             # Nothing may be in flight during the commit: see the top of this module.
-            for future in sent:
-                future.get(timeout=config.request_timeout_s)
+            offset, *_ = [future.get(timeout=config.request_timeout_s).offset for future in sent]
             crashpoints.reach("inside_transaction")
         with translated_errors():
-            self._confirm(state)
+            self._confirm(int(offset), state)
 
-    def _confirm(self, state: bytes) -> None:
-        """Read back everything that was committed since the last known state: this state alone.
+    def _confirm(self, offset: int, state: bytes) -> None:
+        """Read back all states that were committed since the last one: the one at this offset.
 
         The reader continues after the last state that it has returned. Its next fetch has been
         waiting at the broker since the last commit; a seek would discard that fetch.
@@ -167,7 +170,7 @@ class KafkaLedger:
         deadline = time.monotonic() + self._config.request_timeout_s
         while time.monotonic() < deadline:
             for entries in self._reader.poll(timeout_ms=200).values():
-                if [entry.value for entry in entries] != [state]:
+                if [(entry.offset, entry.value) for entry in entries] != [(offset, state)]:
                     raise Fenced("somebody else has written to the state of this model")
                 return
         raise OutcomeUnknown("a commit could not be confirmed in time")

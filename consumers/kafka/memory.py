@@ -2,8 +2,9 @@
 
 Transactions become visible whole or not at all. Opening a ledger raises the epoch of its model, and
 an owner with an older epoch is refused, its open transaction included. A transaction of an old
-generation of the group is refused, too. Readers see committed messages only. The cluster is for
-unit tests and for runs without a broker; nothing outlives the process.
+generation of the group is refused, too, before anything is written. Readers see committed messages
+only; what was aborted stays in the log. The cluster is for unit tests and for runs without a
+broker; nothing outlives the process.
 
 Tests reach inside through `MemoryBroker`: `expire` turns a member into a zombie, `trim` is
 retention, `remove` is compaction, and `on_commit` runs between a transaction and its caller.
@@ -188,6 +189,19 @@ class MemoryCluster:
             at = self.broker._topic(topic).partitions[0]
             entries = at.entries[at.first : at.end()]
             return [e.value for e in entries if e.status == "committed" and e.value is not None]
+
+    def unfinished(self, topic: str) -> list[bytes]:
+        found: list[bytes] = []
+        with self.broker.changed:
+            partition = self.broker._topic(topic).partitions[0]
+            for entry in partition.entries[partition.first :]:
+                if entry.key != self.group.encode() or entry.value is None:
+                    continue
+                if entry.status == "committed":
+                    found.clear()
+                elif entry.status != "removed":
+                    found.append(entry.value)
+        return found
 
     def groups_of(self, topic: str) -> list[str] | None:
         with self.broker.changed:
@@ -376,12 +390,13 @@ class MemoryLedger:
             self._broker.changed.notify_all()
 
     def load(self) -> list[bytes]:
-        with self._broker.changed:
-            partition = self._broker._topic(self._cluster.state_topic).partitions[0]
-            committed = [e for e in partition.entries if e.status == "committed"]
-            return [e.value for e in committed if e.value is not None]
+        return self._cluster.tail(self._cluster.state_topic)
+
+    def unfinished(self) -> list[bytes]:
+        return self._cluster.unfinished(self._cluster.state_topic)
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
+        self._check_generation()
         self._add(self._cluster.state_topic, 0, _Entry(self._id.encode(), state))
         self._send(messages)
         crashpoints.reach("inside_transaction")
@@ -401,7 +416,7 @@ class MemoryLedger:
             entry = _Entry(message.key, message.value, message.headers)
             self._add(self._cluster.output_topic, at, entry)
 
-    def _commit(self, positions: Positions) -> None:
+    def _check_generation(self) -> None:
         token = self._claim.token
         if not isinstance(token, _Token):
             raise TypeError("the claim is of another cluster")
@@ -410,7 +425,12 @@ class MemoryLedger:
             if group.generation != token.generation or token.member not in group.members:
                 self._end("aborted")
                 raise Fenced("the group has moved on to another generation")
+
+    def _commit(self, positions: Positions) -> None:
+        with self._broker.changed:
+            self._check_generation()
             self._end("committed")
+            group = self._broker.groups[self._cluster.group]
             for p, offset in positions.items():
                 group.offsets[self._cluster.input_topic, p] = offset
         self._broker.on_commit("after")

@@ -75,7 +75,7 @@ def states(name: str, X: np.ndarray, change: Callable[[Learner], None]) -> list[
         else:
             learner.add(rows, [f"s{i // 2}" for i in range(len(rows))])
             done = learner.close_round(t, positions)
-        found.append(done.state(earlier))
+        found.append(done.state("", earlier))
         earlier.append(done.message)
     return found
 

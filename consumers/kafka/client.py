@@ -154,13 +154,12 @@ def see_uncommitted(config: KafkaConfig, partition: TopicPartition) -> Iterator[
 
 
 def read_unfinished(
-    config: KafkaConfig, partition: TopicPartition, last: Sequence[Any]
+    config: KafkaConfig, partition: TopicPartition, tail: Sequence[Any]
 ) -> list[bytes]:
-    """The states that were written after the last committed one, if there is one, oldest first."""
+    """The states that were written after the last one in `tail`, oldest first."""
+    key = config.group.encode()
+    after = [entry.offset + 1 for entry in tail if entry.key == key]
     with see_uncommitted(config, partition) as consumer:
         first = consumer.beginning_offsets([partition])[partition]
-        start = max([first, *(entry.offset + 1 for entry in last)])
-        entries = read_to_end(consumer, partition, start, config)
-    # Tombstones have no value. What is committed there has another key, or was not yet when the
-    # last committed state was looked for.
-    return [e.value for e in entries if e.key == config.group.encode() and e.value is not None]
+        entries = read_to_end(consumer, partition, max([first, *after]), config)
+    return [entry.value for entry in entries if entry.key == key and entry.value is not None]

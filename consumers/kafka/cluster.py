@@ -115,9 +115,9 @@ class KafkaCluster:
         return [entry.value for entry in self._tail(topic)]
 
     def unfinished(self, topic: str) -> list[bytes]:
-        last = self._tail(topic)[-1:]
+        tail = self._tail(topic)
         with translated_errors():
-            return read_unfinished(self.config, TopicPartition(topic, 0), last)
+            return read_unfinished(self.config, TopicPartition(topic, 0), tail)
 
     def _tail(self, topic: str) -> list[Any]:
         with translated_errors():

@@ -71,7 +71,7 @@ class KafkaLedger:
         self._partition = TopicPartition(config.state_topic, 0)
         self._key = config.group.encode()
         self._reader: Any = None
-        self._last: list[Any] = []  # the last state that was loaded, if there was one
+        self._tail: list[Any] = []  # the last states, as they were loaded
         self._producer = KafkaProducer(
             **config.producer,
             kafka_client=_Client,
@@ -136,13 +136,12 @@ class KafkaLedger:
 
     def load(self) -> list[bytes]:
         with translated_errors():
-            entries = read_tail(self._reader, self._partition, self._config)
-        self._last = entries[-1:]
-        return [entry.value for entry in entries]
+            self._tail = read_tail(self._reader, self._partition, self._config)
+        return [entry.value for entry in self._tail]
 
     def unfinished(self) -> list[bytes]:
         with translated_errors():
-            return read_unfinished(self._config, self._partition, self._last)
+            return read_unfinished(self._config, self._partition, self._tail)
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         config = self._config

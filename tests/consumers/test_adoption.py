@@ -9,7 +9,7 @@ import pytest
 
 from consumers import crashpoints
 from consumers.errors import StateRefused
-from consumers.kafka.memory import MemoryBroker, _Entry
+from consumers.kafka.memory import MemoryBroker, MemoryReader, _Entry
 from consumers.model.states import decode_state
 from consumers.service.stored import check_stored
 from consumers.settings import Settings
@@ -96,15 +96,17 @@ def test_it_is_committed_before_anything_is_read(monkeypatch: pytest.MonkeyPatch
     on = cluster()
     fill(on, 2 * BATCH)
     kill(on)
-    last = memory_log(on)
-    made = last.reader
+    assign = MemoryReader.assign
 
-    def reader(*given: Any, **more: Any) -> Any:
-        assert len(states(on)) == 1 and not releases(memory_log(on))
-        return made(*given, **more)
+    def begin(reader: MemoryReader, offsets: Any) -> None:
+        assert len(states(on)) == 1 and offsets == {0: BATCH}
+        assert not releases(memory_log(on))
+        assign(reader, offsets)
 
-    monkeypatch.setattr(last, "reader", reader)
-    drain(start_task(last))
+    monkeypatch.setattr(MemoryReader, "assign", begin)
+    task = start_task(memory_log(on))
+    monkeypatch.undo()
+    drain(task)
     assert check_output(memory_log(on)) == 2
 
 

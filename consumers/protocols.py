@@ -191,10 +191,11 @@ class Ledger(Store, Protocol):
     """A store that other processes may take over."""
 
     def unfinished(self) -> list[bytes]:
-        """States that were written after the last one that `load` has returned, oldest first.
+        """States that were written after the last one that `load` has returned.
 
-        They are of transactions that were aborted. Whoever reads uncommitted records may have seen
-        them, so the batch of such a state must not get another result.
+        The oldest comes first, and each of them once, however many copies there are. They are of
+        transactions that were aborted. Whoever reads uncommitted records may have seen them, so the
+        batch of such a state must not get another result.
         """
         ...
 

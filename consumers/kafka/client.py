@@ -106,19 +106,17 @@ def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message
 
 def read_to_end(
     consumer: Any, partition: TopicPartition, start: int, config: KafkaConfig
-) -> list[Any]:
+) -> Iterator[Any]:
     """Every record that the consumer may see, from `start` to the current end of the partition."""
     end = consumer.end_offsets([partition])[partition]
     consumer.seek(partition, start)
     deadline = time.monotonic() + config.request_timeout_s
-    entries: list[Any] = []
     while consumer.position(partition) < end:
         for found in consumer.poll(timeout_ms=200).values():
-            entries += found
+            yield from found
             deadline = time.monotonic() + config.request_timeout_s
         if time.monotonic() > deadline:
             raise Unavailable(f"{partition.topic}:{partition.partition} could not be read to {end}")
-    return entries
 
 
 def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[Any]:
@@ -156,10 +154,14 @@ def see_uncommitted(config: KafkaConfig, partition: TopicPartition) -> Iterator[
 def read_unfinished(
     config: KafkaConfig, partition: TopicPartition, tail: Sequence[Any]
 ) -> list[bytes]:
-    """The states that were written after the last one in `tail`, oldest first."""
+    """The states that were written after the last one in `tail`, oldest first, each of them once.
+
+    Once, because a state that is adopted again and again, while brokers fail, has many copies.
+    """
     key = config.group.encode()
     after = [entry.offset + 1 for entry in tail if entry.key == key]
     with see_uncommitted(config, partition) as consumer:
         first = consumer.beginning_offsets([partition])[partition]
         entries = read_to_end(consumer, partition, max([first, *after]), config)
-    return [entry.value for entry in entries if entry.key == key and entry.value is not None]
+        found = dict.fromkeys(entry.value for entry in entries if entry.key == key)
+    return [value for value in found if value is not None]

@@ -95,8 +95,8 @@ class KafkaLedger:
 
         The marker of a commit ends everything that the same producer id has open in a partition. So
         the state that hangs becomes the last one, as the end of its chain: it was computed from the
-        last visible state, by an owner whose generation was checked. If it stayed hidden, the batch
-        would be computed again, and the next commit would make both states visible.
+        last visible state, by an owner whose generation was checked. If it stayed hidden, it would
+        be adopted, and the next commit would make two copies visible.
         """
         partition = self._partition
         end = self._last_stable()

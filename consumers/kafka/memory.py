@@ -201,7 +201,7 @@ class MemoryCluster:
                     found.clear()
                 elif entry.status != "removed":
                     found.append(entry.value)
-        return found
+        return list(dict.fromkeys(found))
 
     def groups_of(self, topic: str) -> list[str] | None:
         with self.broker.changed:

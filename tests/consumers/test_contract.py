@@ -233,7 +233,7 @@ class Contract:
         assert first.load() == [] and first.unfinished() == [b"1"]
         first.commit(b"1", {0: 1})
         assert first.load() == [b"1"] and first.unfinished() == []
-        for state in (b"2", b"another 2"):
+        for state in (b"2", b"another 2", b"2"):
             self.die_inside(case, claim, state)
         ledger = case.kept(case.log.ledger(claim))
         ledger.confirm_owned()

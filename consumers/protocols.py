@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 __all__ = [
+    "PLAN_STATES",
     "Bounds",
     "Chunk",
     "Claim",
@@ -33,11 +34,15 @@ __all__ = [
     "Positions",
     "Reader",
     "RegisteredSchema",
+    "Sampler",
     "SchemaSource",
     "Store",
     "TopicInfo",
     "TopicOffsets",
 ]
+
+#: Most states that may follow a plan that is still needed.
+PLAN_STATES: Final = 64
 
 #: For each partition, the offset at which to resume. A file has one partition, 0, of rows.
 Positions = Mapping[int, int]
@@ -187,8 +192,29 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class Sampler(Protocol):
+    """Samples the ends of all partitions of a topic on a fixed clock, in a process of its own."""
+
+    def samples(self, timeout_s: float) -> list[dict[int, int]]:
+        """The samples since the last call, in order; waits for some, or until time is up."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Ledger(Store, Protocol):
-    """A store that other processes may take over."""
+    """A store that other processes may take over. Plans and states may come from two threads."""
+
+    def load_plan(self) -> bytes | None:
+        """The last committed plan, if it is not older than the last `PLAN_STATES` states."""
+        ...
+
+    def keep_plan(self, plan: bytes, positions: Positions) -> None:
+        """Make a plan durable, which replaces the one before it.
+
+        The positions are those of the last state, unless this ledger has committed later ones.
+        """
+        ...
 
     def unfinished(self) -> list[bytes]:
         """States that were written after the last one that `load` has returned.
@@ -245,6 +271,10 @@ class Cluster(Protocol):
     def join(self) -> Membership: ...
 
     def offsets(self, topic: str) -> TopicOffsets: ...
+
+    def sampler(self, topic: str, interval_s: float, refresh_s: float) -> Sampler | None:
+        """A sampler that looks for new partitions after `refresh_s`; None inside one process."""
+        ...
 
     def reader(self, topic: str, *, stamped: bool = False) -> Reader:
         """A reader; a stamped one also gives the times and the keys of messages."""

@@ -276,8 +276,14 @@ class Model:
         return [json.loads(m.value) for m in self.stored()]
 
     def stored(self) -> list[Any]:
-        """The states on their topic, without the tombstones that end what hangs."""
-        return [m for m in read_topic(self.servers, self.state_topic) if m.value is not None]
+        """The states on their topic, without plans and the tombstones that end what hangs."""
+        found = read_topic(self.servers, self.state_topic)
+        return [m for m in found if m.value is not None and m.key == self.group.encode()]
+
+    def plans(self) -> list[dict[str, Any]]:
+        """The plans by samples, in order."""
+        found = read_topic(self.servers, self.state_topic)
+        return [json.loads(m.value) for m in found if m.key == f"{self.group}.plan".encode()]
 
     def written(self) -> list[dict[str, Any]]:
         """All states that have reached the log, also those of transactions that were aborted."""

@@ -12,12 +12,14 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unavailable
-from ..protocols import Message
+from ..protocols import PLAN_STATES, Message
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
 __all__ = [
     "FENCED",
     "close_client",
+    "plan_key",
+    "read_plan",
     "read_tail",
     "read_to_end",
     "read_unfinished",
@@ -119,6 +121,28 @@ def read_to_end(
             raise Unavailable(f"{partition.topic}:{partition.partition} could not be read to {end}")
 
 
+def plan_key(config: KafkaConfig) -> bytes:
+    """The key of plans on the state topic."""
+    return config.group.encode() + b".plan"
+
+
+def read_plan(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> bytes | None:
+    """The last committed plan, unless more than `PLAN_STATES` states follow it."""
+    first = consumer.beginning_offsets([partition])[partition]
+    end = consumer.end_offsets([partition])[partition]
+    back = TAIL
+    while True:
+        start = max(first, end - back)
+        entries = list(read_to_end(consumer, partition, start, config))
+        for entry in reversed(entries):
+            if entry.key == plan_key(config) and entry.value is not None:
+                return bytes(entry.value)
+        states = sum(entry.key == config.group.encode() for entry in entries)
+        if states > PLAN_STATES or start == first:
+            return None
+        back *= 8
+
+
 def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[Any]:
     """The newest committed records of a partition, oldest first; at least two if there are as many.
 
@@ -131,7 +155,8 @@ def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> 
         # Aborted transactions and markers take offsets, too.
         start = max(first, end - back)
         entries = read_to_end(consumer, partition, start, config)
-        found = [entry for entry in entries if entry.value is not None]
+        plan = plan_key(config)
+        found = [e for e in entries if e.value is not None and e.key != plan]
         if len(found) > 1 or start == first:
             return found
         back *= 8

@@ -19,6 +19,7 @@ from .feed import KafkaFeed
 from .ledger import KafkaLedger
 from .membership import KafkaMembership
 from .reader import KafkaOffsets, KafkaReader
+from .sampler import KafkaSampler
 
 __all__ = ["KafkaCluster"]
 
@@ -75,6 +76,9 @@ class KafkaCluster:
     def offsets(self, topic: str) -> KafkaOffsets:
         with translated_errors():
             return KafkaOffsets(self.config, topic)
+
+    def sampler(self, topic: str, interval_s: float, refresh_s: float) -> KafkaSampler:
+        return KafkaSampler(self.config, topic, interval_s, refresh_s)
 
     def reader(self, topic: str, *, stamped: bool = False) -> Reader:
         with translated_errors():

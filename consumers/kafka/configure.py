@@ -53,11 +53,12 @@ def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") 
     tokens = None
     if settings.security_protocol.startswith("SASL") and settings.sasl_mechanism in _WITH_TOKENS:
         tokens = token_provider(settings)
-    more = {}
+    more: dict[str, Any] = {}
     if not isinstance(settings, ViewSettings):  # which reads releases, not records
         messages = max(1, READ_ROWS // settings.rows_per_message)
         fetch["max_poll_records"] = min(settings.max_poll_records, messages)
         more["max_message_bytes"] = settings.max_message_bytes
+        more["again"] = partial(kafka_config, _needed(settings), client_id)
     return KafkaConfig(
         connection=_kafka_python(settings, client_id, tokens),
         group=settings.group,
@@ -99,11 +100,13 @@ def _kafka_python(
 
 def task_connection(settings: ClusterSettings) -> TaskConnection:
     """Return the connection for tasks of an engine."""
-    # Tasks are sent what they need, and no other secret of the service.
+    return TaskConnection(uuid.uuid4().hex, partial(_task_config, _needed(settings)))
+
+
+def _needed(settings: ClusterSettings) -> ClusterSettings:
+    """Return the settings that other processes need, and no other secret of the service."""
     own = {name: getattr(settings, name) for name in ClusterSettings.model_fields}
-    return TaskConnection(
-        uuid.uuid4().hex, partial(_task_config, ClusterSettings.model_construct(**own))
-    )
+    return ClusterSettings.model_construct(**own)
 
 
 def _task_config(settings: ClusterSettings) -> KafkaConfig:

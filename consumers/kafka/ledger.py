@@ -19,6 +19,7 @@ Assumptions about brokers and client:
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -34,6 +35,8 @@ from ..protocols import Claim, Message, Positions
 from .client import (
     FENCED,
     close_client,
+    plan_key,
+    read_plan,
     read_tail,
     read_unfinished,
     see_uncommitted,
@@ -72,6 +75,8 @@ class KafkaLedger:
         self._key = config.group.encode()
         self._reader: Any = None
         self._tail: list[Any] = []  # the last states, as they were loaded
+        self._lock = threading.Lock()  # of the producer's one transaction, and of the reader
+        self._last: Positions = {}  # of the last transaction of a state
         self._producer = KafkaProducer(
             **config.producer,
             kafka_client=_Client,
@@ -134,6 +139,19 @@ class KafkaLedger:
         with translated_errors():
             self._mark()
 
+    def load_plan(self) -> bytes | None:
+        with self._lock, translated_errors():
+            return read_plan(self._reader, self._partition, self._config)
+
+    def keep_plan(self, plan: bytes, positions: Positions) -> None:
+        with self._lock:
+            with self._transaction({**positions, **self._last}):
+                sent = self._send(plan_key(self._config), plan)
+                offset = int(sent.get(timeout=self._config.request_timeout_s).offset)
+                crashpoints.reach("inside_plan")
+            with translated_errors():
+                self._confirm(offset, plan)
+
     def load(self) -> list[bytes]:
         with translated_errors():
             self._tail = read_tail(self._reader, self._partition, self._config)
@@ -145,23 +163,28 @@ class KafkaLedger:
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         config = self._config
-        with self._transaction(positions):
-            # All are sent together: each wait is a round trip, and they share a request to the
-            # coordinator.
-            sent = [
-                self._producer.send(
-                    config.state_topic, state, key=self._key, partition=self._partition.partition
-                ),
-                *start_messages(self._producer, config, messages),
-            ]
-            # Nothing may be in flight during the commit: see the top of this module.
-            offset, *_ = [future.get(timeout=config.request_timeout_s).offset for future in sent]
-            crashpoints.reach("inside_transaction")
-        with translated_errors():
-            self._confirm(int(offset), state)
+        with self._lock:
+            with self._transaction(positions):
+                # All are sent together: each wait is a round trip, and they share a request to the
+                # coordinator.
+                sent = [
+                    self._send(self._key, state),
+                    *start_messages(self._producer, config, messages),
+                ]
+                # Nothing may be in flight during the commit: see the top of this module.
+                timeout_s = config.request_timeout_s
+                offset, *_ = [future.get(timeout=timeout_s).offset for future in sent]
+                crashpoints.reach("inside_transaction")
+            with translated_errors():
+                self._confirm(int(offset), state)
+
+    def _send(self, key: bytes, value: bytes) -> Any:
+        return self._producer.send(
+            self._partition.topic, value, key=key, partition=self._partition.partition
+        )
 
     def _confirm(self, offset: int, state: bytes) -> None:
-        """Read back all states that were committed since the last one: the one at this offset.
+        """Read back all that was committed since the last record: the one at this offset.
 
         The reader continues after the last state that it has returned. Its next fetch has been
         waiting at the broker since the last commit; a seek would discard that fetch.
@@ -175,7 +198,7 @@ class KafkaLedger:
         raise OutcomeUnknown("a commit could not be confirmed in time")
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
-        with self._transaction(positions):
+        with self._lock, self._transaction(positions):
             send_messages(self._producer, self._config, messages)
             crashpoints.reach("inside_publish")
 
@@ -193,6 +216,7 @@ class KafkaLedger:
             TopicPartition(self._config.input_topic, p): OffsetAndMetadata(offset, "", -1)
             for p, offset in positions.items()
         }
+        self._last = positions
         with translated_errors():
             self._producer.begin_transaction()
             self._producer.send_offsets_to_transaction(offsets, self._claim.token)

@@ -32,6 +32,7 @@ from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Messa
 from .background import Background
 from .config import REFUSAL, TaskConfig
 from .input import open_input
+from .kept_plan import KeptPlans
 from .metrics import Metrics
 
 __all__ = ["Task"]
@@ -84,7 +85,8 @@ class Task:
             self._learner = self._load()
             self._committed = self._learner.positions
             self._finisher = Finisher(self._store, self._learner.writer, self._more_to_finish)
-            self.input = open_input(cluster, config, self._learner, metrics)
+            plans = KeptPlans(self._store, lambda: self._committed)
+            self.input = open_input(cluster, config, self._learner, metrics, plans)
             self._opened.callback(self.input.close)
             self._refuse_lost_state(cluster, membership)
             self._adopt()

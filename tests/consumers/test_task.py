@@ -39,6 +39,7 @@ from .helpers import (
     FEATURES,
     INPUT,
     OUTPUT,
+    PLAN_KEY,
     STATE,
     as_json,
     check_output,
@@ -75,7 +76,8 @@ def fill(on: MemoryBroker, n: int, partitions: int = 1, seed: int = 0) -> None:
 
 def states(on: MemoryBroker) -> list[StateRecord]:
     entries = on.topics[STATE].partitions[0].entries
-    return [decode_state(e.value, "") for e in entries if e.status == "committed" and e.value]
+    found = [e for e in entries if e.status == "committed" and e.value and e.key != PLAN_KEY]
+    return [decode_state(e.value, "") for e in found]
 
 
 def check_states(on: MemoryBroker, slots: int) -> None:

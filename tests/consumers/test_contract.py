@@ -223,6 +223,27 @@ class Contract:
         assert new.load() == [b"1"]
         assert case.log.scan(case.names["output_topic"]) == []
 
+    def test_a_plan_is_kept_beside_the_states(self, case: Case) -> None:
+        """The last one counts; it is no state, moves no offset back, and is fenced like a state."""
+        topic, membership = case.names["state_topic"], case.kept(case.log.join())
+        claim = settled(membership)
+        old = case.kept(case.log.ledger(claim))
+        assert old.load() == [] and old.load_plan() is None
+        old.keep_plan(b"plan 1", {0: 0, 1: 0})
+        old.commit(b"1", {0: 3, 1: 1})
+        old.keep_plan(b"plan 2", {0: 0, 1: 0})
+        old.commit(b"2", {0: 5, 1: 1})
+        old.keep_plan(b"plan 3", {0: 3, 1: 1})
+        assert membership.committed(case.names["input_topic"], [0, 1]) == {0: 5, 1: 1}
+        assert case.log.tail(topic) == [b"1", b"2"] and case.log.unfinished(topic) == []
+        new = case.kept(case.log.ledger(claim))
+        with pytest.raises(ClusterError):
+            old.keep_plan(b"stale", {0: 5, 1: 1})
+        assert new.load() == [b"1", b"2"] and new.unfinished() == []
+        assert new.load_plan() == b"plan 3"
+        new.commit(b"3", {0: 6, 1: 1})
+        assert new.load_plan() == b"plan 3" and new.load() == [b"1", b"2", b"3"]
+
     def test_what_was_written_and_not_committed_is_found(self, case: Case) -> None:
         """Whoever reads uncommitted records has seen it. It can be committed as it is."""
         claim = settled(case.kept(case.log.join()))

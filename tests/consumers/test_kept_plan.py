@@ -98,17 +98,18 @@ def test_the_beginning_is_kept() -> None:
 
 
 def test_a_long_plan_is_kept_again_and_again() -> None:
-    """A successor looks for it among the last states only."""
+    """A successor looks for it among the last states only, so batches wait for that."""
     driver = Driver(2, 1, kind="CreateTime")
     driver.produce(0, n=100)
-    for taken in range(1, 101):
-        before = len(driver.notes.values)
-        while len(driver.taken) < taken:
-            driver.take(1)
-        if taken % 16 == 0:
-            assert len(driver.notes.values) > before - 4
-    assert 100 / 16 < len(driver.notes.values) < 40
-    assert len(Plan.decode(driver.notes.values[-1]).samples) == 1
+    planner = driver.start()
+    for taken in (16, 32, 48):
+        batches = list(iter(planner.next_batch, None))
+        assert len(batches) == 16 and batches[-1].positions == {0: taken, 1: 0}
+        kept = len(driver.notes.values)
+        driver.notes.committed = dict(batches[-1].positions)
+        planner.sample()
+        assert len(driver.notes.values) == kept + 1
+    assert Plan.decode(driver.notes.values[-1]) == Plan("earliest", {0: 0, 1: 0}, [{0: 100, 1: 0}])
 
 
 def test_one_partition_needs_no_plan_until_there_are_two() -> None:

@@ -9,6 +9,7 @@ The life of a model on a cluster:
     claim = membership.poll(...)            # the group says whether this process owns the model
     store = cluster.ledger(claim)           # fences every earlier owner, before anything is read
     store.load()                            # the last committed states
+    store.unfinished()                      # and what was written after them: committed again
     store.commit(state, positions)          # state and offsets in one transaction, confirmed
     store.publish([batch.message], ...)     # fenced too: a stale owner publishes nothing
 """
@@ -17,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 __all__ = [
+    "PLAN_STATES",
     "Bounds",
     "Chunk",
     "Claim",
@@ -32,11 +34,15 @@ __all__ = [
     "Positions",
     "Reader",
     "RegisteredSchema",
+    "Sampler",
     "SchemaSource",
     "Store",
     "TopicInfo",
     "TopicOffsets",
 ]
+
+#: Most states that may follow a plan that is still needed.
+PLAN_STATES: Final = 64
 
 #: For each partition, the offset at which to resume. A file has one partition, 0, of rows.
 Positions = Mapping[int, int]
@@ -75,9 +81,11 @@ class FinishedBatch:
     """Everything that is kept of a batch: its result is fixed, and nobody has seen it yet."""
 
     number: int
-    #: Encodes all that a successor needs to resume after this batch. It is given the releases of
-    #: the batches before it that become durable with it, which the successor publishes, too.
-    state: Callable[[Sequence[Message]], bytes]
+    writer: str  #: the name of its state
+    #: Encodes all that a successor needs to resume after this batch. It is given the writer of the
+    #: last committed state, and the releases of the batches before it that become durable with it,
+    #: which the successor publishes, too.
+    state: Callable[[str, Sequence[Message]], bytes]
     message: Message  #: the release, exactly as it is to be published
     positions: Positions  #: after this batch
     status: str = "learned"  #: of the model after it, as in the release
@@ -184,8 +192,38 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class Sampler(Protocol):
+    """Samples the ends of all partitions of a topic on a fixed clock, in a process of its own."""
+
+    def samples(self, timeout_s: float) -> list[dict[int, int]]:
+        """The samples since the last call, in order; waits for some, or until time is up."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Ledger(Store, Protocol):
-    """A store that other processes may take over."""
+    """A store that other processes may take over. Plans and states may come from two threads."""
+
+    def load_plan(self) -> bytes | None:
+        """The last committed plan, if it is not older than the last `PLAN_STATES` states."""
+        ...
+
+    def keep_plan(self, plan: bytes, positions: Positions) -> None:
+        """Make a plan durable, which replaces the one before it.
+
+        The positions are those of the last state, unless this ledger has committed later ones.
+        """
+        ...
+
+    def unfinished(self) -> list[bytes]:
+        """States that were written after the last one that `load` has returned.
+
+        The oldest comes first, and each of them once, however many copies there are. They are of
+        transactions that were aborted. Whoever reads uncommitted records may have seen them, so the
+        batch of such a state must not get another result.
+        """
+        ...
 
     def confirm_owned(self) -> None:
         """Raise `Fenced` if the model has been taken over since this ledger was opened."""
@@ -234,6 +272,10 @@ class Cluster(Protocol):
 
     def offsets(self, topic: str) -> TopicOffsets: ...
 
+    def sampler(self, topic: str, interval_s: float, refresh_s: float) -> Sampler | None:
+        """A sampler that looks for new partitions after `refresh_s`; None inside one process."""
+        ...
+
     def reader(self, topic: str, *, stamped: bool = False) -> Reader:
         """A reader; a stamped one also gives the times and the keys of messages."""
 
@@ -247,6 +289,10 @@ class Cluster(Protocol):
 
         These are at least the last one, if there is any. Nobody is fenced.
         """
+
+    def unfinished(self, topic: str) -> list[bytes]:
+        """States of this group that were written after those, and are not committed."""
+        ...
 
     def groups_of(self, topic: str) -> list[str] | None:
         """The consumer groups that have committed offsets of a topic; None without permission."""

@@ -54,6 +54,7 @@ class DemoConfig:
     change_after: int | None  #: records after which the fleet changes; None if it never does
     machines: int = MACHINES  #: of the fleet
     format: Format = "packed"  #: of the generator
+    generator: Sequence[str] = ()  #: another command that sends records
 
     def settings(self) -> Settings:
         return load_settings(self.flags)
@@ -111,7 +112,7 @@ class ProcessDeployment:
             ensure_topic(self.cluster(), settings.input_topic, broker_time=config.by_device)
             command = [*service_command(), *as_flags(config.flags)]
             self._start("service", command, spark.environment() if spark else {})
-            self._start("generator", [
+            self._start("generator", list(config.generator) or [
                 sys.executable, "-m", "demo.generator", "--format", config.format,
                 "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
                 "--bootstrap-servers", broker.bootstrap_servers,

@@ -56,10 +56,10 @@ def check_numbers(states: list[dict[str, Any]]) -> None:
         last = state["batch"]
 
 
-def read_topic(servers: str, topic: str) -> list[Any]:
-    """Read every committed message of a topic, partition by partition, in order."""
+def read_topic(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
+    """Read every message of a topic, partition by partition, in order."""
     consumer = KafkaConsumer(
-        bootstrap_servers=servers, isolation_level="read_committed", enable_auto_commit=False,
+        bootstrap_servers=servers, isolation_level=isolation, enable_auto_commit=False,
         max_partition_fetch_bytes=32 << 20,
     )  # fmt: skip
     try:
@@ -278,8 +278,19 @@ class Model:
         return [json.loads(m.value) for m in self.stored()]
 
     def stored(self) -> list[Any]:
-        """The states on their topic, without the tombstones that end what hangs."""
-        return [m for m in read_topic(self.servers, self.state_topic) if m.value is not None]
+        """The states on their topic, without plans and the tombstones that end what hangs."""
+        found = read_topic(self.servers, self.state_topic)
+        return [m for m in found if m.value is not None and m.key == self.group.encode()]
+
+    def plans(self) -> list[dict[str, Any]]:
+        """The plans by samples, in order."""
+        found = read_topic(self.servers, self.state_topic)
+        return [json.loads(m.value) for m in found if m.key == f"{self.group}.plan".encode()]
+
+    def written(self) -> list[dict[str, Any]]:
+        """All states that have reached the log, also those of transactions that were aborted."""
+        found = read_topic(self.servers, self.state_topic, "read_uncommitted")
+        return [json.loads(m.value) for m in found if m.key == self.group.encode()]
 
     def durable(self) -> int:
         """The number of batches that the states are of."""

@@ -185,9 +185,15 @@ SAMPLE_HINT: Final = (
     "hint: no message was read. `check-config --sample 20`, on a terminal, reads a few and says "
     "whether they have all features\n"
 )
+#: A row of a shared message is protected in its place only.
+GROUPS_HINT: Final = (
+    "hint: with unit=record, a host that appears in a message or leaves it moves the rows of other "
+    "hosts. Hosts that come and go in shared messages need unit=subject\n"
+)
 
 
 def _check_config(options: argparse.Namespace) -> int:
+    from ..formats import POINT_FORMATS
     from ..model.states import make_estimator
     from ..service.loop import task_config
     from ..settings import Settings
@@ -205,6 +211,8 @@ def _check_config(options: argparse.Namespace) -> int:
                 end, fits = show_sample(cluster, settings, options.sample)
             else:
                 sys.stderr.write(SAMPLE_HINT)
+    if settings.format in POINT_FORMATS and settings.unit == "record":
+        sys.stderr.write(GROUPS_HINT)
     sys.stdout.write(f"{_planned(settings)}\n")
     sys.stdout.write(f"the settings are fine{end}\n")
     return 0 if fits else 1  # for whoever is at the terminal: without one there is no sample

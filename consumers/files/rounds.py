@@ -90,7 +90,7 @@ def run_rounds(
                 yield block
 
         inputs = _inputs(settings.input_topic, last)
-        finisher = Finisher(store)
+        finisher = Finisher(store, learner.writer)
         width, places, records = len(settings.features), learner.capacity, settings.records
         for number, kept in sorted_rounds(
             read, rule, span, at_once=rounds_at_once(width, places, records), places=places,

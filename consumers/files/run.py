@@ -70,7 +70,7 @@ def run_file(
         record = InputRecord(settings.input_topic, learner.capacity, seen, again)
         if learner.unpublished:
             store.publish(learner.unpublished, learner.positions)
-        finisher = Finisher(store)
+        finisher = Finisher(store, learner.writer)
         size, total = learner.capacity, learner.positions.get(0, 0)
         before = total
         batch = np.empty((size, len(settings.features)))

@@ -7,19 +7,23 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from kafka import KafkaProducer, codec  # type: ignore[import-untyped]
+from kafka import KafkaConsumer, KafkaProducer, codec  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unavailable
-from ..protocols import Message
-from .config import KafkaConfig
+from ..protocols import PLAN_STATES, Message
+from .config import MAX_RECORD_BYTES, KafkaConfig
 
 __all__ = [
     "FENCED",
     "close_client",
+    "plan_key",
+    "read_plan",
     "read_tail",
     "read_to_end",
+    "read_unfinished",
+    "see_uncommitted",
     "send_messages",
     "start_messages",
     "translated_errors",
@@ -104,23 +108,43 @@ def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message
 
 def read_to_end(
     consumer: Any, partition: TopicPartition, start: int, config: KafkaConfig
-) -> list[Any]:
-    """Every committed record from `start` to the current end of the partition."""
+) -> Iterator[Any]:
+    """Every record that the consumer may see, from `start` to the current end of the partition."""
     end = consumer.end_offsets([partition])[partition]
     consumer.seek(partition, start)
     deadline = time.monotonic() + config.request_timeout_s
-    entries: list[Any] = []
     while consumer.position(partition) < end:
         for found in consumer.poll(timeout_ms=200).values():
-            entries += found
+            yield from found
             deadline = time.monotonic() + config.request_timeout_s
         if time.monotonic() > deadline:
             raise Unavailable(f"{partition.topic}:{partition.partition} could not be read to {end}")
-    return entries
 
 
-def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[bytes]:
-    """The newest committed values of a partition, oldest first; at least two if there are as many.
+def plan_key(config: KafkaConfig) -> bytes:
+    """The key of plans on the state topic."""
+    return config.group.encode() + b".plan"
+
+
+def read_plan(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> bytes | None:
+    """The last committed plan, unless more than `PLAN_STATES` states follow it."""
+    first = consumer.beginning_offsets([partition])[partition]
+    end = consumer.end_offsets([partition])[partition]
+    back = TAIL
+    while True:
+        start = max(first, end - back)
+        entries = list(read_to_end(consumer, partition, start, config))
+        for entry in reversed(entries):
+            if entry.key == plan_key(config) and entry.value is not None:
+                return bytes(entry.value)
+        states = sum(entry.key == config.group.encode() for entry in entries)
+        if states > PLAN_STATES or start == first:
+            return None
+        back *= 8
+
+
+def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[Any]:
+    """The newest committed records of a partition, oldest first; at least two if there are as many.
 
     Two, so that a fork shows, however many starts have failed since.
     """
@@ -131,7 +155,38 @@ def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> 
         # Aborted transactions and markers take offsets, too.
         start = max(first, end - back)
         entries = read_to_end(consumer, partition, start, config)
-        found = [entry.value for entry in entries if entry.value is not None]
+        plan = plan_key(config)
+        found = [e for e in entries if e.value is not None and e.key != plan]
         if len(found) > 1 or start == first:
             return found
         back *= 8
+
+
+@contextlib.contextmanager
+def see_uncommitted(config: KafkaConfig, partition: TopicPartition) -> Iterator[Any]:
+    """Open a consumer of a partition that also sees transactions that are open or aborted."""
+    consumer = KafkaConsumer(
+        **{**config.consumer, "isolation_level": "read_uncommitted"},
+        max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
+    )
+    try:
+        consumer.assign([partition])
+        yield consumer
+    finally:
+        close_client(consumer)
+
+
+def read_unfinished(
+    config: KafkaConfig, partition: TopicPartition, tail: Sequence[Any]
+) -> list[bytes]:
+    """The states that were written after the last one in `tail`, oldest first, each of them once.
+
+    Once, because a state that is adopted again and again, while brokers fail, has many copies.
+    """
+    key = config.group.encode()
+    after = [entry.offset + 1 for entry in tail if entry.key == key]
+    with see_uncommitted(config, partition) as consumer:
+        first = consumer.beginning_offsets([partition])[partition]
+        entries = read_to_end(consumer, partition, max([first, *after]), config)
+        found = dict.fromkeys(entry.value for entry in entries if entry.key == key)
+    return [value for value in found if value is not None]

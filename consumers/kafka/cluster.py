@@ -13,12 +13,13 @@ from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Claim, Message, Reader, TopicInfo
-from .client import close_client, read_tail, read_to_end, translated_errors
+from .client import close_client, read_tail, read_to_end, read_unfinished, translated_errors
 from .config import MAX_RECORD_BYTES, KafkaConfig
 from .feed import KafkaFeed
 from .ledger import KafkaLedger
 from .membership import KafkaMembership
 from .reader import KafkaOffsets, KafkaReader
+from .sampler import KafkaSampler
 
 __all__ = ["KafkaCluster"]
 
@@ -76,6 +77,9 @@ class KafkaCluster:
         with translated_errors():
             return KafkaOffsets(self.config, topic)
 
+    def sampler(self, topic: str, interval_s: float, refresh_s: float) -> KafkaSampler:
+        return KafkaSampler(self.config, topic, interval_s, refresh_s)
+
     def reader(self, topic: str, *, stamped: bool = False) -> Reader:
         with translated_errors():
             if self.config.librdkafka is None:
@@ -112,6 +116,14 @@ class KafkaCluster:
                 close_client(consumer)
 
     def tail(self, topic: str) -> list[bytes]:
+        return [entry.value for entry in self._tail(topic)]
+
+    def unfinished(self, topic: str) -> list[bytes]:
+        tail = self._tail(topic)
+        with translated_errors():
+            return read_unfinished(self.config, TopicPartition(topic, 0), tail)
+
+    def _tail(self, topic: str) -> list[Any]:
         with translated_errors():
             consumer = KafkaConsumer(
                 **self.config.consumer, max_partition_fetch_bytes=2 * MAX_RECORD_BYTES

@@ -40,6 +40,8 @@ class KafkaConfig:
     max_message_bytes: int = 1 << 20  #: longer messages of the input are not kept
     #: The connection in librdkafka's names, if librdkafka reads the input.
     librdkafka: Mapping[str, Any] | None = None
+    #: Makes it again in another process, where a TLS context cannot be sent.
+    again: Callable[[], KafkaConfig] | None = None
 
     @property
     def most_messages(self) -> int:

@@ -14,6 +14,7 @@ from ..protocols import SchemaSource
 from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
 from .config import READ_ROWS, KafkaConfig, TaskConnection
+from .tokens import TokenProvider, token_provider
 
 __all__ = [
     "connect_registry",
@@ -26,6 +27,8 @@ __all__ = [
 #: Most that a task of an engine fetches at once.
 TASK_FETCH_BYTES: Final = 4 << 20
 
+#: Login mechanisms whose proof is a token.
+_WITH_TOKENS: Final = ("OAUTHBEARER", "AWS_MSK_IAM")
 _FETCH: Final = (
     "max_poll_records",
     "fetch_min_bytes",
@@ -47,13 +50,17 @@ def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") 
     """
     client_id = client_id or f"stream-dppca-{settings.model}"
     fetch = {name: getattr(settings, name) for name in _FETCH}
-    more = {}
+    tokens = None
+    if settings.security_protocol.startswith("SASL") and settings.sasl_mechanism in _WITH_TOKENS:
+        tokens = token_provider(settings)
+    more: dict[str, Any] = {}
     if not isinstance(settings, ViewSettings):  # which reads releases, not records
         messages = max(1, READ_ROWS // settings.rows_per_message)
         fetch["max_poll_records"] = min(settings.max_poll_records, messages)
         more["max_message_bytes"] = settings.max_message_bytes
+        more["again"] = partial(kafka_config, _needed(settings), client_id)
     return KafkaConfig(
-        connection=_kafka_python(settings, client_id),
+        connection=_kafka_python(settings, client_id, tokens),
         group=settings.group,
         input_topic=settings.input_topic,
         state_topic=settings.state_topic,
@@ -62,12 +69,16 @@ def kafka_config(settings: ClusterSettings | ViewSettings, client_id: str = "") 
         request_timeout_s=settings.request_timeout_s,
         transaction_timeout_s=settings.transaction_timeout_s,
         fetch=fetch,
-        librdkafka=_librdkafka(settings, client_id) if settings.reader == "confluent" else None,
+        librdkafka=_librdkafka(settings, client_id, tokens)
+        if settings.reader == "confluent"
+        else None,
         **more,
     )
 
 
-def _kafka_python(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
+def _kafka_python(
+    settings: ConnectionSettings, client_id: str, tokens: TokenProvider | None
+) -> dict[str, Any]:
     """Return the connection in the names of kafka-python."""
     found: dict[str, Any] = {
         "bootstrap_servers": settings.servers(),
@@ -76,7 +87,9 @@ def _kafka_python(settings: ConnectionSettings, client_id: str) -> dict[str, Any
     }
     if (context := settings.ssl_context()) is not None:
         found["ssl_context"] = context
-    if settings.security_protocol.startswith("SASL"):
+    if tokens is not None:
+        found |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": tokens}
+    elif settings.security_protocol.startswith("SASL"):
         found |= {
             "sasl_mechanism": settings.sasl_mechanism,
             "sasl_plain_username": settings.sasl_username,
@@ -87,11 +100,13 @@ def _kafka_python(settings: ConnectionSettings, client_id: str) -> dict[str, Any
 
 def task_connection(settings: ClusterSettings) -> TaskConnection:
     """Return the connection for tasks of an engine."""
-    # Tasks are sent what they need, and no other secret of the service.
+    return TaskConnection(uuid.uuid4().hex, partial(_task_config, _needed(settings)))
+
+
+def _needed(settings: ClusterSettings) -> ClusterSettings:
+    """Return the settings that other processes need, and no other secret of the service."""
     own = {name: getattr(settings, name) for name in ClusterSettings.model_fields}
-    return TaskConnection(
-        uuid.uuid4().hex, partial(_task_config, ClusterSettings.model_construct(**own))
-    )
+    return ClusterSettings.model_construct(**own)
 
 
 def _task_config(settings: ClusterSettings) -> KafkaConfig:
@@ -107,7 +122,9 @@ def _task_config(settings: ClusterSettings) -> KafkaConfig:
     return replace(found, fetch=fetch)
 
 
-def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
+def _librdkafka(
+    settings: ConnectionSettings, client_id: str, tokens: TokenProvider | None
+) -> dict[str, Any]:
     """Return the connection in the names of librdkafka."""
     found = {
         "bootstrap.servers": settings.bootstrap_servers,
@@ -122,7 +139,10 @@ def _librdkafka(settings: ConnectionSettings, client_id: str) -> dict[str, Any]:
         "sasl.username": settings.sasl_username,
         "sasl.password": reveal(settings.sasl_password),
     }
-    return {name: str(value) for name, value in found.items() if value is not None}
+    if tokens is not None:
+        found |= {"sasl.mechanism": "OAUTHBEARER"}
+    texts: dict[str, Any] = {k: str(value) for k, value in found.items() if value is not None}
+    return texts if tokens is None else {**texts, "oauth_cb": tokens.for_librdkafka}
 
 
 def open_registry(settings: ClusterSettings) -> SchemaSource | None:

@@ -10,13 +10,16 @@ Assumptions about brokers and client:
 - The generation that is sent with the offsets is the one in which the model was claimed, never a
   newer one: a member that was removed and has rejoined cannot commit what it computed before.
 - A return of `commit_transaction` proves nothing: kafka-python can report a commit that the broker
-  did not make (an epoch bump while committing). A commit counts when the state has been read back,
-  by a consumer that sees committed records only.
+  did not make (an epoch bump while committing). A commit counts when the state has been read back
+  from the offset at which it was written, by a consumer that sees committed records only.
+- A consumer that reads uncommitted records sees those of aborted transactions, until the topic is
+  compacted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -32,7 +35,11 @@ from ..protocols import Claim, Message, Positions
 from .client import (
     FENCED,
     close_client,
+    plan_key,
+    read_plan,
     read_tail,
+    read_unfinished,
+    see_uncommitted,
     send_messages,
     start_messages,
     translated_errors,
@@ -67,6 +74,9 @@ class KafkaLedger:
         self._partition = TopicPartition(config.state_topic, 0)
         self._key = config.group.encode()
         self._reader: Any = None
+        self._tail: list[Any] = []  # the last states, as they were loaded
+        self._lock = threading.Lock()  # of the producer's one transaction, and of the reader
+        self._last: Positions = {}  # of the last transaction of a state
         self._producer = KafkaProducer(
             **config.producer,
             kafka_client=_Client,
@@ -90,12 +100,14 @@ class KafkaLedger:
 
         The marker of a commit ends everything that the same producer id has open in a partition. So
         the state that hangs becomes the last one, as the end of its chain: it was computed from the
-        last visible state, by an owner whose generation was checked. If it stayed hidden, the batch
-        would be computed again, and the next commit would make both states visible.
+        last visible state, by an owner whose generation was checked. If it stayed hidden, it would
+        be adopted, and the next commit would make two copies visible.
         """
         partition = self._partition
         end = self._last_stable()
-        if end < self._log_end():
+        with see_uncommitted(self._config, partition) as consumer:
+            log_end = int(consumer.end_offsets([partition])[partition])
+        if end < log_end:
             end = self._mark() + 1
             deadline = time.monotonic() + self._config.request_timeout_s
             while self._last_stable() < end:
@@ -112,15 +124,6 @@ class KafkaLedger:
         """The offset up to which every transaction on the state partition has ended."""
         return int(self._reader.end_offsets([self._partition])[self._partition])
 
-    def _log_end(self) -> int:
-        """The end of the state partition, with what is in open transactions."""
-        options = {**self._config.consumer, "isolation_level": "read_uncommitted"}
-        consumer = KafkaConsumer(**options)
-        try:
-            return int(consumer.end_offsets([self._partition])[self._partition])
-        finally:
-            close_client(consumer)
-
     def _mark(self) -> int:
         """Commit a record that readers pass over: a tombstone with a key of its own."""
         self._producer.begin_transaction()
@@ -136,30 +139,52 @@ class KafkaLedger:
         with translated_errors():
             self._mark()
 
+    def load_plan(self) -> bytes | None:
+        with self._lock, translated_errors():
+            return read_plan(self._reader, self._partition, self._config)
+
+    def keep_plan(self, plan: bytes, positions: Positions) -> None:
+        with self._lock:
+            with self._transaction({**positions, **self._last}):
+                sent = self._send(plan_key(self._config), plan)
+                offset = int(sent.get(timeout=self._config.request_timeout_s).offset)
+                crashpoints.reach("inside_plan")
+            with translated_errors():
+                self._confirm(offset, plan)
+
     def load(self) -> list[bytes]:
         with translated_errors():
-            return read_tail(self._reader, self._partition, self._config)
+            self._tail = read_tail(self._reader, self._partition, self._config)
+        return [entry.value for entry in self._tail]
+
+    def unfinished(self) -> list[bytes]:
+        with translated_errors():
+            return read_unfinished(self._config, self._partition, self._tail)
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         config = self._config
-        with self._transaction(positions):
-            # All are sent together: each wait is a round trip, and they share a request to the
-            # coordinator.
-            sent = [
-                self._producer.send(
-                    config.state_topic, state, key=self._key, partition=self._partition.partition
-                ),
-                *start_messages(self._producer, config, messages),
-            ]
-            # Nothing may be in flight during the commit: see the top of this module.
-            for future in sent:
-                future.get(timeout=config.request_timeout_s)
-            crashpoints.reach("inside_transaction")
-        with translated_errors():
-            self._confirm(state)
+        with self._lock:
+            with self._transaction(positions):
+                # All are sent together: each wait is a round trip, and they share a request to the
+                # coordinator.
+                sent = [
+                    self._send(self._key, state),
+                    *start_messages(self._producer, config, messages),
+                ]
+                # Nothing may be in flight during the commit: see the top of this module.
+                timeout_s = config.request_timeout_s
+                offset, *_ = [future.get(timeout=timeout_s).offset for future in sent]
+                crashpoints.reach("inside_transaction")
+            with translated_errors():
+                self._confirm(int(offset), state)
 
-    def _confirm(self, state: bytes) -> None:
-        """Read back everything that was committed since the last known state: this state alone.
+    def _send(self, key: bytes, value: bytes) -> Any:
+        return self._producer.send(
+            self._partition.topic, value, key=key, partition=self._partition.partition
+        )
+
+    def _confirm(self, offset: int, state: bytes) -> None:
+        """Read back all that was committed since the last record: the one at this offset.
 
         The reader continues after the last state that it has returned. Its next fetch has been
         waiting at the broker since the last commit; a seek would discard that fetch.
@@ -167,13 +192,13 @@ class KafkaLedger:
         deadline = time.monotonic() + self._config.request_timeout_s
         while time.monotonic() < deadline:
             for entries in self._reader.poll(timeout_ms=200).values():
-                if [entry.value for entry in entries] != [state]:
+                if [(entry.offset, entry.value) for entry in entries] != [(offset, state)]:
                     raise Fenced("somebody else has written to the state of this model")
                 return
         raise OutcomeUnknown("a commit could not be confirmed in time")
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
-        with self._transaction(positions):
+        with self._lock, self._transaction(positions):
             send_messages(self._producer, self._config, messages)
             crashpoints.reach("inside_publish")
 
@@ -191,6 +216,7 @@ class KafkaLedger:
             TopicPartition(self._config.input_topic, p): OffsetAndMetadata(offset, "", -1)
             for p, offset in positions.items()
         }
+        self._last = positions
         with translated_errors():
             self._producer.begin_transaction()
             self._producer.send_offsets_to_transaction(offsets, self._claim.token)

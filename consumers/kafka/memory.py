@@ -2,8 +2,9 @@
 
 Transactions become visible whole or not at all. Opening a ledger raises the epoch of its model, and
 an owner with an older epoch is refused, its open transaction included. A transaction of an old
-generation of the group is refused, too. Readers see committed messages only. The cluster is for
-unit tests and for runs without a broker; nothing outlives the process.
+generation of the group is refused, too, before anything is written. Readers see committed messages
+only; what was aborted stays in the log. The cluster is for unit tests and for runs without a
+broker; nothing outlives the process.
 
 Tests reach inside through `MemoryBroker`: `expire` turns a member into a zombie, `trim` is
 retention, `remove` is compaction, and `on_commit` runs between a transaction and its caller.
@@ -168,6 +169,9 @@ class MemoryCluster:
     def offsets(self, topic: str) -> MemoryReader:
         return MemoryReader(self, topic)
 
+    def sampler(self, topic: str, interval_s: float, refresh_s: float) -> None:
+        return None
+
     def reader(self, topic: str, *, stamped: bool = False) -> MemoryReader:
         return MemoryReader(self, topic, stamped=stamped)
 
@@ -187,7 +191,22 @@ class MemoryCluster:
         with self.broker.changed:
             at = self.broker._topic(topic).partitions[0]
             entries = at.entries[at.first : at.end()]
-            return [e.value for e in entries if e.status == "committed" and e.value is not None]
+            plan = f"{self.group}.plan".encode()
+            states = [e for e in entries if e.status == "committed" and e.key != plan]
+            return [e.value for e in states if e.value is not None]
+
+    def unfinished(self, topic: str) -> list[bytes]:
+        found: list[bytes] = []
+        with self.broker.changed:
+            partition = self.broker._topic(topic).partitions[0]
+            for entry in partition.entries[partition.first :]:
+                if entry.key != self.group.encode() or entry.value is None:
+                    continue
+                if entry.status == "committed":
+                    found.clear()
+                elif entry.status != "removed":
+                    found.append(entry.value)
+        return list(dict.fromkeys(found))
 
     def groups_of(self, topic: str) -> list[str] | None:
         with self.broker.changed:
@@ -368,6 +387,9 @@ class MemoryLedger:
     def __init__(self, cluster: MemoryCluster, claim: Claim) -> None:
         self._cluster, self._broker, self._claim = cluster, cluster.broker, claim
         self._id = cluster.group
+        self._plan_key = f"{self._id}.plan".encode()
+        self._lock = threading.Lock()
+        self._last: Positions = {}
         with self._broker.changed:
             self._epoch = self._broker.epochs.get(self._id, -1) + 1
             self._broker.epochs[self._id] = self._epoch
@@ -376,20 +398,36 @@ class MemoryLedger:
             self._broker.changed.notify_all()
 
     def load(self) -> list[bytes]:
+        return self._cluster.tail(self._cluster.state_topic)
+
+    def unfinished(self) -> list[bytes]:
+        return self._cluster.unfinished(self._cluster.state_topic)
+
+    def load_plan(self) -> bytes | None:
         with self._broker.changed:
             partition = self._broker._topic(self._cluster.state_topic).partitions[0]
             committed = [e for e in partition.entries if e.status == "committed"]
-            return [e.value for e in committed if e.value is not None]
+            plans = [e.value for e in committed if e.key == self._plan_key]
+            return plans[-1] if plans else None
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
-        self._add(self._cluster.state_topic, 0, _Entry(self._id.encode(), state))
-        self._send(messages)
-        crashpoints.reach("inside_transaction")
-        self._commit(positions)
+        with self._lock:
+            self._check_generation()
+            self._add(self._cluster.state_topic, 0, _Entry(self._id.encode(), state))
+            self._send(messages)
+            crashpoints.reach("inside_transaction")
+            self._commit(positions)
+
+    def keep_plan(self, plan: bytes, positions: Positions) -> None:
+        with self._lock:
+            self._check_generation()
+            self._add(self._cluster.state_topic, 0, _Entry(self._plan_key, plan))
+            self._commit({**positions, **self._last})
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
-        self._send(messages)
-        self._commit(positions)
+        with self._lock:
+            self._send(messages)
+            self._commit(positions)
 
     def confirm_owned(self) -> None:
         with self._broker.changed:
@@ -401,7 +439,7 @@ class MemoryLedger:
             entry = _Entry(message.key, message.value, message.headers)
             self._add(self._cluster.output_topic, at, entry)
 
-    def _commit(self, positions: Positions) -> None:
+    def _check_generation(self) -> None:
         token = self._claim.token
         if not isinstance(token, _Token):
             raise TypeError("the claim is of another cluster")
@@ -410,9 +448,15 @@ class MemoryLedger:
             if group.generation != token.generation or token.member not in group.members:
                 self._end("aborted")
                 raise Fenced("the group has moved on to another generation")
+
+    def _commit(self, positions: Positions) -> None:
+        with self._broker.changed:
+            self._check_generation()
             self._end("committed")
+            group = self._broker.groups[self._cluster.group]
             for p, offset in positions.items():
                 group.offsets[self._cluster.input_topic, p] = offset
+            self._last = positions
         self._broker.on_commit("after")
 
     def close(self) -> None:

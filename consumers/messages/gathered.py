@@ -60,6 +60,8 @@ class Grouping:
                         "cumulativetodelta processor of the collector make deltas of counters."
                     )
         selectors, only_last = Selectors(features), self.subject is None
+        keyed = self.subject == MESSAGE_KEY
+        alone = self.format == "long" and only_last and not self.group_by  # one row per message
         who = self._who_of_object if self.format == "long" else self._who_of_resource
         cut: Callable[[bytes], list[bytes]]
         parse: Parse
@@ -76,19 +78,19 @@ class Grouping:
         else:
             cut, (parse, head) = json_cutter("resourceMetrics"), otlp.json_parsers()
 
-        def read(piece: bytes, key: bytes | None, now: int) -> tuple[Any, Sequence[Point]]:
-            whose: Any = key if self.subject == MESSAGE_KEY else None
+        def read(piece: bytes, key: bytes | None, now: int) -> Group:
+            whose: Any = None
             points: Sequence[Point] = ()
             try:
                 parsed = parse(piece)
-                whose = whose or who(parsed)
+                whose = key if keyed else who(parsed)
                 if self.format == "long":
                     points = long.points_of(parsed, self.fields, selectors, now, only_last)
                 else:
                     points = otlp.points_of(parsed, selectors, only_last)
             except Exception:  # whatever is wrong with a piece, its own points are missing
                 with suppress(Exception):
-                    whose = whose or who(head(piece))
+                    whose = who(None) if alone else who(head(piece))
             return whose, points
 
         def groups(value: bytes | None, key: bytes | None, now: int) -> Iterator[Group]:

@@ -119,10 +119,12 @@ def describe_sample(
 
 def _points(values: Values, keys: Values, grouping: Grouping, rows_per_message: int) -> Described:
     """Describe the rows that points become, and list the series."""
-    features, subject = grouping.features, grouping.subject
+    features, subject, most = grouping.features, grouping.subject, 0
     if subject is None:
         rows = GroupedMessages(grouping, rows_per_message).decode(values)
         rows, what = rows[~np.isnan(rows).all(axis=1)], "rows of the messages"
+        read = grouping.groups()
+        most = max(len({who for who, _ in read(value, None, 0)}) for value in values)
     else:
         gatherer, n = Gathering(grouping).begin((0, 1)), len(values)
         gatherer.add(0, range(n), [0] * n, values, keys or [None] * n)
@@ -143,8 +145,8 @@ def _points(values: Values, keys: Values, grouping: Grouping, rows_per_message: 
         lines.append(
             "  no row has all features: the others get the learned centre if missing=center"
         )
-    if subject is None:
-        lines.append("  hosts that come and go in shared messages need unit=subject")
+    if most > rows_per_message:
+        lines.append(f"  a message holds up to {most} groups: set rows_per_message={most}")
     if shape is None or shape.settings["format"] != grouping.format:
         lines += _shape(shape)
     elif shape.series:

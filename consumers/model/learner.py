@@ -69,6 +69,7 @@ class Learner:
         self.positions: Positions = {}  #: after the last batch
         self.taken = 0  #: batches of the next step that are in memory
         self.last_round: int | None = None  #: with privacy per subject
+        self.writer = ""  #: of the state that it resumed after; empty if there was none
         #: Releases of the state that may not have become visible: that of the last batch, after
         #: those of the batches that became durable with it.
         self.unpublished: list[Message] = []
@@ -81,6 +82,7 @@ class Learner:
             raise StateRefused(f"the state of batch {last.batch} holds another batch's estimator")
         self.positions = last.next_positions()
         self.last_round = last.last_round
+        self.writer = last.writer
         self.unpublished = last.messages()
 
     @property
@@ -177,6 +179,7 @@ class Learner:
             identity=identity,
             batch=release.batch,
             writer=uuid.uuid4().hex,
+            parent="",  # known when it is committed
             positions={str(p): offset for p, offset in sorted(positions.items())},
             estimator=estimator,
             release=StoredMessage.of(message),
@@ -185,6 +188,7 @@ class Learner:
         )
         return FinishedBatch(
             number=release.batch,
+            writer=state.writer,
             state=partial(encode_state, state),
             message=message,
             positions=dict(positions),
@@ -197,9 +201,10 @@ class Learner:
 class Finisher:
     """Durable, then visible: commits batches, and publishes a release only after its commit.
 
-    If the process dies before the commit, nobody has seen the result, and the batch is computed
-    afresh. If it dies after the commit, the successor finds the release in the state and publishes
-    the same bytes. So no two different releases of the same records can ever be seen.
+    If the process dies before the store has the state, nobody has seen the result, and the batch is
+    computed afresh. If it dies with the state written and not committed, the successor commits the
+    same bytes. If it dies after the commit, the successor finds the release in the state and
+    publishes the same bytes. So no two different releases of the same records can ever be seen.
 
     Batches that wait become durable together, in the state of the last of them, which also holds
     the releases of the others, and those that ride with its commit. So whatever is durable and may
@@ -215,13 +220,17 @@ class Finisher:
     ----------
     store
         Commits batches and publishes releases.
+    parent
+        The writer of the last committed state; empty if there is none.
     waits
         Tells whether another batch is waiting. If it is, either that batch is finished next, or
         nothing is finished any more.
     """
 
-    def __init__(self, store: Store, waits: Callable[[], bool] = lambda: False) -> None:
-        self._store, self._waits = store, waits
+    def __init__(
+        self, store: Store, parent: str, waits: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._store, self._parent, self._waits = store, parent, waits
         self._riding: list[FinishedBatch] = []  # of the last commit, if not yet visible
         self.commit_seconds = 0.0  #: of the last commit
 
@@ -233,10 +242,11 @@ class Finisher:
         crashpoints.reach("before_transaction")
         *others, last = batches
         riding = [earlier.message for earlier in self._riding]
-        state = last.state([*riding, *(other.message for other in others)])
+        state = last.state(self._parent, [*riding, *(other.message for other in others)])
         started = time.monotonic()
         self._store.commit(state, last.positions, riding)
         self.commit_seconds = time.monotonic() - started
+        self._parent = last.writer
         crashpoints.reach("after_commit")
         visible, self._riding = self._riding, list(batches)
         if not self._waits():

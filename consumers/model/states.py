@@ -10,7 +10,7 @@ message.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +35,7 @@ __all__ = [
     "decode_state",
     "encode_state",
     "make_estimator",
+    "read_history",
     "restore_estimator",
     "warm_up",
 ]
@@ -101,8 +102,9 @@ class StateRecord(msgspec.Struct, frozen=True):
     version: int
     identity: ModelIdentity
     batch: int
-    #: Unique to this write, so that a state that is read back after a commit is recognised.
-    writer: str
+    writer: str  #: unique to this state: its name
+    #: The `writer` of the committed state that it was computed from; empty for the first one.
+    parent: str
     positions: dict[str, int]
     estimator: dict[str, Any]  #: without its release
     release: StoredMessage
@@ -123,15 +125,20 @@ class _Version(msgspec.Struct):
     version: int
 
 
+class _Parent(msgspec.Struct):
+    parent: str
+
+
 _encoder = msgspec.json.Encoder()
 _version = msgspec.json.Decoder(_Version).decode
+_parent = msgspec.json.Decoder(_Parent).decode
 _decode = msgspec.json.Decoder(StateRecord).decode
 
 
-def encode_state(record: StateRecord, earlier: Sequence[Message] = ()) -> bytes:
+def encode_state(record: StateRecord, parent: str, earlier: Sequence[Message] = ()) -> bytes:
     """Encode a state, with the releases of earlier batches that may not be visible."""
     stored = tuple(StoredMessage.of(message) for message in earlier)
-    return _encoder.encode(msgspec.structs.replace(record, earlier=stored))
+    return _encoder.encode(msgspec.structs.replace(record, parent=parent, earlier=stored))
 
 
 def decode_state(value: bytes, refusal: str) -> StateRecord:
@@ -146,6 +153,36 @@ def decode_state(value: bytes, refusal: str) -> StateRecord:
         f"the state has version {version}, this program reads version {VERSION}. Use the "
         "program that wrote the state."
     )
+
+
+def read_history(
+    committed: Iterable[bytes], unfinished: Iterable[bytes], refusal: str
+) -> tuple[list[StateRecord], bytes | None]:
+    """Read the committed states, and the one that was to follow them.
+
+    Of the states that were written and not committed, that is the earliest one that was computed
+    from the last committed one. What is torn, or no state, or of another parent, is passed over.
+
+    Returns
+    -------
+    history
+        All these states, in order.
+    following
+        The bytes of the last of them, if it is not committed.
+    """
+    history = [decode_state(value, refusal) for value in committed]
+    parent = history[-1].writer if history else ""
+    for value in unfinished:
+        if _parent_of(value) == parent:
+            return [*history, decode_state(value, refusal)], value
+    return history, None
+
+
+def _parent_of(value: bytes) -> str | None:
+    try:
+        return _parent(value).parent
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def check_state(record: StateRecord, identity: ModelIdentity) -> None:
@@ -184,9 +221,12 @@ def check_history(records: Sequence[StateRecord]) -> None:
     """Refuse a history in which a batch number comes twice or a position goes back.
 
     Fencing makes both impossible. If they occur all the same (somebody wrote to the topic, or it
-    was restored from a copy), resuming would use records twice.
+    was restored from a copy), resuming would use records twice. Two copies of one state are no
+    fork.
     """
     for before, after in itertools.pairwise(records):
+        if after == before:
+            continue
         earlier, later = before.next_positions(), after.next_positions()
         forward = all(p in later and later[p] >= earlier[p] for p in earlier)
         if before.last_round is not None and after.last_round is not None:

@@ -1,4 +1,4 @@
-"""Batches of offsets: planned from samples of the ends, read into slots, learned as a whole."""
+"""Batches of offsets: planned, read into slots, learned as a whole."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .batch_planner import BatchPlanner, PlannedBatch
 from .batch_reader import BatchReader
 from .config import TaskConfig
 from .guard import TopicGuard
+from .kept_plan import KeptPlans
 from .metrics import Metrics
 from .timeline import BrokerTime
 
@@ -24,7 +25,12 @@ class BatchInput:
     """An `Input` in which a record is its own unit."""
 
     def __init__(
-        self, cluster: Cluster, config: TaskConfig, learner: Learner, metrics: Metrics
+        self,
+        cluster: Cluster,
+        config: TaskConfig,
+        learner: Learner,
+        metrics: Metrics,
+        plans: KeptPlans,
     ) -> None:
         self._learner, self._start = learner, config.start
         self._guard = TopicGuard(config.input_topic, metrics)
@@ -40,6 +46,10 @@ class BatchInput:
                     lambda: cluster.reader(config.input_topic, stamped=True),
                     config.slack_ms,
                     config.clock,
+                ),
+                plans=plans,
+                sampler=lambda: cluster.sampler(
+                    config.input_topic, config.plan_interval_s, config.refresh_s
                 ),
             )  # fmt: skip
             opened.callback(self.planner.close)
@@ -65,8 +75,8 @@ class BatchInput:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Read messages before they are planned, because they will be."""
-        if self.reader.full:
+        """Read messages before they are planned, because they will be, unless they could matter."""
+        if self.reader.full or not self.planner.ahead:
             self.planner.wait(timeout_s)
             return False
         return self.reader.read(timeout_s)

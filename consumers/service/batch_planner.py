@@ -7,7 +7,8 @@ With one partition, batches are consecutive runs of offsets, whenever anybody lo
 - otherwise the ends of the partitions are sampled on a fixed clock, because times that producers
   set are not to be trusted.
 
-A plan by samples uses them in the order in which they were taken. A sample is taken at every tick
+A plan by samples uses them in the order in which they were taken. A process of its own takes them,
+and they are committed before they are used (`kept_plan`). A sample is taken at every tick
 of a clock, whether or not the task is ready for more, and is kept if it allows at least one more
 whole batch beyond all that is planned already, which depends on offsets alone. Taking the *latest*
 sample when the task is free would be simpler, and wrong: the time that the task is busy depends on
@@ -20,22 +21,28 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from ..errors import ClusterError
 from ..events import log_event
-from ..protocols import Bounds, Positions, TopicOffsets
+from ..protocols import Bounds, Positions, Sampler, TopicOffsets
 from .guard import TopicGuard
+from .kept_plan import KeptPlans, Plan, Step, make_step
 from .metrics import Metrics
-from .plan import Range, split_batch, split_removed, whole_batches
+from .plan import Range, split_batch, split_removed
 from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
 
 __all__ = ["BatchPlanner", "PlanOver", "PlannedBatch"]
 
 CLOSE_SECONDS: Final = 0.3
+#: Longest wait for a sample at once.
+WAIT_SECONDS: Final = 0.1
 #: Batches that are planned ahead in the order of the broker's time.
 AHEAD: Final = 64
+#: Most samples that are kept and not used up, and most batches after which a plan is kept again.
+KEPT: Final = 16
 
 
 class PlanOver(ClusterError):
@@ -73,6 +80,8 @@ class BatchPlanner:
         refresh_s: float,
         patience_s: float,
         times: BrokerTime,
+        plans: KeptPlans,
+        sampler: Callable[[], Sampler | None],
     ) -> None:
         """
         Parameters
@@ -87,11 +96,20 @@ class BatchPlanner:
             Time during which samples may fail before `next_batch` raises the reason.
         times
             The time of the brokers.
+        plans
+            Keeps plans by samples.
+        sampler
+            Starts a process that samples; without one, the planner's thread does it.
         """
         self._offsets, self._topic, self._metrics = offsets, topic, metrics
         self._size = size
         self._interval_s, self._refresh_s, self._patience_s = interval_s, refresh_s, patience_s
-        self._times = times
+        self._times, self._plans, self._start_sampler = times, plans, sampler
+        self._sampler: Sampler | None = None
+        self._new = ""  # where a new model begins
+        self._kept: deque[Step] = deque()  # samples that the states do not contain yet
+        self._waiting: deque[Step] = deque()  # later ones, which are not kept yet
+        self._since_kept = 0  # batches that were handed out
         self._kind: str | None = None  # of the times of messages; None while that does not matter
         self._timeline: Timeline | None = None  # if the plan follows the broker's time
         self._found: dict[int, int] | None = None  # its next batch, until all of it is stable
@@ -103,7 +121,7 @@ class BatchPlanner:
         self._positions: dict[int, int] = {}  # after the last batch that was handed out
         self._refresh_at = 0.0
         self._failing: tuple[float, Exception] | None = None
-        self._over: PlanOver | None = None
+        self._over: Exception | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
 
@@ -119,8 +137,8 @@ class BatchPlanner:
         A partition that is not among the positions of a model was added since, and nothing of it
         has been used: it begins at offset 0, whatever retention has left of it.
 
-        Takes the first sample, and refuses a topic that was truncated or recreated. Returns the
-        offset at which to read each partition.
+        Continues with the plan that was kept, and refuses a topic that was truncated or recreated.
+        Returns the offset at which to read each partition.
         """
         self._listed_ms = self._times.now_ms()
         bounds = self._offsets.bounds(self.partitions())
@@ -129,11 +147,22 @@ class BatchPlanner:
         for p, (first, end) in bounds.items():
             if p not in positions:
                 self._planned[p] = 0 if positions else end if new == "latest" else first
-        self._positions = dict(self._planned)
         self._refresh_at = time.monotonic() + self._refresh_s
         self._first = {p: first for p, (first, _) in bounds.items()}
+        self._new = new
+        plan = self._plans.load()
+        if plan is not None and not positions and plan.new == new:
+            self._planned |= plan.start
+        self._positions = dict(self._planned)
+        if plan is not None:
+            for step, left in plan.steps_after(self._planned, self._size):
+                self._hand_over(step, left)
+                self._planned |= step.after
+        if not positions and len(bounds) > 1 and (plan is None or plan.new != new):
+            self._plans.keep(Plan(new, self._planned, []))  # the beginning is decided
         self._choose_order(bounds)
-        self._plan({p: end for p, (_, end) in bounds.items()})
+        if self._sampler is None:
+            self._plan({p: end for p, (_, end) in bounds.items()})
         return dict(self._positions)
 
     def _choose_order(self, bounds: dict[int, Bounds]) -> None:
@@ -143,6 +172,8 @@ class BatchPlanner:
         self._kind = self._times.timestamp_type()
         if self._kind == LOG_APPEND_TIME and self._times.in_order(self._planned, bounds):
             self._begin_timeline()
+        else:
+            self._sampler = self._start_sampler()
         log_event("plan_follows", order="samples" if self._timeline is None else "broker_time")
 
     def _begin_timeline(self) -> None:
@@ -160,14 +191,14 @@ class BatchPlanner:
         began = time.monotonic()
         while True:
             late = (time.monotonic() - began) % self._interval_s
-            if self._closing.wait(self._interval_s - late):
+            if self._closing.wait(self._interval_s - late if self._sampler is None else 0):
                 return
             try:
                 self.sample()
                 self._metrics.answered = time.monotonic()
                 self._failing = None
             except PlanOver as error:
-                self._over = error
+                self._over = self._over or error
                 return
             except Exception as error:  # brokers that are away come back
                 since = self._failing[0] if self._failing else time.monotonic()
@@ -180,14 +211,20 @@ class BatchPlanner:
         moves, at each refresh.
         """
         ends = self._refresh() if time.monotonic() >= self._refresh_at else None
-        self._plan(ends or self._offsets.ends(sorted(self._planned)))
+        if self._sampler is None:
+            self._plan(ends or self._offsets.ends(sorted(self._planned)))
+        else:
+            for taken in self._sampler.samples(min(self._interval_s, WAIT_SECONDS)):
+                self._take(taken)
+            self._keep()
 
     def _refresh(self) -> dict[int, int]:
         """Look for new partitions, and at the topic. Returns the ends."""
         self._refresh_at = time.monotonic() + self._refresh_s
         few = len(self._planned) < 2
-        self._add_partitions()
-        bounds = self._offsets.bounds(sorted(self._planned))
+        if few or self._timeline is not None:  # samples tell of new partitions by themselves
+            self._add_partitions()
+        bounds = self._offsets.bounds(sorted({*self._planned, *self.partitions()}))
         self._first = {p: first for p, (first, _) in bounds.items()}
         self._show_lag(bounds)
         if few:
@@ -216,10 +253,48 @@ class BatchPlanner:
         In the order of time, batches are planned ahead: it does not matter when.
         """
         if self._timeline is None:
-            self._keep(whole_batches(self._planned, ends, self._size))
-            return
-        while len(self._stretches) < AHEAD and self._follow(ends):
-            ends = self._offsets.ends(sorted(self._planned))
+            self._take(ends)
+        else:
+            while len(self._stretches) < AHEAD and self._follow(ends):
+                ends = self._offsets.ends(sorted(self._planned))
+        self._keep()
+
+    def _take(self, ends: dict[int, int]) -> None:
+        """Take a sample, if it allows one more batch."""
+        if new := [p for p in ends if p not in self._planned]:
+            log_event("partitions_added", partitions=new)
+            self._planned |= dict.fromkeys(new, 0)
+        step = make_step(self._planned, ends, self._size)
+        if step.ranges:
+            self._planned |= step.after
+            self._waiting.append(step)
+
+    def _keep(self) -> None:
+        """Hand over steps; with several partitions, only after they have been committed.
+
+        Few at a time: a plan is written again with each, as far as the states do not contain it.
+        If many batches have been handed out, the same plan is written again, so that a successor
+        finds it among the last states.
+        """
+        done = self._plans.committed()
+        while self._kept and _contains(done, self._kept[0].after):
+            self._kept.popleft()
+        chosen: list[Step] = []
+        while self._waiting and len(self._stretches) + len(chosen) < KEPT:
+            chosen.append(self._waiting.popleft())
+        if len(self._planned) > 1 and (chosen or (self._kept and self._since_kept > 3)):
+            steps = [*self._kept, *chosen]
+            plan = Plan(self._new, steps[0].before, [step.ends for step in steps])
+            try:
+                self._plans.keep(plan)
+            except Exception as error:
+                self._over = error
+                raise PlanOver("the plan could not be kept") from error
+            with self._changed:
+                self._since_kept = 0
+                self._changed.notify_all()
+        for step in chosen:
+            self._hand_over(step, step)
 
     def _follow(self, ends: dict[int, int]) -> bool:
         """Plan the next batch in the order of time; False if it is not final, or not stable."""
@@ -235,17 +310,22 @@ class BatchPlanner:
         if self._found is None or any(ends[p] < at for p, at in self._found.items()):
             return False  # a transaction is open
         planned = self._planned
-        self._keep([Range(p, planned[p], at) for p, at in self._found.items() if at > planned[p]])
+        ranges = [Range(p, planned[p], at) for p, at in self._found.items() if at > planned[p]]
+        self._append(planned, ranges)
+        planned |= self._found
         self._found = None
         return True
 
-    def _keep(self, ranges: list[Range]) -> None:
-        if ranges:
-            removed, rest = split_removed(ranges, self._first, self._size)
-            with self._changed:
-                self._stretches.append(_Stretch(dict(self._planned), removed, rest))
-                self._planned |= {p: end for p, _, end in ranges}
-                self._changed.notify_all()
+    def _hand_over(self, step: Step, left: Step) -> None:
+        self._kept.append(step)
+        self._append(left.before, left.ranges)
+
+    def _append(self, before: Positions, ranges: list[Range]) -> None:
+        first = {**dict.fromkeys(before, 0), **self._first}
+        removed, rest = split_removed(ranges, first, self._size)
+        with self._changed:
+            self._stretches.append(_Stretch(dict(before), removed, rest))
+            self._changed.notify_all()
 
     def _show_lag(self, bounds: dict[int, Bounds]) -> None:
         with self._changed:
@@ -259,7 +339,18 @@ class BatchPlanner:
     def wait(self, timeout_s: float) -> None:
         """Wait until a batch is planned, or until time is up."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._stretches), timeout_s)
+            self._changed.wait_for(lambda: bool(self._stretches) and not self._held, timeout_s)
+
+    @property
+    def ahead(self) -> bool:
+        """True if messages may be read before they are planned: they decide nothing by then."""
+        return self._timeline is not None or len(self._planned) < 2
+
+    @property
+    def _held(self) -> bool:
+        """True if the plan has to be kept again first."""
+        many = self._since_kept >= KEPT
+        return many and bool(self._kept) and len(self._planned) > 1
 
     def next_batch(self) -> PlannedBatch | None:
         """The next batch, if one is planned."""
@@ -271,13 +362,14 @@ class BatchPlanner:
                 f"the ends of {self._topic!r} could not be read for {self._patience_s:g} s"
             ) from failing[1]
         with self._changed:
-            while self._stretches:
+            while self._stretches and not self._held:
                 stretch = self._stretches[0]
                 if stretch.before:
                     self._begin_stretch(stretch)
                 if stretch.ranges:
                     ranges, stretch.ranges = split_batch(stretch.ranges, self._size)
                     self._positions |= {p: end for p, _, end in ranges}
+                    self._since_kept += 1
                     return PlannedBatch(tuple(ranges), dict(self._positions))
                 self._stretches.popleft()
             return None
@@ -293,4 +385,10 @@ class BatchPlanner:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
+        if self._sampler is not None:
+            self._sampler.close()
         self._offsets.close()
+
+
+def _contains(positions: Positions, others: Positions) -> bool:
+    return all(at <= positions.get(p, 0) for p, at in others.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ..errors import ConfigurationError
 from ..messages.codecs import Codec, SubjectCodec
@@ -16,7 +16,10 @@ from ..settings import Recipe, RoundRule
 if TYPE_CHECKING:
     from .remote import Remote
 
-__all__ = ["RoundConfig", "TaskConfig"]
+__all__ = ["REFUSAL", "RoundConfig", "TaskConfig"]
+
+#: The error about a state that is none.
+REFUSAL: Final = "the state record cannot be read: is this the state topic?"
 
 
 @dataclass(frozen=True)

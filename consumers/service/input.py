@@ -19,6 +19,7 @@ from ..model.learner import Learner
 from ..protocols import Cluster, FinishedBatch, Positions
 from .batch_input import BatchInput
 from .config import TaskConfig
+from .kept_plan import KeptPlans
 from .metrics import Metrics
 from .round_input import RoundInput
 
@@ -60,8 +61,10 @@ class Input(Protocol):
     def close(self) -> None: ...
 
 
-def open_input(cluster: Cluster, config: TaskConfig, learner: Learner, metrics: Metrics) -> Input:
+def open_input(
+    cluster: Cluster, config: TaskConfig, learner: Learner, metrics: Metrics, plans: KeptPlans
+) -> Input:
     """Open the input of these settings. It resumes where the state of the learner ends."""
     if config.rounds is None:
-        return BatchInput(cluster, config, learner, metrics)
+        return BatchInput(cluster, config, learner, metrics, plans)
     return RoundInput(cluster, config, config.rounds, learner, metrics)

@@ -7,25 +7,24 @@ takes over, which in a rolling update is after the last instance with the old se
 from __future__ import annotations
 
 from ..model.learner import Learner
-from ..model.states import decode_state
+from ..model.states import read_history
 from ..protocols import Cluster
 from ..settings import Settings
-from .config import TaskConfig
+from .config import REFUSAL, TaskConfig
 
 __all__ = ["check_stored", "other_models", "reads_old_records"]
 
-REFUSAL = "the state record cannot be read: is this the state topic?"
-
 
 def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> int | None:
-    """Return the last batch of the stored state; None if there is none.
+    """Return the last batch of the stored state, committed or to be adopted; None if there is none.
 
     Raises
     ------
     StateRefused
         Names the setting that differs.
     """
-    history = [decode_state(value, REFUSAL) for value in cluster.tail(settings.state_topic)]
+    topic = settings.state_topic
+    history, _ = read_history(cluster.tail(topic), cluster.unfinished(topic), REFUSAL)
     if not history:
         return None
     return Learner(config.identity(), config.estimator, history[-1:]).n_batches

@@ -1,6 +1,7 @@
 """A task: the work of the one process that owns a model.
 
-    fence ─> load the last committed state ─> publish its releases again (same bytes)
+    fence ─> load the last committed state ─> commit what was written after it (same bytes)
+      ─> publish its releases again (same bytes)
       ┌─> plan ─> read ─> learn ─┐
       └──────────────────────────┴─> commit: one transaction with state and offsets ─> publish
 
@@ -26,11 +27,12 @@ from ..events import log_event
 from ..model.describe import learned_nothing
 from ..model.learner import Finisher, Learner
 from ..model.releases import parse_release
-from ..model.states import decode_state
+from ..model.states import read_history
 from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Message
 from .background import Background
-from .config import TaskConfig
+from .config import REFUSAL, TaskConfig
 from .input import open_input
+from .kept_plan import KeptPlans
 from .metrics import Metrics
 
 __all__ = ["Task"]
@@ -75,16 +77,19 @@ class Task:
         crashpoints.reach("claimed")
         # The order is the guarantee: fence first, then read what the fenced may have written.
         self._store: Ledger = cluster.ledger(claim)
-        self._finisher = Finisher(self._store, waits=self._more_to_finish)
         crashpoints.reach("fenced")
         self._opened = ExitStack()
         self._opened.callback(self._store.close)
         try:
+            self._adopted: bytes | None = None  # written by an earlier owner, and not committed
             self._learner = self._load()
             self._committed = self._learner.positions
-            self.input = open_input(cluster, config, self._learner, metrics)
+            self._finisher = Finisher(self._store, self._learner.writer, self._more_to_finish)
+            plans = KeptPlans(self._store, lambda: self._committed)
+            self.input = open_input(cluster, config, self._learner, metrics, plans)
             self._opened.callback(self.input.close)
             self._refuse_lost_state(cluster, membership)
+            self._adopt()
             self.input.begin()
             crashpoints.reach("loaded")
             self._publish_again()
@@ -95,17 +100,28 @@ class Task:
     # Start
 
     def _load(self) -> Learner:
-        """The learner of the last committed state."""
+        """The learner of the last committed state, or of the one that was to follow it."""
         config = self._config
         identity = config.identity()
-        refusal = "the state record cannot be read: is this the state topic?"
-        history = [decode_state(value, refusal) for value in self._store.load()]
+        stored = self._store.load(), self._store.unfinished()
+        history, self._adopted = read_history(*stored, REFUSAL)
         learner = Learner(identity, config.estimator, history)
         if history:
             log_event("state_loaded", batch=learner.n_batches)
         else:
             log_event("state_new")
         return learner
+
+    def _adopt(self) -> None:
+        """Commit the state that an earlier owner has written, if it could not commit it.
+
+        Its result is on the log for whoever reads uncommitted records: if the batch was computed
+        again, there would be two results of the same records. No release rides along: those that
+        may not be visible are in the state.
+        """
+        if self._adopted is not None:
+            self._store.commit(self._adopted, self._committed)
+            log_event("state_adopted", batch=self._learner.n_batches)
 
     def _refuse_lost_state(self, cluster: Cluster, membership: Membership) -> None:
         """Refuse to begin if records were used before by a state that is lost.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import ssl
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from .part import Part
 
 __all__ = ["ConnectionSettings", "reveal"]
+
+
+#: Settings that login mechanisms need, if not a name and a password.
+_NEEDED: Final = {"OAUTHBEARER": ("sasl_token_command",), "AWS_MSK_IAM": ("sasl_aws_region",)}
 
 
 class ConnectionSettings(Part):
@@ -36,11 +40,19 @@ class ConnectionSettings(Part):
     ssl_check_hostname: bool = Field(
         True, description="refuse a broker whose certificate is for another host name"
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="login mechanism"
-    )
+    sasl_mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
+    ) = Field(None, description="login mechanism; AWS_MSK_IAM is that of Amazon MSK")
     sasl_username: str | None = Field(None, description="user name of the login")
     sasl_password: SecretStr | None = Field(None, description="password of the login")
+    sasl_token_command: SecretStr | None = Field(
+        None,
+        description="with OAUTHBEARER: command that prints a token, or JSON with access_token and "
+        "expires_in",
+    )
+    sasl_aws_region: str | None = Field(
+        None, description="with AWS_MSK_IAM: region of the cluster, such as eu-central-1"
+    )
     session_timeout_s: float = Field(
         10.0, ge=1, le=600, description="silence after which a standby takes over, in seconds"
     )
@@ -110,10 +122,12 @@ class ConnectionSettings(Part):
 
     @model_validator(mode="after")
     def _usable(self) -> ConnectionSettings:
+        needed = _NEEDED.get(self.sasl_mechanism or "", ("sasl_username", "sasl_password"))
         if self.security_protocol.startswith("SASL") and not (
-            self.sasl_mechanism and self.sasl_username and self.sasl_password
+            self.sasl_mechanism and all(getattr(self, name) for name in needed)
         ):
-            raise ValueError("SASL needs `sasl_mechanism`, `sasl_username` and `sasl_password`")
+            named = " and ".join(f"`{name}`" for name in needed)
+            raise ValueError(f"SASL needs `sasl_mechanism`, and for that {named}")
         if (self.schema_registry_username is None) != (self.schema_registry_password is None):
             raise ValueError(
                 "`schema_registry_username` and `schema_registry_password` must be set together"

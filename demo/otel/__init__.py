@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..broker import BrokerUnavailable
 
-__all__ = ["FEATURES", "VERSION", "collector_config", "ensure_collector"]
+__all__ = ["FEATURES", "VERSION", "collector_config", "collector_program", "ensure_collector"]
 
 VERSION: Final = "0.139.0"
 BUILD_SECONDS: Final = 1800.0
@@ -37,13 +37,18 @@ FEATURES: Final = {
 }
 
 
+def collector_program() -> Path:
+    """Return the place of the collector's program in the cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-dppca"
+    return cache / f"otelcol-{VERSION}" / "otelcol"
+
+
 def ensure_collector() -> Path:
     """Return the collector's program; it is built if it is not cached, which takes minutes.
 
     Where Go's checksum database cannot be reached, set `GOSUMDB=off`.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-dppca"
-    program = cache / f"otelcol-{VERSION}" / "otelcol"
+    program = collector_program()
     if program.is_file():
         return program
     go = shutil.which("go")

@@ -13,8 +13,9 @@ import numpy as np
 from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.messages.codecs import make_codec
 from consumers.model.releases import PublishedRelease, parse_release
-from consumers.protocols import Claim, Cluster, Membership, Message
+from consumers.protocols import Claim, Cluster, Membership, Message, Positions
 from consumers.service.config import TaskConfig
+from consumers.service.kept_plan import KeptPlans
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
@@ -29,6 +30,7 @@ ESTIMATOR: dict[str, Any] = {
     "center": "none", "scales": None,
 }  # fmt: skip
 MODEL, INPUT, STATE, OUTPUT, GROUP = "m", "in", "m.state", "m.out", "g"
+PLAN_KEY = b"g.plan"
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -71,6 +73,23 @@ def config(
         plan_interval_s=3600.0,
         refresh_s=0.0,
     )
+
+
+class PlanNotes:
+    """Stands in for the ledger of a planner: keeps plans, and knows what was committed."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.committed: dict[int, int] = {}
+
+    def load_plan(self) -> bytes | None:
+        return self.values[-1] if self.values else None
+
+    def keep_plan(self, plan: bytes, positions: Positions) -> None:
+        self.values.append(plan)
+
+    def plans(self) -> KeptPlans:
+        return KeptPlans(self, lambda: self.committed)  # type: ignore[arg-type]
 
 
 def settled(membership: Membership) -> Claim:

@@ -28,7 +28,7 @@ from consumers.protocols import RegisteredSchema
 from consumers.service import loop
 from consumers.service.stored import other_models
 from stream_dppca import DPPCA, NothingLearnedWarning
-from tests.consumers.otlp import recorded
+from tests.consumers.otlp import message, recorded, resource
 
 from ..processes import wait_for
 from .helpers import as_json, rows
@@ -478,3 +478,23 @@ def test_framed_json_and_arrays_of_objects_are_recognised() -> None:
     assert "in the frame of a Schema Registry" in recognised(framed, format="json-array")
     assert "arrays of objects" in recognised(b'[{"x": 1}]')
     assert "set format=json-array" in recognised(b"[1, 2]")
+
+
+def test_a_sample_of_shared_messages_says_how_many_groups_there_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = MemoryBroker()
+    broker.create("in", 1)
+    hosts = [resource({"host.name": f"h{i}"}, {"name": "m", "value": i}) for i in range(3)]
+    for _ in range(4):
+        broker.produce("in", message(*hosts), 0)
+    on(broker, monkeypatch)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    given = [*MODEL, "--format", "otlp", "--features", "m", "--sample", "4"]
+    assert cli.main(["check-config", *given]) == 0
+    shown = capsys.readouterr()
+    assert "a message holds up to 3 groups: set rows_per_message=3" in shown.out
+    assert "come and go in shared messages need unit=subject" in shown.err
+    assert cli.main(["check-config", *given, "--rows-per-message", "2"]) == 0
+    assert cli.main(["check-config", *given, "--features", "other"]) == 1

@@ -53,7 +53,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert ("over any `period`; smaller is stricter (required)" in " ".join(text.split())) == (
         learns or command == "plan"
     )
-    assert ("{PLAIN,SCRAM-SHA-256,SCRAM-SHA-512}" in text) == asks
+    assert ("{PLAIN,SCRAM-SHA-256," in text) == asks
     assert ("--stall-timeout-s" in text) == (learns and asks)
     assert ("--input-topic" in text) == asks
     a_setting = "--epsilon" if command == "plan" else "--model"

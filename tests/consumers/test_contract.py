@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from kafka.errors import KafkaConnectionError
 
+from consumers import crashpoints
 from consumers.errors import ClusterError, Fenced, OffsetsGone
 from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
@@ -221,6 +222,63 @@ class Contract:
             old.commit(b"2", {0: 2}, RELEASES)
         assert new.load() == [b"1"]
         assert case.log.scan(case.names["output_topic"]) == []
+
+    def test_a_plan_is_kept_beside_the_states(self, case: Case) -> None:
+        """The last one counts; it is no state, moves no offset back, and is fenced like a state."""
+        topic, membership = case.names["state_topic"], case.kept(case.log.join())
+        claim = settled(membership)
+        old = case.kept(case.log.ledger(claim))
+        assert old.load() == [] and old.load_plan() is None
+        old.keep_plan(b"plan 1", {0: 0, 1: 0})
+        old.commit(b"1", {0: 3, 1: 1})
+        old.keep_plan(b"plan 2", {0: 0, 1: 0})
+        old.commit(b"2", {0: 5, 1: 1})
+        old.keep_plan(b"plan 3", {0: 3, 1: 1})
+        assert membership.committed(case.names["input_topic"], [0, 1]) == {0: 5, 1: 1}
+        assert case.log.tail(topic) == [b"1", b"2"] and case.log.unfinished(topic) == []
+        new = case.kept(case.log.ledger(claim))
+        with pytest.raises(ClusterError):
+            old.keep_plan(b"stale", {0: 5, 1: 1})
+        assert new.load() == [b"1", b"2"] and new.unfinished() == []
+        assert new.load_plan() == b"plan 3"
+        new.commit(b"3", {0: 6, 1: 1})
+        assert new.load_plan() == b"plan 3" and new.load() == [b"1", b"2", b"3"]
+
+    def test_what_was_written_and_not_committed_is_found(self, case: Case) -> None:
+        """Whoever reads uncommitted records has seen it. It can be committed as it is."""
+        claim = settled(case.kept(case.log.join()))
+        topic = case.names["state_topic"]
+        assert case.log.unfinished(topic) == []
+        self.die_inside(case, claim, b"1")
+        first = case.kept(case.log.ledger(claim))
+        assert first.load() == [] and first.unfinished() == [b"1"]
+        first.commit(b"1", {0: 1})
+        assert first.load() == [b"1"] and first.unfinished() == []
+        for state in (b"2", b"another 2", b"2"):
+            self.die_inside(case, claim, state)
+        ledger = case.kept(case.log.ledger(claim))
+        ledger.confirm_owned()
+        assert ledger.load() == [b"1"] and ledger.unfinished() == [b"2", b"another 2"]
+        assert case.make().unfinished(topic) == [b"2", b"another 2"]
+        assert case.log.scan(case.names["output_topic"]) == []
+        ledger = case.kept(case.log.ledger(claim))
+        ledger.load()
+        ledger.commit(b"2", {0: 2}, RELEASES)
+        assert ledger.load() == [b"1", b"2"] and ledger.unfinished() == []
+
+    def die_inside(self, case: Case, claim: Claim, state: bytes) -> None:
+        def die(point: str) -> None:
+            if point == "inside_transaction":
+                raise InterruptedError
+
+        crashpoints.on_reach.append(die)
+        try:
+            ledger = case.kept(case.log.ledger(claim))
+            ledger.load()
+            with pytest.raises(InterruptedError):
+                ledger.commit(state, {0: 9}, RELEASES)
+        finally:
+            crashpoints.on_reach.remove(die)
 
     def test_pausing(self, case: Case) -> None:
         topic = case.names["input_topic"]
@@ -454,6 +512,7 @@ class Contract:
         now = wait_for("a new generation", claimed_again)
         with pytest.raises(Fenced):
             ledger.commit(b"stale", {0: 1})
+        assert case.log.unfinished(case.names["state_topic"]) == []
         # Nor publish, not even with an epoch of its own: the zombie that starts over.
         again = case.kept(case.log.ledger(claim))
         with pytest.raises(Fenced):
@@ -609,6 +668,33 @@ class TestKafka(Contract):
         assert new.load() == [b"1", b"2"]
         new.commit(b"3", {0: 3})
         assert new.load() == case.log.tail(place.topic) == [b"1", b"2", b"3"]
+
+    def test_a_state_that_hung_and_was_aborted_is_found(self, case: Case, unverified: None) -> None:
+        """The owner that was about to make it visible has died, and its tombstone was aborted."""
+        from kafka import KafkaProducer
+        from kafka.structs import TopicPartition
+
+        claim = settled(case.kept(case.log.join()))
+        old = case.kept(case.log.ledger(claim))
+        old.commit(b"1", {0: 1})
+        place = TopicPartition(case.names["state_topic"], 0)
+        old._producer.begin_transaction()
+        old._producer._transaction_manager._partitions_in_transaction.add(place)
+        left = old._producer.send(place.topic, b"2", key=old._key, partition=0)
+        left.get(PATIENCE_SECONDS)
+        died = KafkaProducer(
+            **case.log.config.connection, **PATIENT_TRANSACTION,
+            transactional_id=f"stream-dppca.{case.names['group']}",
+        )  # fmt: skip
+        died.init_transactions()
+        died.begin_transaction()
+        died.send(place.topic, None, key=b"mark", partition=0).get(PATIENCE_SECONDS)
+        died.abort_transaction()
+        died.close()
+        new = case.kept(case.log.ledger(claim))
+        assert new.load() == [b"1"] and new.unfinished() == [b"2"]
+        new.commit(b"2", {0: 2})
+        assert new.load() == [b"1", b"2"] and new.unfinished() == []
 
     def test_starts_that_fail_hide_no_fork(self, case: Case) -> None:
         """Each may leave a mark, and the states before the last one must be seen all the same."""

@@ -309,6 +309,16 @@ def test_telegraf() -> None:
     assert GroupedMessages(per_record, 1).decode(lines(sent)).tolist() == [[90.0, 40.0]]
 
 
+def test_a_bad_element_is_in_the_row_of_its_message() -> None:
+    good = b'{"metric": "m", "value": 2}'
+    codec = GroupedMessages(Grouping("long", ("m",), 1 << 20), 1)
+    for bad in (b'{"metric": "\xff", "value": 1}', b'{"metric": "m", "value": %b}' % (b"9" * 5000)):
+        assert codec.decode([b"[%b,%b]" % (bad, good)]).tolist() == [[2.0]]
+    named = GroupedMessages(Grouping("long", ("m",), 1 << 20, group_by=("host",)), 2)
+    hosts = [b'{"host": "%b", "metric": "m", "value": 1}' % who for who in (b"\xff", b"b")]
+    assert np.nan_to_num(named.decode([b"[%b,%b]" % tuple(hosts)])).tolist() == [[0.0], [1.0]]
+
+
 # Parts of a round
 
 

@@ -317,7 +317,7 @@ def seen_from_outside(
         event.pop("page", None)
     states = [json.loads(record.value) for record in log.scan(s.state_topic)]
     for state in states:
-        del state["writer"], state["earlier"]  # chance decides which releases ride
+        del state["writer"], state["parent"], state["earlier"]  # chance decides which releases ride
         state["release"]["headers"] = [
             pair for pair in state["release"]["headers"] if pair[0] != "ce_time"
         ]

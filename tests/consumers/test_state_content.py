@@ -78,7 +78,7 @@ def states(name: str, X: np.ndarray, change: Callable[[Learner], None]) -> list[
             done = learner.close_round(t, positions)
         if done is None:  # the first step needs more
             continue
-        found.append(done.state(earlier))
+        found.append(done.state("", earlier))
         earlier.append(done.message)
     return found
 

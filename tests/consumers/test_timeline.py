@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
 from consumers.service.timeline import LOG_APPEND_TIME, BrokerTime
 
-from .helpers import INPUT, memory_log
+from .helpers import INPUT, PlanNotes, memory_log
 
 START_MS = 1_700_000_000_000
 SLACK_MS = 50
@@ -32,6 +32,8 @@ class Driver:
         self.positions: dict[int, int] = dict.fromkeys(range(partitions), 0)
         self.taken: list[PlannedBatch] = []
         self.planner: BatchPlanner | None = None
+        self.notes = PlanNotes()
+        self.begin_at: Literal["earliest", "latest"] = "earliest"
 
     def start(self) -> BatchPlanner:
         """A planner that resumes after the last batch that was taken."""
@@ -42,9 +44,9 @@ class Driver:
         )  # fmt: skip
         self.planner = BatchPlanner(
             log.offsets(INPUT), INPUT, Metrics(), size=self.size, interval_s=3600.0, refresh_s=0.0,
-            patience_s=60.0, times=times,
+            patience_s=60.0, times=times, plans=self.notes.plans(), sampler=lambda: None,
         )  # fmt: skip
-        self.planner.begin(self.positions, "earliest")
+        self.planner.begin(self.positions, self.begin_at)
         return self.planner
 
     def produce(self, partition: int, skew_ms: int = 0, n: int = 1, **more: Any) -> None:
@@ -58,7 +60,7 @@ class Driver:
         planner.sample()
         while most > 0 and (batch := planner.next_batch()) is not None:
             self.taken.append(batch)
-            self.positions = dict(batch.positions)
+            self.positions = self.notes.committed = dict(batch.positions)
             most -= 1
 
     def ends(self) -> list[dict[int, int]]:

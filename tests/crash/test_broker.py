@@ -75,7 +75,7 @@ def test_no_request_of_a_transaction_is_forgotten(
 
         with (
             closing(cluster.join()) as member,
-            closing(cluster.ledger(0, settled(member))) as ledger,
+            closing(cluster.ledger(settled(member))) as ledger,
         ):
             ledger.commit(b"1", {0: 0})
             connected = ledger._producer._sender._client.connected

@@ -12,12 +12,13 @@ import os
 import random
 import signal
 import time
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ..harness import BATCH, EVICTED, READERS, Fresh, Model, model
+from ..harness import BATCH, EVICTED, READERS, Fresh, Model, model, stored_releases
 from ..launch import GROUP
 from ..processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
 
@@ -116,6 +117,34 @@ def test_every_writing_point_of_a_group(servers: str, fresh_name: Fresh) -> None
         run_to_the_end(m)
         assert m.check() == m.full_batches()
         assert any(state["earlier"] for state in m.states())
+
+
+def test_a_state_that_reached_the_log_is_the_state(servers: str, fresh_name: Fresh) -> None:
+    """Whoever reads uncommitted records, or a disk, must not find a batch with noise drawn twice.
+
+    The first kills come before any state is committed, the others after some are.
+    """
+    with model(servers, fresh_name("one"), **PACKED, **EVICTED) as m:
+        for _ in range(2):
+            m.produce_packed(4 * BATCH)
+            for _ in range(6):
+                kill_at(m, "inside_transaction", 1)
+            killed = m.written()[-6:]
+            assert all(state == killed[0] for state in killed)
+            run_to_the_end(m)
+            m.instances[-1].process.kill()
+            m.evict()
+            assert m.check() == m.full_batches()
+        copies: dict[int, set[str]] = defaultdict(set)
+        for state in m.written():
+            copies[state["batch"]].add(json.dumps(state))
+        assert {number: len(found) for number, found in copies.items()} == dict.fromkeys(copies, 1)
+        released = stored_releases(m.written())
+        assert set(released) == set(range(1, m.full_batches() + 1))
+        seen = {
+            json.loads(message.value)["batch"]: message.value.decode() for message in m.outputs()
+        }
+        assert seen == {number: release["value"] for number, release in released.items()}
 
 
 def kill_at_random(m: Model, times: int, rng: random.Random, **environment: str) -> None:

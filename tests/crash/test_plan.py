@@ -8,11 +8,14 @@ have decided.
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
+from ..consumers.test_kept_plan import replay
 from ..harness import EVICTED, Fresh, Model, model, read_topic
 from ..launch import GROUP, HOLD_AT
 from ..processes import PATIENT_LEAVING, wait_for
@@ -89,3 +92,46 @@ def test_the_log_alone_decides(servers: str, fresh_name: Fresh) -> None:
         found, wanted = positions(m), by_time(m)
         assert len(found) > 20
         assert found == {batch: wanted[batch] for batch in found}
+
+
+def by_samples(m: Model) -> dict[int, dict[int, int]]:
+    """The positions after each batch, from the samples on the state topic alone."""
+    found = replay([json.dumps(plan).encode() for plan in m.plans()], BATCH)
+    return dict(enumerate(found, 1))
+
+
+def test_the_kept_samples_decide(servers: str, fresh_name: Fresh) -> None:
+    with model(servers, fresh_name("by"), partitions=len(RATES), batch=BATCH, **EVICTED) as m:
+        disturbed(m)
+        found, wanted = positions(m), by_samples(m)
+        assert len(found) > 20
+        assert found == {batch: wanted[batch] for batch in found}
+
+
+def test_samples_go_on_while_the_interpreter_is_held(servers: str, fresh_name: Fresh) -> None:
+    """The process of the sampler is another one, is started again, and ends with its owner."""
+    with model(servers, fresh_name("sampler"), partitions=2, batch=BATCH, **EVICTED) as m:
+        owner = m.start(**{HOLD_AT: "polling:40", GROUP: "1"})
+        rng = random.Random(3)
+        began = time.monotonic()
+        with m.loaded(lambda: m.produce(rng.randrange(20, 60)), 0.05):
+            wait_for("work after the hold", lambda: released(owner) > 30)
+        took = time.monotonic() - began
+        samples = {json.dumps(s) for plan in m.plans() for s in plan["samples"]}
+        # With a thread as the clock, the batches of five seconds would be those of one sample.
+        assert len(samples) > 15, (len(samples), took)
+        [sampler] = children(owner.process.pid)
+        os.kill(sampler, signal.SIGKILL)
+        owner.wait_for("sampler_ended")
+        m.produce(3 * BATCH)
+        m.finish(owner)
+        [another] = children(owner.process.pid)
+        assert another != sampler
+        owner.signal(signal.SIGKILL)
+        owner.wait()
+        wait_for("its end", lambda: not Path(f"/proc/{another}").exists())
+
+
+def children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for one in found for child in one.read_text().split()]

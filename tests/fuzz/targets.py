@@ -15,6 +15,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import fastavro
@@ -22,10 +23,12 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kafka.errors import CorruptRecordError
 
-from consumers.formats import Format
+from consumers.formats import ARRAY_FORMATS, Format
 from consumers.kafka.bounded import read_entries
-from consumers.messages.codecs import make_codec, make_subject_codec
+from consumers.messages.gathered import Gathering
+from consumers.messages.recipe import MessageRecipe
 from consumers.protocols import RegisteredSchema
+from tests.consumers.otlp import as_json, message, resource
 
 __all__ = ["LARGEST", "seeds", "target"]
 
@@ -99,6 +102,14 @@ def _good(format: Format) -> bytes:
         made: Any = kind(a=1.5, id="x")
         made.b.c, made.b.d = -2.0, 1000
         return b"\0" + (2).to_bytes(4) + b"\2\2" + bytes(made.SerializeToString())
+    if format == "long":
+        one = {"id": "x", "timestamp": 5}
+        points = zip(FEATURES, (1.5, -2, 1e3), strict=True)
+        return json.dumps([{**one, "metric": name, "value": v} for name, v in points]).encode()
+    if format in ("otlp", "otlp-json"):
+        points = zip(FEATURES, (1.5, -2, 1e3), strict=True)
+        made = resource({"id": "x"}, *({"name": n, "value": v, "time": 5} for n, v in points))
+        return message(made) if format == "otlp" else as_json([made])
     rows = np.array([[1.5, -2.0, 1e3]] * PACKED_ROWS)
     return bytes(rows.astype("<f4" if format == "float32" else "<f8").tobytes())
 
@@ -113,14 +124,15 @@ def _batch() -> bytes:
 
 def _codec_target(format: Format) -> Callable[[bytes], None]:
     packed = PACKED_ROWS if format in ("float32", "float64") else None
-    plain = make_codec(format, FEATURES, LARGEST, True, packed, _source())
+    recipe = MessageRecipe(format, FEATURES, LARGEST, True, packed)
+    plain = recipe.codec(_source())
     good = _good(format)
     expected = plain.decode([good])
     assert np.isfinite(expected).all(), f"the good message of {format} was not read"
     each = plain.rows_per_message
     subjects = None
-    if format == "json":
-        subjects = make_subject_codec(format, FEATURES, LARGEST, subject="id", records=1)
+    if format not in ARRAY_FORMATS:
+        subjects = replace(recipe, subject="id", places=9).subject_codec(_source())
 
     def one(message: bytes) -> None:
         for read in (plain.decode, plain.read):
@@ -130,7 +142,13 @@ def _codec_target(format: Format) -> Callable[[bytes], None]:
             assert np.isnan(rows[2 * each : 3 * each]).all()
         if len(message) > LARGEST:
             assert np.isnan(plain.decode([message])).all()
-        if subjects is not None:
+        if isinstance(subjects, Gathering):
+            gatherer = subjects.begin((0, 1000))
+            gatherer.add(0, range(4), [1] * 4, [good, message, None, good], [None] * 4)
+            found, ids = gatherer.fold.rows()
+            # The message may be of the same subject, or of several others.
+            assert ids[0] == b"x" and found.shape[1] == len(FEATURES)
+        elif subjects is not None:
             found, ids = subjects.decode([good, message, good], [None, None, None])
             assert len(found) == len(ids) == 3 and ids[0] == ids[2] == "x"
 

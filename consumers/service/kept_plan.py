@@ -1,0 +1,115 @@
+"""Keeps plans by samples on the state topic, before any of their records is read.
+
+A successor continues with the plan that it finds there. So which records share a batch does not
+depend on when a task was dropped, which may depend on how long its records took.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import StateRefused
+from ..protocols import Ledger, Positions
+from .plan import Range, split_batch, whole_batches
+
+__all__ = ["KeptPlans", "Plan", "Step", "make_step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The whole batches that one sample adds to a plan."""
+
+    before: Mapping[int, int]  #: positions, those of new partitions included
+    ends: Mapping[int, int]  #: the sample
+    ranges: list[Range]  #: none if the sample allows no batch
+
+    @property
+    def after(self) -> dict[int, int]:
+        return {**self.before, **{p: end for p, _, end in self.ranges}}
+
+
+def make_step(positions: Positions, ends: Mapping[int, int], size: int) -> Step:
+    """The step from these positions by a sample. Partitions that are new to it begin at 0."""
+    before = {**dict.fromkeys(ends, 0), **positions}
+    return Step(before, ends, whole_batches(before, ends, size))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Samples, in order, and the positions at which they begin."""
+
+    new: str  #: where a new model begins, as set when this one began
+    start: Mapping[int, int]
+    samples: Sequence[Mapping[int, int]]
+
+    def steps_after(self, positions: Positions, size: int) -> list[tuple[Step, Step]]:
+        """The steps of the plan that end after these positions, which are those after a batch.
+
+        With each comes what is left of it, which is all of it except for the first one. The whole
+        step is what has to be kept: the rest of a sample would be divided differently.
+
+        Empty if the plan is used up.
+        """
+        found: list[tuple[Step, Step]] = []
+        at: Mapping[int, int] = self.start
+        for sample in self.samples:
+            step = make_step(at, sample, size)
+            at = step.after
+            if found:
+                found.append((step, step))
+                continue
+            here, rest = dict(step.before), step.ranges
+            while rest and not _same(here, positions):
+                batch, rest = split_batch(rest, size)
+                here |= {p: end for p, _, end in batch}
+            if rest:
+                found.append((step, Step(here, sample, rest)))
+        return found
+
+    def encode(self) -> bytes:
+        content = {"plan": 1, "new": self.new, "start": self.start, "samples": self.samples}
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Plan:
+        try:
+            content: dict[str, Any] = json.loads(value)
+            if content["plan"] != 1:
+                raise ValueError("another version")
+            samples = [_offsets(sample) for sample in content["samples"]]
+            return cls(str(content["new"]), _offsets(content["start"]), samples)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise StateRefused("the plan on the state topic cannot be read") from None
+
+
+def _offsets(found: Mapping[str, int]) -> dict[int, int]:
+    return {int(p): int(at) for p, at in found.items()}
+
+
+def _same(a: Positions, b: Positions) -> bool:
+    return all(a.get(p, 0) == b.get(p, 0) for p in {*a, *b})
+
+
+class KeptPlans:
+    """The plan of a model on its state topic.
+
+    Parameters
+    ----------
+    committed
+        Returns the positions of the last committed state.
+    """
+
+    def __init__(self, ledger: Ledger, committed: Callable[[], Positions]) -> None:
+        self._ledger, self.committed = ledger, committed
+
+    def load(self) -> Plan | None:
+        value = self._ledger.load_plan()
+        return None if value is None else Plan.decode(value)
+
+    def keep(self, plan: Plan) -> None:
+        """Commit a plan. The offsets that go with it say that nothing more was used."""
+        used = {**dict.fromkeys(plan.start, 0), **self.committed()}
+        self._ledger.keep_plan(plan.encode(), used)

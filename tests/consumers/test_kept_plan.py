@@ -1,0 +1,147 @@
+"""Plans by samples are kept before their records are read: a successor continues with them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.errors import Fenced, StateRefused
+from consumers.service.kept_plan import Plan, make_step
+from consumers.service.plan import split_batch
+
+from .helpers import INPUT, check_output, cluster, drain, memory_log, rows, start_task
+from .helpers import as_json as packed
+from .test_timeline import Driver
+
+SIZE = 7
+
+
+def replay(values: list[bytes], size: int) -> list[dict[int, int]]:
+    """The positions after each batch, from the kept plans alone, each of which extends the last."""
+    found: list[dict[int, int]] = []
+    for value in values:
+        plan = Plan.decode(value)
+        at = dict(plan.start)
+        for sample in plan.samples:
+            step = make_step(at, sample, size)
+            at, rest = dict(step.before), step.ranges
+            while rest:
+                batch, rest = split_batch(rest, size)
+                at |= {p: end for p, _, end in batch}
+                if at in found:
+                    continue
+                before = found[-1] if found else plan.start
+                assert sum(at.values()) == sum(before.values()) + size
+                found.append(dict(at))
+    return found
+
+
+moves = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 3), max_size=25),
+        st.sampled_from(["nothing", "look", "one", "two", "all", "again", "again"]),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(moves, st.integers(2, 4))
+def test_the_kept_samples_decide(steps: list[tuple[list[int], str, bool]], k: int) -> None:
+    """Whenever batches are taken and committed, and whenever a task starts again."""
+    driver = Driver(k, SIZE, kind="CreateTime")
+    for sent, then, committed in steps:
+        for p in sent:
+            driver.produce(p % k)
+        if then == "again":  # it resumes after the last state: batches after it are taken again
+            done = driver.notes.committed or dict.fromkeys(range(k), 0)
+            driver.positions = done
+            ends = driver.ends()
+            driver.taken = driver.taken[: ends.index(done) + 1] if done in ends else []
+            driver.start()
+        elif then != "nothing":
+            before = driver.notes.committed
+            driver.take({"look": 0, "one": 1, "two": 2, "all": 1 << 30}[then])
+            if not committed:
+                driver.notes.committed = before
+    decided = replay(driver.notes.values, SIZE)
+    assert driver.ends() == decided[: len(driver.taken)]
+
+
+def test_a_new_partition_is_part_of_the_sample() -> None:
+    driver = Driver(2, SIZE, kind="CreateTime")
+    driver.produce(0, n=20)
+    driver.take(1)
+    driver.on.add_partitions(INPUT, 1)
+    driver.produce(2, n=30)
+    driver.take(2)
+    driver.start()
+    driver.take()
+    assert driver.ends() == replay(driver.notes.values, SIZE)
+    assert driver.ends()[-1][2] > 0
+
+
+def test_the_beginning_is_kept() -> None:
+    """A new model begins where it first began, unless it is told to begin elsewhere."""
+    for kind in ("CreateTime", "LogAppendTime"):
+        driver = Driver(2, SIZE, kind)
+        driver.positions = {}
+        driver.produce(0, n=3)
+        driver.begin_at = "latest"
+        assert driver.start()._positions == {0: 3, 1: 0}
+        driver.produce(1, n=5)
+        assert driver.start()._positions == {0: 3, 1: 0}
+        driver.begin_at = "earliest"
+        assert driver.start()._positions == {0: 0, 1: 0}
+
+
+def test_a_long_plan_is_kept_again_and_again() -> None:
+    """A successor looks for it among the last states only, so batches wait for that."""
+    driver = Driver(2, 1, kind="CreateTime")
+    driver.produce(0, n=100)
+    planner = driver.start()
+    for taken in (16, 32, 48):
+        batches = list(iter(planner.next_batch, None))
+        assert len(batches) == 16 and batches[-1].positions == {0: taken, 1: 0}
+        kept = len(driver.notes.values)
+        driver.notes.committed = dict(batches[-1].positions)
+        planner.sample()
+        assert len(driver.notes.values) == kept + 1
+    assert Plan.decode(driver.notes.values[-1]) == Plan("earliest", {0: 0, 1: 0}, [{0: 100, 1: 0}])
+
+
+def test_one_partition_needs_no_plan_until_there_are_two() -> None:
+    driver = Driver(1, SIZE, kind="CreateTime")
+    driver.produce(0, n=30)
+    driver.take(1)
+    assert driver.notes.values == []
+    driver.on.add_partitions(INPUT, 1)
+    driver.produce(1, n=10)
+    driver.take(1)
+    driver.start()
+    driver.take()
+    decided = replay(driver.notes.values, SIZE)
+    assert [at.get(1, 0) for at in driver.ends()] == [at.get(1, 0) for at in decided]
+    assert [at[0] for at in driver.ends()] == [at[0] for at in decided]
+
+
+def test_a_plan_that_cannot_be_read_is_refused() -> None:
+    for value in (b"x", b"[]", b"{}", b'{"plan":2,"new":"","start":{},"samples":[]}'):
+        with pytest.raises(StateRefused, match="plan on the state topic"):
+            Plan.decode(value)
+
+
+def test_an_owner_that_was_replaced_keeps_no_plan() -> None:
+    on = cluster(2)
+    task = start_task(memory_log(on))
+    successor = start_task(memory_log(on))
+    for row in rows(400):
+        on.produce(INPUT, packed(row), 0)
+    with pytest.raises(Exception, match="could not be kept"):
+        task.input.planner.sample()  # type: ignore[attr-defined]
+    with pytest.raises(Fenced):
+        task.step(0.0)
+    drain(successor)
+    assert check_output(memory_log(on)) > 0

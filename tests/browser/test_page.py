@@ -182,14 +182,17 @@ def test_a_thousand_features(browser: Browser) -> None:
 def test_before_anything_is_learned(browser: Browser) -> None:
     releases = Releases()
     learned = fleet(4)[-1]
-    starting = learned.model_copy(update={
-        "status": "starting", "components": (), "batch": 1, "first_batches": 3, "skipped": True,
-    })  # fmt: skip
-    nothing = learned.model_copy(update={
-        "status": "nothing_learned", "components": (), "batch": 2, "skipped": True,
-        "reason": "almost all records are zero or null", "spread": None,
-        "explained_variance_ratio": None, "explained_variance_ratio_sd": None,
-    })  # fmt: skip
+    unknown = {
+        "components": (), "skipped": True, "spread": None, "explained_variance_ratio": None,
+        "explained_variance_ratio_sd": None,
+    }  # fmt: skip
+    starting = learned.model_copy(
+        update=unknown | {"status": "starting", "batch": 1, "first_batches": 3}
+    )
+    reason = "almost all records are zero or null"
+    nothing = learned.model_copy(
+        update=unknown | {"status": "nothing_learned", "batch": 2, "reason": reason}
+    )
     at = {"state": "working", "note": "", "lag": 7, "needed": 100, "step": [1, 5]}
     with releases.served(TOKEN, lambda: at) as url:
         browser.driver.get(url)

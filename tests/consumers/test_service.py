@@ -390,3 +390,26 @@ def test_no_metric_tells_when_something_happened_to_a_fraction_of_a_second() -> 
     values = [float(line.rsplit(" ", 1)[1]) for line in metrics.render().decode().splitlines()
               if not line.startswith("#")]  # fmt: skip
     assert values and not [v for v in values if v > 1e9 and v != int(v)]
+
+
+def test_a_first_step_of_several_batches() -> None:
+    """Where it is, is public; nothing of a part of it is stored or published."""
+    cluster, s = MemoryBroker(), settings(batch_size=100, center="mean", scales="learn", epsilon=2)
+    cluster.create("in", 1)
+    log = log_of(cluster, s)
+    with running(cluster, s) as service:
+        wait_for("a task", lambda: service._task is not None)
+        assert service._task is not None
+        _, first = service._task.step_at()
+        assert 2 < first < 9
+        feed(cluster, 200)
+        said = f"batch 3 of {first} of the first step"
+        wait_for("two batches", lambda: service.ready() == (True, f"working; {said}"))
+        facts = service.facts()
+        assert facts["note"] == said and facts["step"] == (2, first) and facts["needed"] == 100
+        assert service.component() is None and not list(log.scan(s.state_topic))
+        feed(cluster, (first - 2) * 100)
+        wait_for("the first release", lambda: service.component() is not None)
+        release = json.loads(service.component() or b"")
+        assert (release["batch"], release["n_seen"]) == (1, first * 100)
+        assert service.ready() == (True, "working") and service.facts()["step"] == (0, 1)

@@ -12,7 +12,7 @@ from .batch import Reading
 from .checks import one_of, whole
 from .errors import DPPCAError, ParameterError
 from .frames import cells_of
-from .learned import MomentMethod, Parameters, WideMethod, compose
+from .learned import MOST_FEATURES, MomentMethod, Parameters, WideMethod, compose
 from .method import Method
 from .noise import OpenDPNoise, Sampler
 from .participation import PerSubject
@@ -328,6 +328,9 @@ class DPPCA(StreamingPCA):
             raise ParameterError("missing", rule, self.missing)
         if self.batches not in (None, 1) or isinstance(self.batches, bool):
             raise ParameterError("batches", "must be 1, or None if it is not known", self.batches)
+        if self.batches == 1 and len(self.features) > MOST_FEATURES:
+            rule = f"must be None with more than {MOST_FEATURES} features"
+            raise ParameterError("batches", rule, self.batches)
 
     def _check_records(self) -> None:
         if self.unit != "record":

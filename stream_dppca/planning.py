@@ -150,7 +150,11 @@ def plan(
     known = center != "mean" and not isinstance(scales, str)
     kind = _GradientGuess if wide else _MomentGuess
     guess = kind(d, n_components, mu, ratio, gap, reach, known)
-    minimum = 2 if known else smallest_batch_of(d=d, mu=mu, share=guess.share)
+    minimum = (
+        math.ceil(10 * math.sqrt(2) / (mu * math.sqrt(FIRST)))
+        if known
+        else smallest_batch_of(d=d, mu=mu, share=guess.share)
+    )
     if wide:
         minimum = max(minimum, smallest_range_batch(mu * math.sqrt(1 - BESIDE - ALONG)))
     recommended = next((n for n in _round_numbers(minimum) if guess.sine(n, SOON) <= GOOD), None)

@@ -328,7 +328,10 @@ class StreamingPCA(base.MiniBatchTransformer):
         """Rows in which values beyond the public cap are missing, as in learning."""
         with np.errstate(all="ignore"):
             rows = numbers(X)
-            return np.where(np.abs(rows) <= self.max_norm * self._known_scales(), rows, np.nan)
+            unit = (
+                1.0 if self._slots.reading.scales is None else np.array(self._slots.reading.scales)
+            )
+            return np.where(np.abs(rows) <= self.max_norm * unit, rows, np.nan)
 
     def _warn(self) -> None:
         if not self._warned:

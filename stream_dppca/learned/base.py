@@ -28,6 +28,7 @@ from .first import (
     Range,
     first_batches,
     question_rounds,
+    question_share,
 )
 from .looks import LOOK, Look, Looks
 from .standard import Standard
@@ -178,14 +179,18 @@ class MethodBase(Generic[Running]):
     def check_batch(self, units: int) -> None:
         """Raise `BatchSizeError` if the questions would take too many batches or rounds."""
         if self.given.knows_all:
-            return
-        smallest = smallest_batch_of(
-            d=len(self.W), mu=self.mu, share=self.FIRST, subjects=self.subjects is not None
-        )
+            # The radius is looked for among counts that stand out of their noise.
+            smallest = math.ceil(10 * math.sqrt(2) / (self.mu * math.sqrt(self.first_share)))
+        else:
+            smallest = smallest_batch_of(
+                d=len(self.W), mu=self.mu, share=self.FIRST, subjects=self.subjects is not None
+            )
         if units < smallest:
             what, parameter = size_words(self.subjects)
             most = f"{MOST_FIRST} batches" if self.subjects is None else f"{MOST_ROUNDS} rounds"
             why = f"with fewer {what} centre and scales would take more than {most}"
+            if self.given.knows_all:
+                why = f"with fewer {what} the lengths of records drown in noise"
             raise BatchSizeError(units, smallest, why, parameter)
 
     def _make_questions(self) -> Questions:
@@ -194,6 +199,7 @@ class MethodBase(Generic[Running]):
         rounds, self.first_share = 1, self.FIRST
         if given.subjects is not None and not given.knows_all and given.batches != 1:
             rounds = question_rounds(d=d, mu=self.mu, units=self.units)
+            self.first_share = question_share(d=d, mu=self.mu, units=self.units)
         if given.batches == 1:
             self.first_share = FIRST_OF_ONE
         elif rounds > 1:  # nothing else is asked in these rounds

@@ -77,9 +77,14 @@ SHARES = {
 #: sqrt(d)/mu times this many records, with the whole budget, answer the questions well. Fitted to
 #: the real data of docs/accuracy.md.
 RECORDS = 90.0
-#: Cells of both grids: two of them find a centre to 2^-18 of its size. More cells cost nothing,
-#: because a record is in one cell, however many there are.
-CELLS = 1024
+#: The same for rounds of subjects, who are few: a lower precision that comes sooner.
+ROUND_RECORDS = 70.0
+#: In a round that shares its budget, the questions have at most this share of mu^2.
+MOST_SHARED = 0.7
+#: Cells of the two grids. Three cells of the first are the range of the second, so that a centre
+#: is found to 2^-16 of its size. A record is in one cell, however many there are; but where many
+#: have to be taken together, their noise adds up, so the first grid is coarse.
+CELLS = {"grid": 64, "fine grid": 4096}
 #: The ball of `MomentsInBall` has R^2 = this times d: Gaussian data has 1.5 d on average.
 BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
@@ -150,16 +155,27 @@ def _crossing(grid: FloatArray, excess: FloatArray) -> float:
     return float(grid[last] ** (1 - part) * grid[last + 1] ** part)
 
 
+def question_share(*, d: int, mu: float, units: int) -> float:
+    """Share of a round's mu^2 that the questions spend; above 1, the number of rounds.
+
+    Examples
+    --------
+    >>> [round(question_share(d=10, mu=0.2367, units=n), 2) for n in (3000, 1200, 500)]
+    [0.3, 0.61, 3.5]
+    """
+    return max(FIRST, (ROUND_RECORDS * math.sqrt(d) / (mu * units)) ** 2)
+
+
 def question_rounds(*, d: int, mu: float, units: int) -> int:
     """Rounds of subjects that the questions take: their precision grows with the root.
 
     Examples
     --------
     >>> question_rounds(d=10, mu=0.2367, units=3000), question_rounds(d=10, mu=0.2367, units=500)
-    (1, 6)
+    (1, 4)
     """
-    needed = RECORDS * math.sqrt(d) / (mu * units)
-    return 1 if needed <= math.sqrt(FIRST) else max(2, math.ceil(needed**2))
+    share = question_share(d=d, mu=mu, units=units)
+    return 1 if share <= MOST_SHARED else max(2, math.ceil(share))
 
 
 @dataclass
@@ -321,12 +337,12 @@ class Questions:
             return octaves, octaves.sensitivity * self.count_slack
         if name in ("grid", "fine grid"):
             columns = np.flatnonzero(self.coarse)
-            width = (self.high - self.low) / CELLS
+            width = (self.high - self.low) / CELLS[name]
             cells = GridCounts(
                 tuple(columns.tolist()),
                 tuple(self.low[columns].tolist()),
                 tuple(width[columns].tolist()),
-                CELLS,
+                CELLS[name],
             )
             return cells, cells.sensitivity * self.count_slack
         if name == "moments":
@@ -368,7 +384,7 @@ class Questions:
     def _learn_places(self, counts: FloatArray, sd: float) -> None:
         center, resolution = self.standard.center.copy(), self.standard.resolution.copy()
         for cells, j in zip(counts, np.flatnonzero(self.coarse), strict=True):
-            width = (self.high[j] - self.low[j]) / CELLS
+            width = (self.high[j] - self.low[j]) / len(cells)
             place, known_to = locate(cells, sd, float(self.mass[j]))
             center[j] = self.low[j] + place * width
             if known_to is None:  # spread over the grid: near enough

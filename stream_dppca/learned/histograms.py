@@ -76,7 +76,7 @@ def locate(counts: FloatArray, sd: float, mass: float) -> tuple[float, float | N
     (20.5, 1.0)
     """
     best: tuple[float, int, FloatArray] | None = None
-    for merged in (1, 2, 4, 8, 16, 32, 64, 128):
+    for merged in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
         if 8 * merged > len(counts):
             break
         cells = counts.reshape(-1, merged).sum(axis=1)

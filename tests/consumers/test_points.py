@@ -21,7 +21,8 @@ from consumers.messages import fold as folding
 from consumers.messages.fold import MOST_SERIES, Fold, make_point
 from consumers.messages.gathered import Gathering, GroupedMessages, Grouping
 from consumers.messages.long import Fields
-from consumers.messages.series import parse_feature, parse_features
+from consumers.messages.otlp import points_of, protobuf_parsers
+from consumers.messages.series import Selectors, parse_feature, parse_features
 from tests.consumers.otlp import as_json, message, recorded, resource
 
 S = 10**9
@@ -555,6 +556,17 @@ def test_memory_of_a_subject_is_bounded() -> None:
     (states,) = gatherer.fold._of[b"wild"]
     assert all(len(of_feature) <= MOST_SERIES for of_feature in states.values())
     assert max(len(repr(key)) for of_feature in states.values() for key in of_feature) < 1000
+
+
+def test_what_is_remembered_of_series_is_bounded() -> None:
+    selectors = Selectors(parse_features(("m",)))
+    kinds = ({"name": "m", "value": 1, "time": 1, "attributes": {"i": i}} for i in range(3000))
+    long = {"name": "m", "value": 1, "time": 1, "attributes": {"i": "x" * 10_000}}
+    parse, _ = protobuf_parsers()
+    sent = parse(resource({}, *kinds, long).SerializeToString())
+    assert len(points_of(sent, selectors, False)) == 3001
+    assert 0 < len(selectors["m"]) <= 1024
+    assert max(map(len, selectors["m"])) < 1000
 
 
 # Damaged JSON

@@ -45,6 +45,7 @@ class Series:
     attributes: Attributes
     unit: str = ""
     counter: bool = False
+    summary: bool = False  #: which cannot be a feature
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ def _series_of(resource: Any) -> Iterator[Series]:
         for metric in scope.metrics:
             kind = metric.WhichOneof("data")
             if kind in (None, "summary"):
+                if kind:
+                    yield Series(metric.name, (), summary=True)
                 continue
             data = getattr(metric, kind)
             counter = kind == "sum" and data.is_monotonic and not otlp.is_delta(data)
@@ -174,6 +177,9 @@ def shown_series(series: Sequence[Series], subject: str | None = None) -> list[s
             values.setdefault((one.name, key), set()).add(text)
     lines: dict[str, None] = {}
     for one in series:
+        if one.summary:
+            lines[f"    # {one.name} is a summary, which is left out"] = None
+            continue
         kept = [
             f"{key}={json.dumps(text, ensure_ascii=False)}"
             for key, text in one.attributes

@@ -22,9 +22,19 @@ MOST_SHOWN: Final = 100
 #: An attribute with more values than this is left out of the list.
 _MOST_VALUES: Final = 8
 #: Attributes that tell the parts of one host apart, and are left out of the list.
-_PARTS_OF_A_HOST: Final = frozenset({
-    "core", "cpu", "device", "disk", "interface", "mountpoint", "path", "pid", "__name__",
-})  # fmt: skip
+_PARTS_OF_A_HOST: Final = frozenset(
+    {
+        "core",
+        "cpu",
+        "device",
+        "disk",
+        "interface",
+        "mountpoint",
+        "path",
+        "pid",
+        "__name__",
+    }
+)
 #: Usual names of the fields of messages with one metric each.
 _FIELDS: Final = {
     "name": ("metric", "name", "metric_name", "__name__", "measurement"),

@@ -593,7 +593,7 @@ def test_one_element_that_cannot_be_parsed_is_missing_alone() -> None:
 def test_anything_is_read_without_an_error(value: bytes) -> None:
     for format in ("otlp", "otlp-json", "long"):
         for subject in ("host", "@key", None):
-            grouping = Grouping(format, ("m",), 150, subject)  # type: ignore[arg-type]
+            grouping = Grouping(format, ("m",), 150, subject)
             if subject is None:
                 assert GroupedMessages(grouping, 3).decode([value]).shape == (3, 1)
             else:

@@ -8,7 +8,7 @@ __all__ = ["ARRAY_FORMATS", "PACKED_FORMATS", "POINT_FORMATS", "REGISTERED_FORMA
 
 Format = Literal[
     "json", "json-array", "float32", "float64", "avro", "protobuf", "otlp", "otlp-json", "long"
-]  # fmt: skip
+]
 #: The formats in which one message can hold several vectors.
 PACKED_FORMATS: Final[frozenset[Format]] = frozenset({"float32", "float64"})
 #: The formats without names in their messages.

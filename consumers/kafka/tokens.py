@@ -99,9 +99,13 @@ def token_provider(settings: ConnectionSettings) -> TokenProvider:
 
     def run() -> Token:
         done = subprocess.run(  # noqa: S603
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=COMMAND_SECONDS, check=True,
-        )  # fmt: skip
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=True,
+        )
         return Token.parse(done.stdout, time.time())
 
     return TokenProvider(run)

@@ -28,7 +28,7 @@ import operator
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -42,7 +42,6 @@ from .cutting import unframed
 from .paths import path_of
 
 __all__ = [
-    "FORMATS",
     "Codec",
     "Format",
     "RowPerMessage",
@@ -52,8 +51,6 @@ __all__ = [
     "make_member_parser",
     "make_subject_codec",
 ]
-
-FORMATS: Final[tuple[str, ...]] = get_args(Format)
 
 Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
@@ -109,7 +106,7 @@ def make_codec(
     Parameters
     ----------
     format
-        One of `FORMATS`.
+        One that is not gathered from points (`gathered`).
     features
         The features, in order.
     max_bytes

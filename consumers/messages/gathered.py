@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from stream_dppca.subjects.ids import canonical
 
 from ..errors import ConfigurationError
+from ..formats import Format
 from ..settings import MESSAGE_KEY
 from . import long, otlp
 from .cutting import json_cutter, protobuf_pieces
 from .fold import Fold, Part, Point, add_points, row_of
 from .series import Selectors, parse_features
 
-__all__ = ["Gatherer", "Gathering", "GroupedMessages", "Grouping", "Groups", "PointFormat"]
+__all__ = ["Gatherer", "Gathering", "GroupedMessages", "Grouping", "Groups"]
 
-PointFormat = Literal["otlp", "otlp-json", "long"]
 Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
 Parse = Callable[[bytes], Any]
@@ -41,7 +41,7 @@ Groups = Callable[[bytes | None, bytes | None, int], Iterator[Group]]
 class Grouping:
     """What the points of a message are, and whose; can be sent to other processes."""
 
-    format: PointFormat
+    format: Format
     features: tuple[str, ...]
     max_bytes: int
     subject: str | None = None  #: attribute that names the subject, or `@key`; None for records

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import cast
+from dataclasses import dataclass, replace
 
 from ..errors import ConfigurationError
-from ..formats import POINT_FORMATS, Format
+from ..formats import POINT_FORMATS
 from ..protocols import SchemaSource
 from ..settings import ClusterSettings, Settings
 from .codecs import Codec, SubjectCodec, make_codec, make_subject_codec
-from .gathered import Gathering, GroupedMessages, Grouping, PointFormat
+from .gathered import Gathering, GroupedMessages, Grouping
 from .long import Fields
 
 __all__ = ["MessageRecipe"]
 
 
 @dataclass(frozen=True)
-class MessageRecipe:
+class MessageRecipe(Grouping):
     """Makes codecs where they are needed, in any process."""
 
-    format: Format
-    features: tuple[str, ...]
-    max_bytes: int
     nested: bool = True
     rows_per_message: int | None = None
-    subject: str | None = None  #: with privacy per subject
     records: int = 1  #: rows of a subject that count
     places: int | None = None  #: subjects of a round
-    group_by: tuple[str, ...] = ()
-    fields: Fields = field(default_factory=Fields)
 
     @classmethod
     def of(cls, settings: ClusterSettings, features: tuple[str, ...] = ()) -> MessageRecipe:
@@ -39,28 +32,26 @@ class MessageRecipe:
             settings.format,
             features,
             settings.max_message_bytes,
-            settings.nested,
-            settings.rows_per_message if given else None,
             group_by=settings.group_by,
             fields=Fields(**settings.long_fields, text=settings.text_values),
+            nested=settings.nested,
+            rows_per_message=settings.rows_per_message if given else None,
         )
         if not isinstance(settings, Settings):
             return recipe
         records = settings.parts if recipe.format in POINT_FORMATS else settings.records
         return replace(
-            recipe, features=settings.features, subject=settings.subject, records=records,
+            recipe,
+            features=settings.features,
+            subject=settings.subject,
+            records=records,
             places=settings.places,
-        )  # fmt: skip
+        )
 
     @property
     def grouping(self) -> Grouping | None:
         """The rule by which points become rows; None if messages hold rows."""
-        if self.format not in POINT_FORMATS:
-            return None
-        format = cast(PointFormat, self.format)
-        return Grouping(
-            format, self.features, self.max_bytes, self.subject, self.group_by, self.fields
-        )
+        return self if self.format in POINT_FORMATS else None
 
     def codec(self, registry: SchemaSource | None) -> Codec:
         """Make the codec for privacy per record."""
@@ -78,6 +69,12 @@ class MessageRecipe:
             self.grouping.groups()  # which reads the features
             return Gathering(self.grouping, self.records, self.places)
         return make_subject_codec(
-            self.format, self.features, self.max_bytes, self.nested, self.rows_per_message,
-            registry, subject=self.subject, records=self.records,
-        )  # fmt: skip
+            self.format,
+            self.features,
+            self.max_bytes,
+            self.nested,
+            self.rows_per_message,
+            registry,
+            subject=self.subject,
+            records=self.records,
+        )

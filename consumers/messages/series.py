@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..errors import ConfigurationError
@@ -55,11 +55,10 @@ class Feature(NamedTuple):
     equal: Attributes = ()
     unequal: Attributes = ()
 
-    def selects(self, attributes: Attributes) -> bool:
+    def selects(self, attributes: Mapping[str, str]) -> bool:
         """Tell whether a series of this metric is selected."""
-        found = dict(attributes)
-        return all(found.get(key, "") == text for key, text in self.equal) and not any(
-            found.get(key, "") == text for key, text in self.unequal
+        return all(attributes.get(key, "") == text for key, text in self.equal) and not any(
+            attributes.get(key, "") == text for key, text in self.unequal
         )
 
 
@@ -177,10 +176,11 @@ class OfMetric(dict[bytes | None, Selected]):
 
     def select(self, attributes: Attributes, spelled: bytes | None = None) -> Selected:
         """Find the features of a series, and remember them for what spells its attributes."""
+        named = dict(attributes)
         features = tuple(
             (number, feature.function)
             for number, feature in self.features
-            if feature.selects(attributes)
+            if feature.selects(named)
         )
         key = tuple(sorted(attributes))
         if sum(len(name) + len(text) for name, text in key) > _LONGEST:

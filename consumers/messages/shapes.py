@@ -22,9 +22,19 @@ MOST_SHOWN: Final = 100
 #: An attribute with more values than this is left out of the list.
 _MOST_VALUES: Final = 8
 #: Attributes that tell the parts of one host apart, and are left out of the list.
-_PARTS_OF_A_HOST: Final = frozenset({
-    "core", "cpu", "device", "disk", "interface", "mountpoint", "path", "pid", "__name__",
-})  # fmt: skip
+_PARTS_OF_A_HOST: Final = frozenset(
+    {
+        "core",
+        "cpu",
+        "device",
+        "disk",
+        "interface",
+        "mountpoint",
+        "path",
+        "pid",
+        "__name__",
+    }
+)
 #: Usual names of the fields of messages with one metric each.
 _FIELDS: Final = {
     "name": ("metric", "name", "metric_name", "__name__", "measurement"),
@@ -45,6 +55,7 @@ class Series:
     attributes: Attributes
     unit: str = ""
     counter: bool = False
+    summary: bool = False  #: which cannot be a feature
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,8 @@ def _series_of(resource: Any) -> Iterator[Series]:
         for metric in scope.metrics:
             kind = metric.WhichOneof("data")
             if kind in (None, "summary"):
+                if kind:
+                    yield Series(metric.name, (), summary=True)
                 continue
             data = getattr(metric, kind)
             counter = kind == "sum" and data.is_monotonic and not otlp.is_delta(data)
@@ -174,6 +187,9 @@ def shown_series(series: Sequence[Series], subject: str | None = None) -> list[s
             values.setdefault((one.name, key), set()).add(text)
     lines: dict[str, None] = {}
     for one in series:
+        if one.summary:
+            lines[f"    # {one.name} is a summary, which is left out"] = None
+            continue
         kept = [
             f"{key}={json.dumps(text, ensure_ascii=False)}"
             for key, text in one.attributes

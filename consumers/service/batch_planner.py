@@ -18,6 +18,7 @@ every sample that is kept stands for a batch or more, the lag in batches bounds 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ..errors import ClusterError
+from ..errors import ClusterError, Unavailable
 from ..events import log_event
 from ..protocols import Bounds, Positions, Sampler, TopicOffsets
 from .guard import TopicGuard
@@ -109,6 +110,7 @@ class BatchPlanner:
         self._new = ""  # where a new model begins
         self._kept: deque[Step] = deque()  # samples that the states do not contain yet
         self._waiting: deque[Step] = deque()  # later ones, which are not kept yet
+        self._keep_until = math.inf  # for the commit that is under way
         self._since_kept = 0  # batches that were handed out
         self._kind: str | None = None  # of the times of messages; None while that does not matter
         self._timeline: Timeline | None = None  # if the plan follows the broker's time
@@ -285,11 +287,13 @@ class BatchPlanner:
         if len(self._planned) > 1 and (chosen or (self._kept and self._since_kept > 3)):
             steps = [*self._kept, *chosen]
             plan = Plan(self._new, steps[0].before, [step.ends for step in steps])
+            self._keep_until = time.monotonic() + self._patience_s / 2
             try:
                 self._plans.keep(plan)
             except Exception as error:
                 self._over = error
                 raise PlanOver("the plan could not be kept") from error
+            self._keep_until = math.inf
             with self._changed:
                 self._since_kept = 0
                 self._changed.notify_all()
@@ -356,6 +360,8 @@ class BatchPlanner:
         """The next batch, if one is planned."""
         if self._over is not None:
             raise self._over
+        if time.monotonic() > self._keep_until:  # as the end of a batch, it may wait for ever
+            raise Unavailable("a plan could not be kept in time")
         failing = self._failing
         if failing is not None and time.monotonic() - failing[0] > self._patience_s:
             raise ClusterError(

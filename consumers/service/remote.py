@@ -21,6 +21,7 @@ from ..errors import ClusterError, EngineLost, RegistryAway
 from ..kafka.config import TaskConnection
 from ..kafka.configure import connect_registry, registry_options
 from ..messages.codecs import Codec, SubjectCodec
+from ..messages.fold import MOST_SERIES
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..protocols import SchemaSource
@@ -74,7 +75,9 @@ class CodecRecipe:
 
     @property
     def rows_per_message(self) -> int:
-        """Most rows of a subject that are decoded of one message."""
+        """Most rows that one message stands for in the memory of a task, about."""
+        if self.messages.grouping is not None:
+            return MOST_SERIES
         return min(self.messages.rows_per_message or 1, self.messages.records)
 
 

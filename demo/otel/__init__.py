@@ -63,9 +63,14 @@ def ensure_collector() -> Path:
         ([str(folder / "builder"), "--config", config, f"--output-path={folder / 'out'}"], {}),
     ):
         done = subprocess.run(  # noqa: S603
-            command, env={**os.environ, **more}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=BUILD_SECONDS, check=False,
-        )  # fmt: skip
+            command,
+            env={**os.environ, **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
         if done.returncode:
             last = "\n".join(done.stdout.splitlines()[-5:])
             raise BrokerUnavailable(f"the collector could not be built:\n{last}")
@@ -96,12 +101,15 @@ def collector_config(
     config: dict[str, Any] = {
         "receivers": {},
         "processors": {},
-        "exporters": {"kafka": {
-            "brokers": servers.split(","), "partition_metrics_by_resource_attributes": split,
-            "metrics": {"topic": topic, "encoding": encoding},
-        }},
+        "exporters": {
+            "kafka": {
+                "brokers": servers.split(","),
+                "partition_metrics_by_resource_attributes": split,
+                "metrics": {"topic": topic, "encoding": encoding},
+            }
+        },
         "service": {"telemetry": {"metrics": {"level": "none"}}, "pipelines": {}},
-    }  # fmt: skip
+    }
     for host in range(hosts):
         config["receivers"][f"hostmetrics/{host}"] = {
             "collection_interval": interval,

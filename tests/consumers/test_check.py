@@ -472,6 +472,13 @@ def test_a_sample_of_points_says_which_features_are_missing() -> None:
     assert found.fits
 
 
+def test_summaries_are_left_out_with_a_word() -> None:
+    kinds = {"name": "old", "kind": "summary", "value": (1.0, 2)}, {"name": "m", "value": 1}
+    said = recognised(message(resource({"host.name": "a"}, *kinds)), format="otlp")
+    assert "    # old is a summary, which is left out" in said
+    assert "    'm'," in said and "'old'" not in said
+
+
 def test_framed_json_and_arrays_of_objects_are_recognised() -> None:
     framed = b"\0\0\0\0\7" + b'{"x": 1}'
     assert "1 of 1 messages have all features" in recognised(framed)

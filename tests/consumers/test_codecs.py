@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError
-from consumers.formats import REGISTERED_FORMATS
-from consumers.messages.codecs import FORMATS, make_codec, make_subject_codec
+from consumers.formats import REGISTERED_FORMATS, Format
+from consumers.messages.codecs import make_codec, make_subject_codec
+from consumers.messages.recipe import MessageRecipe
 from consumers.protocols import RegisteredSchema
 
 FEATURES = ("a", "b.c", "b.d.e")
@@ -35,9 +36,9 @@ class AnySchema:
 def decode(format: str, values: list[bytes | None], limit: int = 10_000, **options: Any) -> Any:
     if format.startswith("float"):
         options = {"rows_per_message": 2, **options}
-    if format in REGISTERED_FORMATS:
-        options = {"registry": AnySchema(format), **options}
-    return make_codec(format, FEATURES, limit, **options).decode(values)  # type: ignore[arg-type]
+    registry = AnySchema(format) if format in REGISTERED_FORMATS else None
+    recipe = MessageRecipe(format, FEATURES, limit, **options)  # type: ignore[arg-type]
+    return recipe.codec(registry).decode(values)
 
 
 def test_objects() -> None:
@@ -166,7 +167,7 @@ def test_rows_per_message_must_be_said_for_packed_formats() -> None:
     assert make_codec("json", FEATURES, 100, rows_per_message=1).rows_per_message == 1
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", get_args(Format))
 def test_nothing_at_all(format: str) -> None:
     assert decode(format, []).shape == (0, 3)
 
@@ -187,7 +188,7 @@ messages = st.one_of(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(messages, max_size=8), st.sampled_from(FORMATS))
+@given(st.lists(messages, max_size=8), st.sampled_from(get_args(Format)))
 def test_any_bytes(values: list[bytes | None], format: str) -> None:
     """Nothing raises, every message has its rows, and they depend on that message alone."""
     per_message = 2 if format.startswith("float") else 1

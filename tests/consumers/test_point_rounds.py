@@ -228,3 +228,10 @@ def test_scores_are_for_rows_of_single_messages() -> None:
     given = load_part(ClusterSettings, {"input_topic": "in", "format": "otlp"})
     with pytest.raises(ConfigurationError, match="everything that a subject sends in a round"):
         codec_of(given, releases(on)[3], None)
+
+
+def test_a_round_without_points_is_released_like_any_other() -> None:
+    on = broker()
+    fill(on, rounds=1)
+    assert [len(rows) for rows in learned(on, 3)] == [8, 0, 0]
+    check(on, 3)

@@ -21,7 +21,8 @@ from consumers.messages import fold as folding
 from consumers.messages.fold import MOST_SERIES, Fold, make_point
 from consumers.messages.gathered import Gathering, GroupedMessages, Grouping
 from consumers.messages.long import Fields
-from consumers.messages.series import parse_feature, parse_features
+from consumers.messages.otlp import points_of, protobuf_parsers
+from consumers.messages.series import Selectors, parse_feature, parse_features
 from tests.consumers.otlp import as_json, message, recorded, resource
 
 S = 10**9
@@ -557,6 +558,17 @@ def test_memory_of_a_subject_is_bounded() -> None:
     assert max(len(repr(key)) for of_feature in states.values() for key in of_feature) < 1000
 
 
+def test_what_is_remembered_of_series_is_bounded() -> None:
+    selectors = Selectors(parse_features(("m",)))
+    kinds = ({"name": "m", "value": 1, "time": 1, "attributes": {"i": i}} for i in range(3000))
+    long = {"name": "m", "value": 1, "time": 1, "attributes": {"i": "x" * 10_000}}
+    parse, _ = protobuf_parsers()
+    sent = parse(resource({}, *kinds, long).SerializeToString())
+    assert len(points_of(sent, selectors, False)) == 3001
+    assert 0 < len(selectors["m"]) <= 1024
+    assert max(map(len, selectors["m"])) < 1000
+
+
 # Damaged JSON
 
 
@@ -581,7 +593,7 @@ def test_one_element_that_cannot_be_parsed_is_missing_alone() -> None:
 def test_anything_is_read_without_an_error(value: bytes) -> None:
     for format in ("otlp", "otlp-json", "long"):
         for subject in ("host", "@key", None):
-            grouping = Grouping(format, ("m",), 150, subject)  # type: ignore[arg-type]
+            grouping = Grouping(format, ("m",), 150, subject)
             if subject is None:
                 assert GroupedMessages(grouping, 3).decode([value]).shape == (3, 1)
             else:

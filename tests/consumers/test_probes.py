@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from consumers.errors import ClusterError
-from consumers.kafka.memory import MemoryBroker, MemoryReader
+from consumers.kafka.memory import MemoryBroker, MemoryLedger, MemoryReader
 from consumers.model.learner import Learner
 from consumers.protocols import Chunk
 from consumers.service.loop import Service
@@ -100,10 +100,15 @@ def test_learning_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
         check_stands_still(service, broker, "learning", go_on)
 
 
-def test_a_commit_that_stands_still() -> None:
+def test_a_commit_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, commit = threading.Event(), MemoryLedger.commit
+
+    def commit_later(*given: Any) -> None:
+        go_on.wait()
+        commit(*given)
+
     with worker() as (service, broker):
-        go_on = threading.Event()
-        broker.on_commit = lambda moment: bool(go_on.wait()) and None
+        monkeypatch.setattr(MemoryLedger, "commit", commit_later)
         check_stands_still(service, broker, "committing", go_on)
 
 

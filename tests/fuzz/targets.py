@@ -124,7 +124,7 @@ def _batch() -> bytes:
 
 def _codec_target(format: Format) -> Callable[[bytes], None]:
     packed = PACKED_ROWS if format in ("float32", "float64") else None
-    recipe = MessageRecipe(format, FEATURES, LARGEST, True, packed)
+    recipe = MessageRecipe(format, FEATURES, LARGEST, rows_per_message=packed)
     plain = recipe.codec(_source())
     good = _good(format)
     expected = plain.decode([good])

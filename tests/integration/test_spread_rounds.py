@@ -227,7 +227,7 @@ def test_points_become_the_same_rows_on_an_engine(
 
     wanted = rows(lambda take: local(given, rule, take))
     assert len({who for who, _ in wanted}) == 200
-    for most in (2**24, 3 * 100):
+    for most in (2**24, 5 * 32 * 100):
         monkeypatch.setattr(remote_rows, "MOST_NUMBERS", most)
         engine = PicklingEngine()
         assert rows(lambda take, e=engine: on_engine(given, rule, e, take)) == wanted

@@ -63,7 +63,8 @@ def test_six_kills_leave_one_state(partitions: int) -> None:
         drain(task)
     assert check_output(memory_log(on)) == 4
     check_states(on, 4 * BATCH)
-    assert len({entry.value for entry in log(on)}) == 4
+    written = {e.value for e in log(on) if not (e.key or b"").endswith(b".plan")}
+    assert len(written) == 4
     for before, after in zip(states(on), states(on)[1:], strict=False):
         assert after.parent == before.writer != after.writer
     assert states(on)[0].parent == ""

@@ -136,7 +136,7 @@ def test_small_batches_take_more_of_them() -> None:
     sizes = [first_batches(d=30, mu=1.0, units=n) for n in (1000, 400, 100)]
     assert sizes == [1, 3, 9]
     assert first_batches(d=30, mu=1.0, units=100, known=True) == 1
-    assert [question_rounds(d=30, mu=1.0, units=n) for n in (1000, 400, 100)] == [1, 2, 25]
+    assert [question_rounds(d=30, mu=1.0, units=n) for n in (1000, 400, 100)] == [1, 2, 15]
 
 
 def test_hardly_anything_that_can_be_read() -> None:

@@ -72,11 +72,11 @@ def test_an_empty_round_is_released_and_changes_nothing() -> None:
 def test_with_few_subjects_the_questions_take_several_rounds() -> None:
     rng = np.random.default_rng(4)
     v = np.ones(6) / math.sqrt(6)
-    est = model(6, 500, epsilon=2.0, center="mean", scales="learn")
+    est = model(6, 350, epsilon=2.0, center="mean", scales="learn")
     statuses = []
     for _ in range(est._method.questions.rounds + 2):  # type: ignore[attr-defined]
-        ids = np.repeat(np.arange(450), 4)
-        X = rng.standard_normal((1800, 6)) * 0.5 + 2 * np.outer(rng.standard_normal(1800), v) + 7
+        ids = np.repeat(np.arange(320), 4)
+        X = rng.standard_normal((1280, 6)) * 0.5 + 2 * np.outer(rng.standard_normal(1280), v) + 7
         est.learn_array(X, subjects=ids)
         release = est.close_round()
         statuses.append(release.status)

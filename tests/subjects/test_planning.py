@@ -71,9 +71,9 @@ def test_few_subjects_take_rounds_of_questions() -> None:
     enough = plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=3000)
     assert enough.question_rounds == 0 and enough.expected_error[0][0] == 1
     assert "components from round 1 on" in str(enough)
-    found = plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=2000)
+    found = plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=700)
     told: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "center": "mean", "scales": "learn"}
-    assert found.question_rounds == model(10, 2000, **told).first_batches == 2
+    assert found.question_rounds == model(10, 700, **told).first_batches == 2
     assert model(10, 3000, **told).first_batches == 1
     assert found.expected_error[0][0] == found.question_rounds + 1
     assert f"components from round {found.question_rounds + 1} on" in str(found)

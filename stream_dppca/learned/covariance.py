@@ -125,10 +125,24 @@ class RunningMoments(RunningMean):
         super().__init__(size, size)
         self.size = size
 
+    def spread(self, constant: float) -> tuple[float, FloatArray, FloatArray, float]:
+        """The share of valid units, mean and variance of z, and the noise sd of a variance."""
+        weight, d = max(self.weight, 1e-300), self.size - 1
+        w = min(max(float(self.total[d, d]) / (weight * constant**2), 0.05), 1.0)
+        m = self.total[:d, d] / (weight * constant * w)
+        return w, m, np.diag(self.total)[:d] / (weight * w) - m**2, self.sd / w
+
     def rescale(self, factor: FloatArray) -> None:
         """Turn z_j into factor_j z_j, as if it had been measured like that."""
         full = np.append(factor, 1.0)
         self.total *= np.outer(full, full)  # symmetric to the last bit, as it is in states
+
+    def shift(self, by: FloatArray, constant: float) -> None:
+        """Turn z into z - by: the constant in y makes that a linear map."""
+        by = np.append(by / constant, 0.0)
+        self.total -= np.outer(by, self.total[-1])
+        self.total -= np.outer(self.total[:, -1], by)
+        self.total = self._of_numbers(self._numbers())  # symmetric to the last bit
 
     def _numbers(self) -> FloatArray:
         return np.asarray(self.total[np.triu_indices(self.size)])
@@ -179,11 +193,10 @@ def components(
         r if features are in one unit; None to take the released standard deviations.
     """
     M, d = moments.mean, moments.size - 1
-    w = min(max(float(M[d, d]) / constant**2, 0.05), 1.0)
-    sd = moments.sd / w
-    m = np.zeros(d) if known_center else M[:d, d] / (constant * w)
+    w, m, variance, sd = moments.spread(constant)
+    if known_center:
+        variance, m = variance + m**2, np.zeros(d)
     C = M[:d, :d] / w - np.outer(m, m)
-    variance = np.diag(C).copy()
     learned = np.sqrt(np.maximum(variance, max(_FLOOR_SDS * sd, 1e-12)))
     seen = known | (variance > _SEEN_SDS * sd)
     r = np.where(seen, learned if spread is None else spread, np.inf)

@@ -28,6 +28,8 @@ __all__ = ["Fields", "attributes_of", "find", "points_of", "values_of"]
 
 #: Numbers below these are seconds, milliseconds, microseconds; others are nanoseconds.
 _UNITS: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
+#: Most characters of the name of a metric.
+_LONGEST_NAME: Final = 1024
 #: Longest text that is read as a number or a date.
 _LONGEST: Final = 64
 
@@ -88,7 +90,13 @@ def points_of(
 
 
 def values_of(name: str, value: Any, text: bool) -> Iterator[tuple[str, int | float]]:
-    """The metrics in a value, and their numbers."""
+    """The metrics in a value, and their numbers.
+
+    A name that is longer than any that can be configured names no metric: put before each member,
+    it would cost its length as many times.
+    """
+    if len(name) > _LONGEST_NAME:
+        return
     if isinstance(value, dict):
         for member, below in value.items():
             if not isinstance(below, dict):

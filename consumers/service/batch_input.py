@@ -90,6 +90,10 @@ class BatchInput:
         return "reading" if partition is None else f"reading partition {partition}"
 
     @property
+    def planning(self) -> bool:
+        return self.planner.keeping
+
+    @property
     def complete(self) -> bool:
         return self.reader.complete
 

@@ -356,6 +356,11 @@ class BatchPlanner:
         many = self._since_kept >= KEPT
         return many and bool(self._kept) and len(self._planned) > 1
 
+    @property
+    def keeping(self) -> bool:
+        """True while a plan is being committed."""
+        return self._keep_until < math.inf
+
     def next_batch(self) -> PlannedBatch | None:
         """The next batch, if one is planned."""
         if self._over is not None:

@@ -52,6 +52,10 @@ class Input(Protocol):
         """The place that is being read, for people."""
 
     @property
+    def planning(self) -> bool:
+        """True while there is something to read whose plan is not durable yet."""
+
+    @property
     def complete(self) -> bool:
         """True if all of the batch that was begun has been read."""
 

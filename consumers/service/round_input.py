@@ -101,6 +101,10 @@ class RoundInput:
         return f"reading round {self._round.number}" if self._round else "reading"
 
     @property
+    def planning(self) -> bool:
+        return False  # rounds follow from the broker's time
+
+    @property
     def complete(self) -> bool:
         return self.reader.complete
 

@@ -182,6 +182,8 @@ class Task:
         else:
             if self._ending.busy:
                 progress.at = "committing"
+            elif self.input.planning:
+                progress.at = "planning"
             else:
                 progress.rest()
             return self.input.wait(min(timeout_s, self._config.plan_interval_s))

@@ -149,7 +149,7 @@ class WebServer:
             return False
 
     def _get(self, request: BaseHTTPRequestHandler) -> None:
-        url = urlsplit(request.path)
+        url = _split(request.path)
         if not (url.path in self._open or self._may_read(request)):
             self._send(request, self._refusal(url.path))
         elif url.path == "/events" and self._page is not None:
@@ -215,7 +215,7 @@ class WebServer:
     def _post(self, request: BaseHTTPRequestHandler) -> None:
         """Take the token from the form, and give a cookie for it."""
         token = self._token
-        if urlsplit(request.path).path != "/login" or token is None or self._page is None:
+        if _split(request.path).path != "/login" or token is None or self._page is None:
             self._send(request, Answer(404, TEXT, b"nothing is posted here\n"))
             return
         try:
@@ -262,3 +262,11 @@ _FORM: Final = """<!doctype html>
 </main>
 </html>
 """
+
+
+def _split(target: str) -> SplitResult:
+    """The parts of what a request asks for; an empty path if it is not an address at all."""
+    try:
+        return urlsplit(target)
+    except ValueError:
+        return urlsplit("")

@@ -213,7 +213,9 @@ def components(
     along[:found], W[which, :found] = leading(C, found) if found else ((), 0.0)
     total = float(np.sum(variance[seen] / r[seen] ** 2))
     typical = float(np.median(1 / r[seen] ** 2)) if seen.any() else 1.0
-    return Components(m, variance, r, W, along, max(total, 1e-300), sd * typical, w)
+    # A total that drowns in its noise is taken to be that noise.
+    total = max(total, sd * typical, 1e-300)
+    return Components(m, variance, r, W, along, total, sd * typical, w)
 
 
 class NoiseOfSums:

@@ -482,7 +482,7 @@ class Questions:
         self.coarse = np.array(state["coarse"], dtype=np.bool_).reshape(d)
         self.standard = Standard.load(state["standard"], d)
         self.valid = float(state["valid"])
-        if not (np.isfinite(self.mass).all() and 0 < self.valid <= 1):
+        if not (np.isfinite(self.mass).all() and 0 <= self.valid <= 1):
             raise ValueError("not a state of these questions")
         self._answer = None
         if state["answer"] is not None:

@@ -18,6 +18,8 @@ CLAMP = 5.0
 UNKNOWN_CLAMP = 3.0
 #: Smallest scale: with |x| up to 1e18, (x - c)/s stays far from overflow.
 FLOOR = 2.0**-64
+#: Largest centre and scale in a saved state: values are searched for up to 2^66.
+MOST = 2.0**80
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +85,9 @@ class Standard:
         known = np.array(state["known"], dtype=np.bool_)
         if not all(a.shape == (d,) for a in (center, scale, resolution, known)):
             raise ValueError("not a standard for these features")
-        if not (np.isfinite(center).all() and np.isfinite(scale).all() and (scale >= FLOOR).all()):
+        if not (
+            (np.abs(center) <= MOST).all() and (scale >= FLOOR).all() and (scale <= MOST).all()
+        ):
             raise ValueError("not a standard")
         if not (np.isfinite(resolution).all() and (resolution >= 0).all()):
             raise ValueError("not a standard")

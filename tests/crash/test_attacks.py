@@ -212,7 +212,7 @@ def test_no_broker_when_it_must_join_again() -> None:
         wait_for("work", lambda: service.ready() == (True, "working"))
         with cluster.changed:  # somebody fences the owner, and the group does not change
             cluster.epochs[settings.group] += 1
-        for i in range(80):
+        for i in range(200):  # more than the first step takes
             cluster.produce("in", f"[{i}, 1]".encode())
         wait_for("the joins", lambda: failed or log.joins >= 4)
         wait_for("work", lambda: failed or service.ready() == (True, "working"))

@@ -69,7 +69,7 @@ def test_probes_tell_the_truth_while_fetches_bring_nothing(
     proxied: tuple[Proxy, str], fresh_name: Fresh, reader: str
 ) -> None:
     proxy, servers = proxied
-    with model(servers, fresh_name("stall"), partitions=2, reader=reader,
+    with model(servers, fresh_name("stall"), partitions=1, reader=reader,
                stall_timeout_s=STALL_SECONDS, session_timeout_s=30) as m:  # fmt: skip
         m.produce(3 * BATCH)
         owner = m.start()

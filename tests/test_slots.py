@@ -173,16 +173,6 @@ def test_odd_frames() -> None:
     assert nulls_of(batch).all()
 
 
-def test_pairs() -> None:
-    X = np.array([[1.0, 0], [3.0, 0], [np.nan, 0], [5.0, 0], [7.0, 1], [7.0, 1]])
-    pairs = batch_of(X, pairs=True)
-    assert len(pairs) == 3
-    assert nulls_of(pairs).tolist() == [False, True, False]
-    assert rows_of(pairs) == pytest.approx(np.array([[math.sqrt(2), 0], [0, 0], [0, 0]]))
-    (block,) = pairs._blocks()
-    assert block.sq_norm == pytest.approx([2.0, 0.0, 0.0])
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))]
 )

@@ -52,7 +52,7 @@ def test_subjects() -> None:
     """The correlations of the simulated features make every loading about 1/sqrt 3; the device that
     floods the last round does not change that."""
     shown = run("subjects.py")
-    assert "hour 0: starting" in shown and "hour 11: learned" in shown
+    assert "hour 0: learned" in shown and "hour 11: learned" in shown
     devices = [float(found) for found in re.findall(r"about (\d+) devices", shown)]
     assert len(devices) == 12 and np.median(devices) == pytest.approx(2700, rel=0.1)
     (component,) = re.findall(r"(?m)^component: (.*)", shown)

@@ -166,7 +166,7 @@ def test_a_state_goes_on_in_the_middle() -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [{"at": 3}, {"at": -20}, {"at": 10**6}, {"valid": 0.0}, {"low": [5.0] * 3},
+    [{"at": 3}, {"at": -20}, {"at": 10**6}, {"valid": -0.1}, {"low": [5.0] * 3},
      {"mass": [math.nan] * 3}, {"coarse": [True]}, {"low": [-math.inf] * 3},
      {"high": [math.inf] * 3}, {"low": [0.0] * 3, "high": [5e-324] * 3},
      {"answer": {"total": [0.0] * 7, "share": 0.5}}],

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.slots import SlotBuffer
-from tests.conftest import batch_of
 
 FEATURES = ("a", "b")
 BAD_VALUES = [

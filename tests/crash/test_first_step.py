@@ -17,7 +17,7 @@ SETTINGS: dict[str, Any] = {
     "format": "float32", "rows_per_message": 20, "max_poll_records": 3,
     **EVICTED,
 }  # fmt: skip
-FIRST, LATER = 4, 5
+FIRST, LATER = 4, 8
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -38,7 +38,8 @@ def test_every_writing_point_of_the_first_step(
         for k, (point, _) in enumerate(WRITING):
             # The first run dies in the first step, the others in the first step that they come to.
             kill_at(m, point, 1, **environment)
-            assert m.durable() <= 3, f"kill {k} came late"
+            # States that reached the log are adopted, so that a kill may not cost a batch.
+            assert m.durable() <= LATER - 1, f"kill {k} came late"
         run_to_the_end(m, **environment)
         assert m.check() == m.full_batches() == LATER + 1
         found = m.releases()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stream_dppca.learned.first import FIRST
 from tests.audit import method, replay
 
 
@@ -20,9 +21,11 @@ def test_no_unit_spends_more_than_it_may(name: str) -> None:
 
 @pytest.mark.parametrize("name", replay.COMPOSITIONS)
 def test_the_questions_of_a_step_spend_its_budget_together(name: str) -> None:
-    # A little is left for rounding, see `claimed`.
-    spent = replay.ledger(replay.COMPOSITIONS[name])
-    assert all(0.999 <= part <= 1 + 1e-9 for part in spent), spent
+    # A little is left for rounding, see `claimed`. A first step whose answers are not trusted asks
+    # for nothing more, and the next one asks again.
+    first, *later = replay.ledger(replay.COMPOSITIONS[name])
+    assert 0.999 <= first <= 1 + 1e-9 or abs(first - FIRST**0.5) < 1e-3, first
+    assert all(0.999 <= part <= 1 + 1e-9 for part in later), later
 
 
 @pytest.mark.parametrize("mutant", method.MUTANTS)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.baselines import private_oja, step_search
 from stream_dppca import InverseTime, PaperDPPCA
-from stream_dppca.baselines import private_oja, step_search
 
 from .streams import Problem, SignPlusNoise, Spiked, sine
 

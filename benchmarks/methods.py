@@ -134,7 +134,7 @@ def eigh(data: Data) -> Found:
 
 
 def analyze_gauss(data: Data) -> Found:
-    """The tight form of `stream_dppca.baselines.analyze_gauss`, five clips on the same noise."""
+    """The tight form of `benchmarks.baselines.analyze_gauss`, five clips on the same noise."""
     E, m = symmetric_noise(data), data.moments
     return {
         f"clip {q:g}": top(S + E * S.dtype.type(math.sqrt(2) * clip**2 / (data.n * data.mu)), k)
@@ -245,7 +245,7 @@ def oja(data: Data) -> Found:
 def oja_abreast(
     X: Array, size: int, clips: Array, schedules: list[tuple[float, float]], mu: float, seed: int
 ) -> Array:
-    """`stream_dppca.baselines.clipped_oja` with many settings at once, one column each."""
+    """`benchmarks.baselines.clipped_oja` with many settings at once, one column each."""
     noise = make_noise(seed)
     w = np.linalg.qr(noise.direction(X.shape[1], 1))[0]
     clip = np.repeat(clips, len(schedules))

@@ -36,7 +36,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.figures import log_axes, save, table, write_docs
 from stream_dppca import DPPCA
-from stream_dppca.learned import MOST_FEATURES
+from stream_dppca.method import MOST_FEATURES
 from stream_dppca.noise import OpenDPNoise, SecureNoise
 
 RESULTS = Path(__file__).parent / "results"

@@ -1,7 +1,7 @@
 """Named points that a batch passes between reading and publishing.
 
 Reaching a point does nothing unless somebody listens. Tests listen, to raise an error, to wait or
-to kill the process there; see `tests/launch.py`.
+to kill the process there; see `tests/support/launch.py`.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from typing import Any, Final, Protocol
 from consumers.events import set_up_logs
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
-from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.protocols import Cluster, Message
 from consumers.service.loop import Service
 from consumers.settings import Settings, load_settings
+from tests.support.memory import MemoryBroker, MemoryCluster
 
 from . import broker as brokers
 from .generator import MACHINES, Format, ensure_topic, messages, produce

@@ -12,9 +12,9 @@ from .batch import Reading
 from .checks import one_of, whole
 from .errors import DPPCAError, ParameterError
 from .frames import cells_of
-from .learned import MOST_FEATURES, MomentMethod, Parameters, WideMethod, compose
-from .method import Method
+from .method import MOST_FEATURES, MomentMethod, Parameters, WideMethod, compose
 from .noise import OpenDPNoise, Sampler
+from .outcome import Method
 from .participation import PerSubject
 from .projector import Projector
 from .release import PrivacyStatement, Release, SubjectStatement

@@ -13,16 +13,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from .adaptive.correlated import DECAYS, weights
 from .calibration import gaussian_mu
 from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
-from .learned.base import POWER, smallest_batch_of
-from .learned.covariance import noise_of_sums
-from .learned.first import BALL, FIRST, first_batches
-from .learned.gradient_step import smallest_range_batch
-from .learned.method import MOST_FEATURES
-from .learned.wide import ALONG, BESIDE
+from .mechanisms.correlated import DECAYS, weights
+from .method.base import POWER, smallest_batch_of
+from .method.covariance import noise_of_sums
+from .method.first import BALL, FIRST, first_batches
+from .method.gradient_step import smallest_range_batch
+from .method.moments import MOST_FEATURES
+from .method.wide import ALONG, BESIDE
 from .wording import counted, error_lines, first_step_line
 
 __all__ = ["GOOD", "UNCLIPPED", "Plan", "as_range", "guesses", "plan"]

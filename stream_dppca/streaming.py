@@ -27,9 +27,9 @@ from .errors import (
     StateError,
 )
 from .frames import frame_like, require_frame
-from .method import ONLY_RANGE, Method, Outcome
 from .noise import Noise, Sampler, make_noise
 from .oja import column_signs, orthonormal
+from .outcome import ONLY_RANGE, Method, Outcome
 from .projector import Projector
 from .release import PrivacyStatement, Release, Status, SubjectStatement
 from .slots import SlotBuffer

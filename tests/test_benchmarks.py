@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("rich")  # the progress bar
 
 from benchmarks import accuracy, figures, methods, speed
+from benchmarks.baselines import analyze_gauss, clipped_oja, noisy_power_method
 from benchmarks.problems import Cell, Drift
 from benchmarks.streams import FACTORS, Correlation, SignPlusNoise, Spectrum, Spiked, sine
 from stream_dppca import InverseTime
-from stream_dppca.baselines import analyze_gauss, clipped_oja, noisy_power_method
 from stream_dppca.calibration import gaussian_mu
 
 CELL = Cell("test", Spiked(8, 0.3), 6000, 1000, seeds=2, slow_seeds=2)

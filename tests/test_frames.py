@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from river import compose
 
+from benchmarks.baselines import analyze_gauss, oja
 from stream_dppca import DPPCA, ParameterError, PerSubject, PublicScaler, SubspaceDistance
-from stream_dppca.baselines import analyze_gauss, oja
 from stream_dppca.frames import cells_of, column, raw_column
 from stream_dppca.subjects.ids import canonical, canonical_all
 

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .processes import ROOT, wait_for
+from .support.processes import ROOT, wait_for
 
 TIMES = 10
 PROGRAM = f"""
 import os, signal, threading, time
-from tests.launch import signal_at
+from tests.support.launch import signal_at
 
 def work():
     for _ in range({TIMES}):

@@ -24,7 +24,7 @@ from consumers.settings import load_settings
 from demo.telemetry import FEATURES
 from stream_dppca import __version__
 
-from .processes import ROOT
+from .support.processes import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MANIFESTS = ("docker/kubernetes.yaml", "docker/kubernetes-check.yaml")

@@ -27,16 +27,16 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import stream_dppca.learned
+import stream_dppca.method
 from stream_dppca import DPPCA, PaperDPPCA
-from stream_dppca.adaptive.queries import Gradients, SecondMoments
-from stream_dppca.adaptive.radius import FIRST, LAST, radius
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.calibration import gaussian_delta
 from stream_dppca.errors import StateError
-from stream_dppca.method import checked_basis
+from stream_dppca.mechanisms.queries import Gradients, SecondMoments
+from stream_dppca.mechanisms.radius import FIRST, LAST, radius
 from stream_dppca.noise import Noise
 from stream_dppca.oja import orthonormal
+from stream_dppca.outcome import checked_basis
 from stream_dppca.paper.dppca import halves
 from stream_dppca.paper.mean import MeanBudget, private_mean
 from stream_dppca.slots import SlotBuffer
@@ -64,8 +64,8 @@ FEW = settings(
 
 def in_form(kind: str) -> Any:
     """Whatever the number of features, the method takes this form."""
-    most = 0 if kind == "gradient" else stream_dppca.learned.MOST_FEATURES
-    return patch.object(stream_dppca.learned, "MOST_FEATURES", most)
+    most = 0 if kind == "gradient" else stream_dppca.method.MOST_FEATURES
+    return patch.object(stream_dppca.method, "MOST_FEATURES", most)
 
 
 def model(kind: str) -> DPPCA | PaperDPPCA:

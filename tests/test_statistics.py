@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from stream_dppca import DPPCA, PaperDPPCA
-from stream_dppca.adaptive.queries import Gradients, SecondMoments
-from stream_dppca.adaptive.radius import radius
 from stream_dppca.arrays import FloatArray
 from stream_dppca.batch import Batch, Reading, block_size
+from stream_dppca.mechanisms.queries import Gradients, SecondMoments
+from stream_dppca.mechanisms.radius import radius
 from stream_dppca.statistics import Block, Form, Statistic
 from tests.conftest import batch_of, spiked
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from stream_dppca import DPPCA
-from stream_dppca.adaptive.queries import Gradients, SecondMoments
 from stream_dppca.arrays import ROUNDOFF, FloatArray
 from stream_dppca.batch import block_size
 from stream_dppca.estimator import LARGEST_BATCH
-from stream_dppca.learned.statistics import AugmentedMoments, MomentsInBall
+from stream_dppca.mechanisms.queries import Gradients, SecondMoments
+from stream_dppca.method.statistics import AugmentedMoments, MomentsInBall
 from stream_dppca.sums import LARGEST_BLOCK, pairwise_sum, roundings
 
 

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baselines._common import COORDINATE_CAP, clean
 from stream_dppca import DPPCA, PublicScaler
-from stream_dppca.baselines._common import COORDINATE_CAP, clean
 from stream_dppca.batch import Reading
 from stream_dppca.slots import SlotBuffer
 from stream_dppca.values import PLAIN, number

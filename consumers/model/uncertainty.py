@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_dppca import Release
-from stream_dppca.learned import MOST_FEATURES
+from stream_dppca.method import MOST_FEATURES
 
 __all__ = ["angle", "loading_noise", "noise_movement"]
 

@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..adaptive.radius import FIRST, LAST, radius
 from ..arrays import FloatArray, IntArray, aligned
 from ..batch import Batch, Reading
+from ..mechanisms.radius import FIRST, LAST, radius
 from ..statistics import Block, Form, Statistic
 from ..sums import pairwise
 from .groups import Group

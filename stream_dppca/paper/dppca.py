@@ -15,9 +15,9 @@ import numpy as np
 from ..arrays import BoolArray, FloatArray
 from ..batch import Batch
 from ..errors import BatchSizeError
-from ..method import Outcome, checked_basis
 from ..noise import Noise
 from ..oja import Schedule, oja_step
+from ..outcome import Outcome, checked_basis
 from ..statistics import Rows
 from .eigenvalue import private_top_eigenvalue, subset_count
 from .mean import MeanBudget, private_mean

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from ..calibration import check_budget, epsilon_over
 from ..checks import between, one_of, whole
 from ..errors import BatchSizeError, ParameterError
-from ..learned.base import COUNT, smallest_batch_of
-from ..learned.first import question_rounds
-from ..learned.method import MOST_FEATURES
+from ..method.base import COUNT, smallest_batch_of
+from ..method.first import question_rounds
+from ..method.moments import MOST_FEATURES
 from ..participation import PerSubject, mu_of
 from ..planning import GOOD, UNCLIPPED, as_range, guesses
 from ..wording import counted, error_lines, over_in_words

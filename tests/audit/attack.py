@@ -19,15 +19,15 @@ from unittest.mock import patch
 
 import numpy as np
 
-import stream_dppca.learned
+import stream_dppca.method
 from stream_dppca import DPPCA, PaperDPPCA
-from stream_dppca.adaptive.correlated import DECAYS as IN_PRODUCTION
-from stream_dppca.adaptive.correlated import CorrelatedRelease, Weights
-from stream_dppca.adaptive.radius import FIRST, LAST, count_of_counts
 from stream_dppca.arrays import FloatArray
-from stream_dppca.learned.base import POWER
-from stream_dppca.learned.gradient_step import range_share
-from stream_dppca.learned.wide import ALONG, BESIDE
+from stream_dppca.mechanisms.correlated import DECAYS as IN_PRODUCTION
+from stream_dppca.mechanisms.correlated import CorrelatedRelease, Weights
+from stream_dppca.mechanisms.radius import FIRST, LAST, count_of_counts
+from stream_dppca.method.base import POWER
+from stream_dppca.method.gradient_step import range_share
+from stream_dppca.method.wide import ALONG, BESIDE
 from stream_dppca.noise import SeededNoise
 from tests.audit import paper
 from tests.audit.evidence import (
@@ -136,11 +136,11 @@ def form_of(form: str, decays: tuple[float, ...] = DECAYS) -> Iterator[list[Any]
         init(self, mu=mu, decays=decays)
 
     init = CorrelatedRelease.__init__
-    most = 0 if form == "gradient" else stream_dppca.learned.MOST_FEATURES
+    most = 0 if form == "gradient" else stream_dppca.method.MOST_FEATURES
     with (
         patch.object(CorrelatedRelease, "release", release),
         patch.object(CorrelatedRelease, "__init__", begun),
-        patch.object(stream_dppca.learned, "MOST_FEATURES", most),
+        patch.object(stream_dppca.method, "MOST_FEATURES", most),
     ):
         yield released
 

@@ -11,21 +11,20 @@ from unittest.mock import patch
 
 import numpy as np
 
-from stream_dppca.adaptive.correlated import CorrelatedRelease
-from stream_dppca.learned import method as moments
-from stream_dppca.learned import statistics, wide
-from stream_dppca.learned.first import Questions
-from stream_dppca.learned.gradient_step import GradientStep
-from stream_dppca.learned.gradients import CenteredGradients, MomentsAlong
-from stream_dppca.learned.method import MomentMethod
-from stream_dppca.learned.statistics import (
+from stream_dppca.mechanisms.correlated import CorrelatedRelease
+from stream_dppca.method import moments, statistics, wide
+from stream_dppca.method.first import Questions
+from stream_dppca.method.gradient_step import GradientStep
+from stream_dppca.method.gradients import CenteredGradients, MomentsAlong
+from stream_dppca.method.moments import MomentMethod
+from stream_dppca.method.statistics import (
     AugmentedMoments,
     GridCounts,
     LengthCounts,
     MomentsInBall,
     OctaveCounts,
 )
-from stream_dppca.learned.wide import WideMethod
+from stream_dppca.method.wide import WideMethod
 from tests.audit.mutants import Mutant
 from tests.audit.replay import Composition
 
@@ -224,9 +223,9 @@ def set_after(kind: Any, **values: Any) -> Iterator[None]:
 
 
 def source(function: str, *changes: tuple[str, str]) -> Callable[[], Any]:
-    """Other source of a function of `stream_dppca.learned`."""
+    """Other source of a function of `stream_dppca.method`."""
     (old, new), *more = changes
-    function = f"learned.{function}"
+    function = f"method.{function}"
     return Mutant(new, function, old, new, "", (), also=tuple((function, *c) for c in more)).planted
 
 

@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant("noise x0.8", DRAW, "* sd", "* sd * 0.8", "law", BOTH, 300),
     Mutant(
         "sensitivity rho for sqrt 2 rho",
-        "learned.statistics:moments_sensitivity",
+        "method.statistics:moments_sensitivity",
         "math.sqrt(2) * radius",
         "radius",
         "mean canary",
@@ -185,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         "sensitivity rho for 2 rho",
-        "adaptive.queries:Gradients.sensitivity",
+        "mechanisms.queries:Gradients.sensitivity",
         "math.hypot(2 * radius",
         "math.hypot(radius",
         "mean canary",
@@ -193,7 +193,7 @@ MUTANTS = (
     ),
     Mutant(
         "divided by valid records",
-        "learned.gradient_step:GradientStep.step",
+        "method.gradient_step:GradientStep.step",
         "rho, self.rows)\n    sensitivity",
         "rho, self.rows - int(rows.matrix()[1].sum()))\n    sensitivity",
         "mean canary",
@@ -210,7 +210,7 @@ MUTANTS = (
     ),
     Mutant(
         "column not normalised",
-        "adaptive.correlated:weights",
+        "mechanisms.correlated:weights",
         "later] / length",
         "later]",
         "column length",
@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "past enters too strongly",
-        "adaptive.correlated:weights",
+        "mechanisms.correlated:weights",
         "later] / length",
         "later]",
         "mean canary",
@@ -227,7 +227,7 @@ MUTANTS = (
     ),
     Mutant(
         "running sums that do not decay",
-        "adaptive.correlated:CorrelatedRelease._moved",
+        "mechanisms.correlated:CorrelatedRelease._moved",
         "part *= decay",
         "pass",
         "column length",
@@ -235,7 +235,7 @@ MUTANTS = (
     ),
     Mutant(
         "the newest query twice in the running sums",
-        "adaptive.correlated:CorrelatedRelease._moved",
+        "mechanisms.correlated:CorrelatedRelease._moved",
         "weight * newest",
         "2 * weight * newest",
         "column length",
@@ -243,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         "the newest query twice in the running sums",
-        "adaptive.correlated:CorrelatedRelease._moved",
+        "mechanisms.correlated:CorrelatedRelease._moved",
         "weight * newest",
         "2 * weight * newest",
         "mean canary",
@@ -252,7 +252,7 @@ MUTANTS = (
     ),
     Mutant(
         "an endless column measured over one entry",
-        "adaptive.correlated:_basis",
+        "mechanisms.correlated:_basis",
         "1 / (1 - np.outer(lam, lam))",
         "np.ones((len(lam), len(lam)))",
         "column length",
@@ -278,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         "range counts without noise",
-        "adaptive.radius:noisy_radius",
+        "mechanisms.radius:noisy_radius",
         "if release(count(middle)) > beyond",
         "if count(middle) > beyond",
         "range output",
@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         "range counts without noise",
-        "adaptive.radius:noisy_radius",
+        "mechanisms.radius:noisy_radius",
         "if release(count(middle)) > beyond",
         "if count(middle) > beyond",
         "range canary",
@@ -295,7 +295,7 @@ MUTANTS = (
     ),
     Mutant(
         "range spends all of mu again",
-        "learned.gradient_step:GradientStep.__init__",
+        "method.gradient_step:GradientStep.__init__",
         "mu * math.sqrt(share)",
         "mu",
         "range canary",
@@ -303,7 +303,7 @@ MUTANTS = (
     ),
     Mutant(
         "each count spends all of the range's mu",
-        "adaptive.radius:noisy_radius",
+        "mechanisms.radius:noisy_radius",
         "mu_count = mu / math.sqrt(counts)",
         "mu_count = mu",
         "law",
@@ -312,7 +312,7 @@ MUTANTS = (
     ),
     Mutant(
         "nothing clipped",
-        "learned.statistics:clipped_moments",
+        "method.statistics:clipped_moments",
         "np.minimum(1.0, radius /",
         "np.minimum(1.0, 1e300 * radius /",
         "mean canary",

@@ -29,16 +29,16 @@ from unittest.mock import patch
 
 import numpy as np
 
-import stream_dppca.learned
+import stream_dppca.method
 from stream_dppca import DPPCA, PerSubject
-from stream_dppca.adaptive.correlated import CorrelatedRelease
-from stream_dppca.adaptive.independent import IndependentRelease
 from stream_dppca.arrays import FloatArray
-from stream_dppca.learned import base
-from stream_dppca.learned.first import Questions
-from stream_dppca.learned.gradient_step import GradientStep
-from stream_dppca.learned.gradients import CenteredGradients
-from stream_dppca.learned.statistics import AugmentedMoments, MomentsInBall
+from stream_dppca.mechanisms.correlated import CorrelatedRelease
+from stream_dppca.mechanisms.independent import IndependentRelease
+from stream_dppca.method import base
+from stream_dppca.method.first import Questions
+from stream_dppca.method.gradient_step import GradientStep
+from stream_dppca.method.gradients import CenteredGradients
+from stream_dppca.method.statistics import AugmentedMoments, MomentsInBall
 from stream_dppca.noise import SeededNoise
 from tests.audit.evidence import gaussian_mu
 
@@ -180,9 +180,9 @@ class Composition:
     @contextmanager
     def chosen(self) -> Iterator[None]:
         """Make models as this composition says, whatever their number of features and units."""
-        most = 0 if self.many else stream_dppca.learned.MOST_FEATURES
+        most = 0 if self.many else stream_dppca.method.MOST_FEATURES
         with (
-            patch.object(stream_dppca.learned, "MOST_FEATURES", most),
+            patch.object(stream_dppca.method, "MOST_FEATURES", most),
             patch.object(base, "first_batches", lambda **public: self.first),
             patch.object(base, "question_rounds", lambda **public: max(self.rounds, 1)),
         ):

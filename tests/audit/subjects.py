@@ -27,17 +27,16 @@ from unittest.mock import patch
 import numpy as np
 
 from stream_dppca import DPPCA
-from stream_dppca.adaptive.correlated import CorrelatedRelease
-from stream_dppca.learned import base
-from stream_dppca.learned import method as learned
-from stream_dppca.learned.method import MomentMethod
-from stream_dppca.learned.statistics import (
+from stream_dppca.mechanisms.correlated import CorrelatedRelease
+from stream_dppca.method import base, moments
+from stream_dppca.method.moments import MomentMethod
+from stream_dppca.method.statistics import (
     AugmentedMoments,
     LengthCounts,
     MomentsInBall,
     OctaveCounts,
 )
-from stream_dppca.method import Outcome
+from stream_dppca.outcome import Outcome
 from stream_dppca.participation import PerSubject, mu_of
 from stream_dppca.statistics import Bundle
 from stream_dppca.subjects import SubjectTable, first_rows, units
@@ -286,7 +285,7 @@ def questions_with_the_budget_of_a_period() -> Any:
 
 
 def correlated_noise() -> Any:
-    return patched((learned, "IndependentRelease", CorrelatedRelease))
+    return patched((moments, "IndependentRelease", CorrelatedRelease))
 
 
 def empty_rounds_skipped() -> Any:

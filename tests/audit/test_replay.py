@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream_dppca.learned.first import FIRST
+from stream_dppca.method.first import FIRST
 from tests.audit import method, replay
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stream_dppca.baselines import _common
+from benchmarks.baselines import _common
 from stream_dppca.noise import Noise
 
 

@@ -12,8 +12,7 @@ from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from scipy.stats import chi2
 
-from stream_dppca import InverseTime
-from stream_dppca.baselines import (
+from benchmarks.baselines import (
     Fit,
     analyze_gauss,
     candidates,
@@ -24,9 +23,10 @@ from stream_dppca.baselines import (
     private_oja,
     step_search,
 )
-from stream_dppca.baselines._common import orient, start
-from stream_dppca.baselines.shuffling import shuffled_gaussian_mu
-from stream_dppca.baselines.step_search import find_clip
+from benchmarks.baselines._common import orient, start
+from benchmarks.baselines.shuffling import shuffled_gaussian_mu
+from benchmarks.baselines.step_search import find_clip
+from stream_dppca import InverseTime
 from stream_dppca.noise import SecureNoise, SeededNoise
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -130,7 +130,7 @@ def test_private_oja_adds_the_noise_it_states():
             return released
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stream_dppca.baselines._common.make_noise", Watching)
+        patch.setattr("benchmarks.baselines._common.make_noise", Watching)
         fit = private_oja(
             np.zeros((n, d)), epsilon=0.3, delta=1e-5, clip=1.0, steps=[1.0] * n, seed=0
         )

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_dppca import InverseTime, baselines
-from stream_dppca.baselines import (
+from benchmarks import baselines
+from benchmarks.baselines import (
     _common,
     analyze_gauss,
     clipped_oja,
@@ -18,6 +18,7 @@ from stream_dppca.baselines import (
     private_oja,
     step_search,
 )
+from stream_dppca import InverseTime
 from stream_dppca.errors import ParameterError
 
 STEPS = InverseTime(2.0, 5.0)

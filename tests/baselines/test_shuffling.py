@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from stream_dppca.baselines.shuffling import (
+from benchmarks.baselines.shuffling import (
     clone_delta,
     epsilon_limit,
     largest_epsilon0,

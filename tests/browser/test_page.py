@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.releases import PublishedRelease, release_message
 from consumers.service.loop import Service
 from consumers.settings import Settings, load_settings
@@ -22,9 +21,10 @@ from consumers.web.tracker import Tracker
 from demo.broker import free_port
 from demo.telemetry import FEATURES, telemetry
 from stream_dppca import DPPCA
+from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..consumers.helpers import in_thread, publish
-from ..processes import wait_for
+from ..support.processes import wait_for
 from .conftest import Browser
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # one browser is enough

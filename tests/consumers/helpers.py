@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.messages.codecs import make_codec
 from consumers.model.releases import PublishedRelease, parse_release
 from consumers.protocols import Claim, Cluster, Membership, Message, Positions
@@ -20,8 +19,9 @@ from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 from consumers.settings import Recipe
+from tests.support.memory import MemoryBroker, MemoryCluster
 
-from ..processes import PATIENCE_SECONDS, wait_for
+from ..support.processes import PATIENCE_SECONDS, wait_for
 
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 300

@@ -9,10 +9,10 @@ import pytest
 
 from consumers import crashpoints
 from consumers.errors import StateRefused
-from consumers.kafka.memory import MemoryBroker, MemoryReader, _Entry
 from consumers.model.states import decode_state
 from consumers.service.stored import check_stored
 from consumers.settings import Settings
+from tests.support.memory import MemoryBroker, MemoryReader, _Entry
 
 from .helpers import BATCH, GROUP, INPUT, OUTPUT, STATE, check_output, cluster, config
 

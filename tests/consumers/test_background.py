@@ -10,7 +10,7 @@ import pytest
 from consumers.errors import Unavailable
 from consumers.service.background import Background
 
-from ..processes import PATIENCE_SECONDS, wait_for
+from ..support.processes import PATIENCE_SECONDS, wait_for
 
 
 def failing(items: list[int]) -> None:

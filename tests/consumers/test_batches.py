@@ -19,14 +19,14 @@ import pytest
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.configure import kafka_config
-from consumers.kafka.memory import MemoryBroker
 from consumers.protocols import Bounds, Chunk, Cluster, Reader
 from consumers.service.loop import Service
 from consumers.settings import load_settings
 from stream_dppca import DPPCA
+from tests.support.memory import MemoryBroker
 
-from ..harness import READERS
-from ..processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
+from ..support.harness import READERS
+from ..support.processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .helpers import (
     BATCH,
     ESTIMATOR,

@@ -26,7 +26,7 @@ from kafka.structs import TopicPartition
 from consumers.kafka import bounded, unpack
 from consumers.kafka.bounded import Entry, make_bounded, read_entries
 
-from ..processes import ROOT
+from ..support.processes import ROOT
 
 PARTITION = TopicPartition("t", 0)
 #: Of the builder: none, gzip, snappy, lz4, zstd.

@@ -21,7 +21,6 @@ from google.protobuf import descriptor_pb2
 from consumers import cli
 from consumers.errors import StateRefused
 from consumers.events import set_up_logs
-from consumers.kafka.memory import MemoryBroker
 from consumers.messages.gathered import Grouping
 from consumers.messages.sample import describe_sample
 from consumers.protocols import RegisteredSchema
@@ -29,8 +28,9 @@ from consumers.service import loop
 from consumers.service.stored import other_models
 from stream_dppca import DPPCA, NothingLearnedWarning
 from tests.consumers.otlp import message, recorded, resource
+from tests.support.memory import MemoryBroker
 
-from ..processes import wait_for
+from ..support.processes import wait_for
 from .helpers import as_json, rows
 from .test_cli import on
 from .test_registered import Schemas, avro, framed

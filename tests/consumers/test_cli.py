@@ -13,14 +13,14 @@ from consumers import cli
 from consumers.cli import brokers, commands, options
 from consumers.errors import ConfigurationError
 from consumers.events import ConnectionFailures
-from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import promise_in_words
 from consumers.settings import RoundRule
 from consumers.settings.durations import parse_duration
 from stream_dppca.release import SubjectStatement
+from tests.support.memory import MemoryBroker, MemoryCluster
 
-from .. import zygote
-from ..processes import PATIENCE_SECONDS
+from ..support import zygote
+from ..support.processes import PATIENCE_SECONDS
 
 LEAST = ["--features", "a,b", "--epsilon", "1", "--delta", "1e-6", "--batch-size", "1000",
          "--input-topic", "t"]  # fmt: skip

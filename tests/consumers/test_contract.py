@@ -19,14 +19,14 @@ from consumers.errors import ClusterError, Fenced, OffsetsGone
 from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
-from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.protocols import Claim, Cluster, Membership, Message, Reader, TopicInfo
 from consumers.service.timeline import cuts
-from stream_dppca.learned.covariance import RunningMoments
-from stream_dppca.learned.method import MOST_FEATURES
+from stream_dppca.method.covariance import RunningMoments
+from stream_dppca.method.moments import MOST_FEATURES
+from tests.support.memory import MemoryBroker, MemoryCluster
 
-from ..harness import READERS
-from ..processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
+from ..support.harness import READERS
+from ..support.processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .helpers import settled
 
 COMPACT = {"cleanup.policy": "compact"}

@@ -12,14 +12,14 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 from consumers.errors import ClusterError, EngineLost
-from consumers.kafka.memory import MemoryBroker
 from consumers.service.cores import CoreWatch
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.remote import GuardedEngine, Remote
 from stream_dppca.engine import EngineError, SourceAway
 from tests.consumers.test_service import log_of, settings
-from tests.processes import PATIENCE_SECONDS, wait_for
+from tests.support.memory import MemoryBroker
+from tests.support.processes import PATIENCE_SECONDS, wait_for
 
 
 class StarvedEngine:

@@ -34,7 +34,7 @@ from demo.truth import Simulated
 from stream_dppca import PrivacyStatement
 from stream_dppca.noise import SecureNoise
 
-from ..processes import PATIENCE_SECONDS
+from ..support.processes import PATIENCE_SECONDS
 
 TRUE_DIRECTION = true_direction(changed=False)
 PROMISE = PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True)

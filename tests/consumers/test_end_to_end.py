@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..harness import model
 from ..integration.conftest import by
-from ..processes import PATIENT_LEAVING, crash_at, wait_for
+from ..support.harness import model
+from ..support.processes import PATIENT_LEAVING, crash_at, wait_for
 from .helpers import as_json
 
 BATCH = 500

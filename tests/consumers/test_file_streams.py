@@ -24,8 +24,8 @@ from consumers.errors import ConfigurationError
 from consumers.files.blocks import MissingColumns, read_blocks
 from consumers.model.releases import parse_release
 
-from .. import zygote
-from ..processes import PATIENCE_SECONDS, ROOT
+from ..support import zygote
+from ..support.processes import PATIENCE_SECONDS, ROOT
 
 FEATURES = ("a", "b")
 SETTINGS = ("--features", "a,b", "--epsilon", "5", "--delta", "1e-3", "--batch-size", "500",

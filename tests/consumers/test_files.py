@@ -24,9 +24,9 @@ from consumers.files.store import StateFile, sealed
 from consumers.files.streams import longest_line
 from consumers.protocols import Message
 
-from .. import zygote
-from ..launch import CRASH_AT, NOISE
-from ..processes import PATIENCE_SECONDS, ROOT
+from ..support import zygote
+from ..support.launch import CRASH_AT, NOISE
+from ..support.processes import PATIENCE_SECONDS, ROOT
 from .conftest import Outputs
 from .helpers import FEATURES, as_json, rows
 

@@ -23,7 +23,7 @@ from consumers.settings import RoundRule
 from stream_dppca import DPPCA, PerSubject
 from stream_dppca.subjects.ids import canonical
 
-from ..launch import silence
+from ..support.launch import silence
 from .helpers import FEATURES
 from .test_file_streams import on_a_terminal
 from .test_task import Crash, crash_at

@@ -19,7 +19,7 @@ from consumers.service.http import HttpServer
 from consumers.service.metrics import DEFINITIONS, Metrics
 
 from ..browser.conftest import REQUIRE_VARIABLE
-from ..processes import ROOT, wait_for
+from ..support.processes import ROOT, wait_for
 from .test_service import Page
 
 FOLDER = ROOT / "docker" / "monitoring"

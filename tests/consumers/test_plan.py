@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, StateRefused, Unavailable
-from consumers.kafka.memory import MemoryReader
 from consumers.service.batch_planner import BatchPlanner
 from consumers.service.metrics import Metrics
 from consumers.service.plan import (
@@ -20,6 +19,7 @@ from consumers.service.plan import (
     whole_batches,
 )
 from consumers.service.timeline import BrokerTime
+from tests.support.memory import MemoryReader
 
 from .helpers import INPUT, PlanNotes, as_json, cluster, memory_log, rows
 

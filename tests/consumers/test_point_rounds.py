@@ -11,12 +11,12 @@ import pytest
 
 from consumers import crashpoints
 from consumers.errors import ConfigurationError
-from consumers.kafka.memory import MemoryBroker
 from consumers.messages.fold import MOST_SERIES
 from consumers.messages.gathered import Gatherer, Gathering
 from consumers.model.learner import Learner
 from consumers.service.score import codec_of
 from consumers.settings import ClusterSettings, Settings, load_part
+from tests.support.memory import MemoryBroker
 
 from .otlp import message, resource
 from .test_round_task import (

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from consumers.errors import ClusterError
-from consumers.kafka.memory import MemoryBroker, MemoryLedger, MemoryReader
 from consumers.model.learner import Learner
 from consumers.protocols import Chunk
 from consumers.service.loop import Service
 from consumers.service.progress import Progress
+from tests.support.memory import MemoryBroker, MemoryLedger, MemoryReader
 
-from ..processes import wait_for
+from ..support.processes import wait_for
 from .helpers import as_json, rows
 from .test_round_task import BY_BROKER
 from .test_round_task import running as rounds_running

@@ -32,7 +32,7 @@ from consumers.messages.codecs import make_codec, make_subject_codec
 from consumers.messages.registered import LARGEST_SCHEMA, _length
 from consumers.protocols import RegisteredSchema
 
-from ..registry import Registry, registry
+from ..support.registry import Registry, registry
 from .hostile import HOSTILE
 
 LIMIT = 1 << 20

@@ -17,7 +17,6 @@ import pytest
 from consumers import crashpoints
 from consumers.errors import ClusterError, ConfigurationError, Fenced, StateRefused
 from consumers.events import describe_error, log_event, set_up_logs
-from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.model.describe import describe
 from consumers.model.releases import PublishedRelease, parse_release
 from consumers.model.states import decode_state, make_estimator
@@ -28,10 +27,11 @@ from consumers.service.task import Task
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
 from stream_dppca import DPPCA, SubjectStatement
-from stream_dppca.learned.drift import DriftAlarm
+from stream_dppca.method.drift import DriftAlarm
+from tests.support.memory import MemoryBroker, MemoryCluster
 
-from ..launch import silence
-from ..processes import wait_for
+from ..support.launch import silence
+from ..support.processes import wait_for
 from .helpers import FEATURES, check_output, in_thread, settled
 from .test_task import Crash, crash_at
 

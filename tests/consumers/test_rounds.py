@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, ConfigurationError, OffsetsGone, StateRefused
-from consumers.kafka.memory import MemoryBroker, MemoryReader
 from consumers.protocols import Bounds
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
@@ -26,6 +25,7 @@ from consumers.service.round_planner import PlannedRound, RoundPlanner
 from consumers.service.round_reader import RoundReader
 from consumers.service.timeline import cuts
 from consumers.settings import RoundRule
+from tests.support.memory import MemoryBroker, MemoryReader
 
 from .helpers import INPUT, memory_log
 

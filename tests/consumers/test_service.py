@@ -16,7 +16,6 @@ import pytest
 
 from consumers.errors import ClusterError, ConfigurationError
 from consumers.events import describe_error, log_event, set_up_logs
-from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.protocols import TopicInfo
 from consumers.service import task as task_module
 from consumers.service.http import HttpServer
@@ -25,10 +24,11 @@ from consumers.service.metrics import Metrics
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
 from stream_dppca import DPPCAError
+from tests.support.memory import MemoryBroker, MemoryCluster
 
-from ..launch import CRASH_AT
-from ..processes import ROOT, wait_for
-from ..registry import registry
+from ..support.launch import CRASH_AT
+from ..support.processes import ROOT, wait_for
+from ..support.registry import registry
 from .helpers import FEATURES, as_json, check_output, in_thread, rows
 
 BATCH = 300
@@ -374,7 +374,7 @@ def test_the_launcher_kills_at_a_point() -> None:
     code = """
 import os, signal
 from consumers.crashpoints import on_reach, reach
-from tests.launch import CRASH_AT, signal_at
+from tests.support.launch import CRASH_AT, signal_at
 on_reach.append(signal_at(os.environ[CRASH_AT], signal.SIGKILL))
 for _ in range(3):
     reach("polling")

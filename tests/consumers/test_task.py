@@ -23,7 +23,6 @@ from consumers.errors import (
     OutcomeUnknown,
     StateRefused,
 )
-from consumers.kafka.memory import MemoryBroker
 from consumers.model.releases import parse_release
 from consumers.model.states import StateRecord, decode_state
 from consumers.protocols import FinishedBatch
@@ -31,9 +30,10 @@ from consumers.service import task as task_module
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task, group_size
 from stream_dppca import Release
+from tests.support.memory import MemoryBroker
 
-from ..launch import silence
-from ..processes import PATIENCE_SECONDS, wait_for
+from ..support.launch import silence
+from ..support.processes import PATIENCE_SECONDS, wait_for
 from .helpers import (
     BATCH,
     FEATURES,

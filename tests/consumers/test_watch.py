@@ -20,11 +20,11 @@ from rich.console import Console
 from consumers import cli
 from consumers.cli import commands
 from consumers.cli.screen import screen
-from consumers.kafka.memory import MemoryBroker
 from consumers.model.releases import PublishedRelease, release_message
 from consumers.web.tracker import Tracker
+from tests.support.memory import MemoryBroker
 
-from ..processes import ROOT, wait_for
+from ..support.processes import ROOT, wait_for
 from .test_cli import on
 from .test_releases import Fleet
 from .test_web import message

@@ -18,7 +18,6 @@ from unittest.mock import Mock, patch
 import numpy as np
 import pytest
 
-from consumers.kafka.memory import MemoryBroker
 from consumers.model import uncertainty
 from consumers.model.releases import (
     PublishedRelease,
@@ -39,8 +38,9 @@ from consumers.web.page import Page
 from consumers.web.server import WebServer
 from consumers.web.tracker import Tracker
 from stream_dppca import DPPCA, SubjectStatement
+from tests.support.memory import MemoryBroker
 
-from ..processes import wait_for
+from ..support.processes import wait_for
 from .helpers import OUTPUT, cluster, memory_log, publish
 from .test_releases import Fleet, released
 from .test_service import Page as Status

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from ..harness import READERS, Model, model
-from ..processes import Instance, wait_for
+from ..support.harness import READERS, Model, model
+from ..support.processes import Instance, wait_for
 from ..torture.nodes import single
 
 PARTITIONS: Final = 3

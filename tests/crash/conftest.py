@@ -14,8 +14,8 @@ import pytest
 from demo.broker import BrokerUnavailable, LocalBroker
 
 from ..consumers.conftest import _no_settings_from_outside  # noqa: F401
-from ..harness import READERS
 from ..integration.conftest import QUICK, fresh_name, refuse  # noqa: F401
+from ..support.harness import READERS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 
 from demo.broker import LocalBroker
 
-from ..harness import Model, model
-from ..processes import Instance
+from ..support.harness import Model, model
+from ..support.processes import Instance
 
 #: Growth that is allowed in the second half, by the slope of a line through all samples.
 MOST_GROWTH_MB = 15.0

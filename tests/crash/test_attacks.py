@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from consumers.errors import Unavailable
-from consumers.kafka.memory import MemoryBroker, MemoryCluster
 from consumers.service.loop import Service
 from consumers.settings import Settings
+from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..consumers.helpers import in_thread
-from ..harness import BATCH, Fresh, Model, check_numbers, model
-from ..processes import PATIENT_LEAVING, Instance, stop_at, wait_for
+from ..support.harness import BATCH, Fresh, Model, check_numbers, model
+from ..support.processes import PATIENT_LEAVING, Instance, stop_at, wait_for
 
 REFUSED = 65
 

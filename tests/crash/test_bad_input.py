@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ..harness import READERS, Fresh, Model, model, read_topic
-from ..processes import PATIENT_LEAVING
+from ..support.harness import READERS, Fresh, Model, model, read_topic
+from ..support.processes import PATIENT_LEAVING
 
 BROKEN = 10_000
 HUGE = 10 << 20

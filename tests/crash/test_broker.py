@@ -18,8 +18,8 @@ from consumers.kafka.config import KafkaConfig
 from demo.broker import LocalBroker
 
 from ..consumers.helpers import settled
-from ..harness import BATCH, Fresh, model, read_topic
-from ..processes import Instance, wait_for
+from ..support.harness import BATCH, Fresh, model, read_topic
+from ..support.processes import Instance, wait_for
 
 
 def test_the_broker_is_killed_under_load(

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..harness import EVICTED, Fresh, model
-from ..processes import SILENT
+from ..support.harness import EVICTED, Fresh, model
+from ..support.processes import SILENT
 from .test_matrix import WRITING, kill_at, run_to_the_end, undisturbed
 
 #: A first step of four batches with the default settings.

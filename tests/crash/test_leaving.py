@@ -11,8 +11,8 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from ..harness import BATCH, Fresh, Model, model
-from ..processes import PATIENT_LEAVING
+from ..support.harness import BATCH, Fresh, Model, model
+from ..support.processes import PATIENT_LEAVING
 
 MOMENTS = 14
 AT_ONCE = 4

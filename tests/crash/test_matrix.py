@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..harness import BATCH, EVICTED, READERS, Fresh, Model, model, stored_releases
-from ..launch import GROUP
-from ..processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
+from ..support.harness import BATCH, EVICTED, READERS, Fresh, Model, model, stored_releases
+from ..support.launch import GROUP
+from ..support.processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
 
 #: Number of kills at random moments: a few in CI, 50 in `make crash`.
 CRASHES = int(os.environ.get("STREAM_DPPCA_CRASHES", "4"))

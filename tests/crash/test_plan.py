@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..consumers.test_kept_plan import replay
-from ..harness import EVICTED, Fresh, Model, model, read_topic
-from ..launch import GROUP, HOLD_AT
-from ..processes import PATIENT_LEAVING, wait_for
+from ..support.harness import EVICTED, Fresh, Model, model, read_topic
+from ..support.launch import GROUP, HOLD_AT
+from ..support.processes import PATIENT_LEAVING, wait_for
 
 RATES = (1, 2, 5, 12)  # messages of each partition, at a time
 BATCH = 50

@@ -10,8 +10,8 @@ import json
 import signal
 from typing import Any
 
-from ..harness import EVICTED, Fresh, RoundModel, round_model
-from ..processes import PATIENT_LEAVING, SILENT, stop_at, wait_for
+from ..support.harness import EVICTED, Fresh, RoundModel, round_model
+from ..support.processes import PATIENT_LEAVING, SILENT, stop_at, wait_for
 from .test_matrix import kill_at
 from .test_zombie import BACK_TO_STANDBY, STEADY
 

@@ -11,9 +11,9 @@ import pytest
 
 from demo.broker import BrokerUnavailable
 
-from ..harness import BATCH, READERS, Fresh, model
 from ..integration.conftest import refuse
-from ..processes import Instance, wait_for
+from ..support.harness import BATCH, READERS, Fresh, model
+from ..support.processes import Instance, wait_for
 from ..torture.nodes import behind_a_proxy
 from ..torture.proxy import Proxy
 

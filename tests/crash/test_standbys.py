@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from ..harness import BATCH, Fresh, Instance, Model, model
-from ..processes import PATIENT_LEAVING, wait_for
+from ..support.harness import BATCH, Fresh, Instance, Model, model
+from ..support.processes import PATIENT_LEAVING, wait_for
 
 
 def owner(m: Model) -> Instance:

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ..harness import BATCH, SESSION_SECONDS, Fresh, Model, model
-from ..processes import PATIENT_LEAVING, ROOT, TIMED, Instance, stop_at, wait_for
+from ..support.harness import BATCH, SESSION_SECONDS, Fresh, Model, model
+from ..support.processes import PATIENT_LEAVING, ROOT, TIMED, Instance, stop_at, wait_for
 
 POINTS = ("polling", "before_transaction", "offsets_sent", "inside_transaction", "after_commit",
           "inside_publish", "claimed", "loaded")  # fmt: skip

@@ -11,9 +11,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import stream_dppca.learned
+import stream_dppca.method
 from stream_dppca import DPPCA, ParameterError
-from stream_dppca.adaptive.queries import Gradients, SecondMoments
 from stream_dppca.arrays import FloatArray, aligned
 from stream_dppca.batch import Batch, Reading, block_size
 from stream_dppca.engine import (
@@ -29,7 +28,8 @@ from stream_dppca.engine import rows as engine_rows
 from stream_dppca.engine.kernels import fingerprint
 from stream_dppca.engine.questions import GRID
 from stream_dppca.engine.rows import LastRadii
-from stream_dppca.learned.statistics import LengthCounts
+from stream_dppca.mechanisms.queries import Gradients, SecondMoments
+from stream_dppca.method.statistics import LengthCounts
 from stream_dppca.statistics import Block
 from tests.engine.helpers import ArraySource, DrawnSource, PicklingEngine
 
@@ -187,7 +187,7 @@ def test_seeded_releases_are_those_of_the_local_estimator(d: int, how: dict[str,
 
 
 def test_one_job_for_range_and_mean_while_the_radius_stays() -> None:
-    with patch.object(stream_dppca.learned, "MOST_FEATURES", 0):  # gradients, for few features
+    with patch.object(stream_dppca.method, "MOST_FEATURES", 0):  # gradients, for few features
         spread, engine = model(6, center="none", scales=None), PicklingEngine()
     made, jobs = EngineBatches(engine, spread, tasks=3), []
     for seed in range(30):

@@ -29,7 +29,7 @@ from demo.broker import (
     provide_broker,
 )
 
-from ..processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
+from ..support.processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .conftest import QUICK, WAYS, WAYS_VARIABLE, Brokers, RunningBroker, by, group, refuse
 
 MODULE = "test_brokers"

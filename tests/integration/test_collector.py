@@ -22,7 +22,7 @@ from demo.deployments import as_flags, service_command
 from demo.generator import ensure_topic
 from demo.otel import FEATURES, collector_config, collector_program
 
-from ..processes import wait_for
+from ..support.processes import wait_for
 from .conftest import RunningBroker
 
 HOSTS = 24

@@ -18,7 +18,7 @@ import pytest
 from consumers.model.releases import PublishedRelease, release_message
 from stream_dppca import DPPCA, Projector
 
-from ..processes import PATIENCE_SECONDS, ROOT
+from ..support.processes import PATIENCE_SECONDS, ROOT
 from .conftest import RunningBroker
 
 EXAMPLES = ROOT / "examples"

@@ -28,9 +28,9 @@ from consumers.model.uncertainty import angle
 from consumers.protocols import Reader, TopicInfo
 from consumers.settings import ClusterSettings
 
-from ..harness import READERS, Model, model, read_topic
-from ..processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for
-from ..registry import registry
+from ..support.harness import READERS, Model, model, read_topic
+from ..support.processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for
+from ..support.registry import registry
 from .conftest import RunningBroker
 from .test_service import SESSION, loadings
 

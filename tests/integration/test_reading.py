@@ -24,8 +24,8 @@ from consumers.service.metrics import Metrics
 from consumers.service.plan import split_batch, whole_batches
 from consumers.settings import ClusterSettings
 
-from ..harness import READERS
-from ..processes import PATIENCE_SECONDS, ROOT
+from ..support.harness import READERS
+from ..support.processes import PATIENCE_SECONDS, ROOT
 from .conftest import RunningBroker
 
 FEATURES = tuple(f"f{i}" for i in range(20))

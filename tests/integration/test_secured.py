@@ -22,7 +22,7 @@ from kafka.admin import UserScramCredentialUpsertion
 
 from demo.broker import BrokerUnavailable, LocalBroker, broker_settings, free_port
 
-from ..harness import BATCH, READERS, model
+from ..support.harness import BATCH, READERS, model
 from .conftest import refuse
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("broker-secured")]

@@ -15,9 +15,9 @@ from demo.generator import messages
 from demo.telemetry import FEATURES, telemetry, true_direction
 from stream_dppca import DPPCA, PerSubject, Projector
 
-from ..harness import READERS, model, round_model
-from ..launch import silence
-from ..processes import PATIENT_LEAVING, SILENT, wait_for
+from ..support.harness import READERS, model, round_model
+from ..support.launch import silence
+from ..support.processes import PATIENT_LEAVING, SILENT, wait_for
 from .conftest import RunningBroker
 
 #: The shortest session that brokers allow by default.

@@ -28,9 +28,9 @@ from stream_dppca.engine.questions import Present, Total, answer
 from tests.consumers.helpers import in_thread
 from tests.engine.helpers import PicklingEngine
 
-from ..harness import read_topic
-from ..processes import PATIENT_TRANSACTION, wait_for
-from ..registry import Registry, registry
+from ..support.harness import read_topic
+from ..support.processes import PATIENT_TRANSACTION, wait_for
+from ..support.registry import Registry, registry
 from .conftest import RunningBroker
 
 FEATURES = ("a", "b", "c")

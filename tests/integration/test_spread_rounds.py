@@ -30,7 +30,7 @@ from stream_dppca import DPPCA, PerSubject
 from tests.consumers.otlp import message, resource
 from tests.engine.helpers import PicklingEngine
 
-from ..processes import wait_for
+from ..support.processes import wait_for
 from .conftest import RunningBroker
 
 FEATURES = ("a", "b", "c")

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 
 def load(name: str) -> Any:

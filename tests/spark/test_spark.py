@@ -30,9 +30,9 @@ from tests.engine.helpers import DrawnSource
 from tests.engine.test_engine import FailingSource
 from tests.integration import test_spread_rounds as rounds
 from tests.integration.test_spread import BATCH, FEATURES, fill, settings
-from tests.registry import registry
 from tests.spark.cluster import DEADLINE_SECONDS, command, parent, wait_for
 from tests.spark.waiting import WaitingSource
+from tests.support.registry import registry
 
 SIZE = 16_384
 HOW: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "batch_size": 4096, "seed": 1}

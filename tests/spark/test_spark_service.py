@@ -16,10 +16,10 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 
 from consumers.cli.exits import EXIT_CONFIGURATION
 from consumers.settings.engine import SPARK_CONF_PREFIX
-from tests.harness import EVICTED, read_topic, round_model
 from tests.integration.test_spread import BATCH, BATCHES, FEATURES, agree
-from tests.processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
 from tests.spark.cluster import descendants, stop_session
+from tests.support.harness import EVICTED, read_topic, round_model
+from tests.support.processes import PATIENT_LEAVING, SILENT, Instance, crash_at, wait_for
 
 
 def environment(servers: str, topic: str, model: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from stream_dppca import (
     StateError,
 )
 from stream_dppca.calibration import epsilon_over, gaussian_mu
-from stream_dppca.method import ONLY_RANGE
+from stream_dppca.outcome import ONLY_RANGE
 from stream_dppca.release import Release, SubjectStatement
 from tests.conftest import sine
 from tests.subjects.fleets import fleet, model

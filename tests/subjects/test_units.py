@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_dppca import rowwise
-from stream_dppca.adaptive.queries import MeanGradients, SecondMoments, pack
-from stream_dppca.learned.statistics import (
+from stream_dppca.mechanisms.queries import MeanGradients, SecondMoments, pack
+from stream_dppca.method.statistics import (
     AugmentedMoments,
     GridCounts,
     LengthCounts,

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from demo.broker import LocalBroker
 
-from ..harness import READERS, Model, model
-from ..processes import Instance, wait_for
+from ..support.harness import READERS, Model, model
+from ..support.processes import Instance, wait_for
 from .nodes import Nodes, SmallDisk, behind_a_proxy
 
 SESSION_SECONDS = 2.0

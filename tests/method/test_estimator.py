@@ -1,0 +1,281 @@
+"""The estimator with nothing but features, budget and batch size."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_dppca import (
+    DPPCA,
+    ParameterError,
+    PerSubject,
+    PrivacyStatement,
+    Projector,
+    Release,
+    SubspaceDistance,
+)
+from stream_dppca.mechanisms.independent import IndependentRelease
+from tests.conftest import batch_of, sine
+
+D, B = 6, 2000
+FEATURES = tuple("abcdef")
+UNITS = np.array([1.0, 1e6, 1e-6, 1.0, 1e3, 1.0])
+MEANS = np.array([0.0, 5.0, -3.0, 100.0, 20.0, 1.0])  # in units
+
+
+def model(**changes: Any) -> DPPCA:
+    how = {"features": FEATURES, "epsilon": 1.0, "delta": 1e-6, "batch_size": B, "seed": 1}
+    return DPPCA(**how | changes)
+
+
+def telemetry(n: int, seed: int = 0, direction: Any = (1, 1, -1, 1, 0.5, 0)) -> Any:
+    """One load that drives most features, in mixed units, far from centred; and the truth."""
+    rng = np.random.default_rng(seed)
+    S = np.outer(direction, direction) + 0.5 * np.eye(D)
+    X = rng.multivariate_normal(np.zeros(D), S, size=n)
+    R = S / np.sqrt(np.outer(np.diag(S), np.diag(S)))
+    return (X / np.sqrt(np.diag(S)) + MEANS) * UNITS, np.linalg.eigh(R)[1][:, -1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_raw_telemetry_needs_no_other_word(seed: int) -> None:
+    X, v = telemetry(16 * B, seed)
+    m = model(seed=seed)
+    m.learn_array(X)
+    assert sine(m.components[0], v) < 0.05
+    release = m.last_release
+    assert release is not None and release.status == "learned" and not release.drift
+    assert release.explained_variance_ratio is not None
+    assert release.explained_variance_ratio_sd is not None
+    values = np.linalg.eigvalsh(np.corrcoef(X.T))
+    off = abs(release.explained_variance_ratio[0] - values[-1] / D)
+    assert off < 0.03 + 4 * release.explained_variance_ratio_sd[0]
+
+
+def test_the_first_step_takes_several_batches_and_has_components() -> None:
+    X, v = telemetry(8 * 400)
+    m = model(batch_size=400)
+    first = m.first_batches
+    assert first == 5 == m._method.first_batches  # type: ignore[attr-defined]
+    for t in range(8):
+        m.learn_array(X[t * 400 : (t + 1) * 400])
+        assert m.n_seen == (t + 1) * 400 and m.n_batches == max(t + 2 - first, 0)
+        assert (m.last_release is None) == (t + 1 < first)
+        if m.last_release is None:
+            assert m.components.shape == (0, D) and m.raw_weights().shape == (0, D)
+        else:
+            assert m.last_release.status == "learned" and m.last_release.n_seen == m.n_seen
+    assert m.n_batches == 4 and sine(m.components[0], v) < 0.3
+
+
+def test_copies_do_not_keep_whole_batches_that_wait() -> None:
+    """Otherwise both would release the same records."""
+    X, _ = telemetry(5 * 400)
+    m = model(batch_size=400)
+    for t in range(m.first_batches - 1):
+        m.learn_rows(batch_of(X[t * 400 : (t + 1) * 400]))
+    for twin in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        twin.learn_rows(batch_of(X[-400:]))
+        assert twin.last_release is None
+    m.learn_rows(batch_of(X[-400:]))
+    assert m.last_release is not None and m.n_seen == 5 * 400
+
+
+def test_one_batch_has_independent_noise() -> None:
+    X, v = telemetry(6000)
+    m = model(batch_size=6000, batches=1)
+    m.learn_array(X)
+    assert m.first_batches == 1 and sine(m.components[0], v) < 0.2
+    assert isinstance(m._method.correlated, IndependentRelease)  # type: ignore[attr-defined]
+
+
+def test_a_projector_needs_the_release_only() -> None:
+    X, _ = telemetry(4 * B)
+    m = model(n_components=2)
+    m.learn_array(X)
+    assert m.last_release is not None
+    projector = Projector.from_release(m.last_release.model_dump_json().encode())
+    assert projector.transform_array(X[:9]) == pytest.approx(m.transform_array(X[:9]))
+    x = dict(zip(FEATURES, X[3].tolist(), strict=True))
+    assert projector.transform_one(x) == pytest.approx(m.transform_one(x))
+    release = m.last_release
+    c, s, mean, r = (
+        np.array(getattr(release, name)) for name in ("center", "scale", "mean", "deviation")
+    )
+    clamp, W = np.array(release.clamp), np.array(release.components).T
+    by_hand = ((np.clip((X[:9] - c) / s, -clamp, clamp) - mean) / r) @ W
+    assert m.transform_array(X[:9]) == pytest.approx(by_hand)
+    assert m.raw_directions() == pytest.approx((W * (s * r)[:, None]).T)
+    assert m.raw_weights() == pytest.approx((W / (s * r)[:, None]).T)
+    assert m.raw_weights() @ m.raw_directions().T == pytest.approx(np.eye(2), abs=1e-9)
+
+
+def test_round_trips_and_distances() -> None:
+    X, _ = telemetry(6 * B)
+    m = model(n_components=2)
+    m.learn_array(X)
+    scores = m.transform_array(X[:50])
+    back = m.inverse_transform(scores)
+    assert m.transform_array(back) == pytest.approx(scores)
+    assert m.reconstruction_error(back) == pytest.approx(np.zeros(50), abs=1e-6)
+    strange = X[0] + np.array([0, 0, 3.0, 0, 0, 0]) * UNITS
+    score = m.score_one(dict(zip(FEATURES, strange.tolist(), strict=True)))
+    assert score > np.median(m.reconstruction_error(X[:500]))
+    detector = SubspaceDistance(m)
+    assert detector.score_one(dict(zip(FEATURES, strange.tolist(), strict=True))) == score
+    huge = m.transform_array(np.full((1, D), 1e17))
+    assert np.isfinite(huge).all() and np.abs(huge).max() < 100  # the clamp is part of the model
+    assert m.transform_array(np.full((1, D), np.nan)).tolist() == [[0.0, 0.0]]
+
+
+def test_features_that_never_vary_have_no_loading() -> None:
+    X, _ = telemetry(6 * B)
+    X[:, 2], X[:, 5] = 7.0, 0.0
+    m = model()
+    m.learn_array(X)
+    assert m.components[0, [2, 5]].tolist() == [0.0, 0.0]
+    assert m.last_release is not None and m.last_release.deviation is not None
+    assert m.last_release.deviation[2] == 0.0
+    assert m.raw_weights()[0, 2] == 0.0
+
+
+def test_a_feature_that_wakes_up_is_found() -> None:
+    X, v = telemetry(24 * B)
+    X[: 2 * B, 0] = MEANS[0]
+    m = model()
+    m.learn_array(X)
+    assert sine(m.components[0], v) < 0.15
+
+
+def test_scales_are_widened_as_the_data_grows() -> None:
+    X, _ = telemetry(20 * B)
+    X[2 * B :] *= 50
+    m = model()
+    m.learn_array(X)
+    assert m.last_release is not None and m.last_release.scale is not None
+    assert (np.array(m.last_release.scale) > 10 * UNITS).sum() >= 4
+
+
+def test_drifting_means_add_up() -> None:
+    """Batches whose means move along one direction: the total covariance has it."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20 * B, D))
+    way = np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.0])
+    X += np.outer(np.repeat(rng.normal(size=20), B), way) * 1.5
+    m = model(memory="all")
+    m.learn_array(X * UNITS)
+    assert sine(m.components[0], way / np.sqrt(2)) < 0.1
+
+
+def test_known_standard_deviations_are_as_good_as_learned_ones() -> None:
+    X, v = telemetry(16 * B)
+    m = model(scales=X.std(axis=0).tolist())
+    m.learn_array(X)
+    assert sine(m.components[0], v) < 0.05
+
+
+def test_features_in_one_unit_have_the_components_of_raw_records() -> None:
+    X, _ = telemetry(16 * B)
+    X = (X / UNITS - MEANS + 1) * np.array([1.0, 1.0, 3.0, 5.0, 1.0, 0.0])
+    m = model(scales=None)
+    m.learn_array(X)
+    v = np.linalg.eigh(np.cov(X.T))[1][:, -1]
+    assert sine(m.components[0], v) < 0.05
+
+
+def test_a_known_centre_with_unknown_scales() -> None:
+    X, v = telemetry(16 * B)
+    m = model(center="none")
+    m.learn_array(X - MEANS * UNITS)
+    assert sine(m.components[0], v) < 0.05
+
+
+def test_missing_features_may_count_as_the_centre() -> None:
+    X, v = telemetry(16 * B)
+    X[np.random.default_rng(5).random(X.shape) < 0.1] = np.nan  # half of the records
+    errors = {}
+    for missing in ("null", "center"):
+        m = model(missing=missing)
+        m.learn_array(X)
+        errors[missing] = sine(m.components[0], v)
+    assert errors["center"] < 0.1
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_a_state_goes_on(at: int) -> None:
+    X, v = telemetry(12 * B)
+    m = model()
+    m.learn_array(X[: at * B])
+    again = DPPCA.from_state(json.loads(json.dumps(m.state(), allow_nan=False)))
+    assert again.state() == m.state()
+    assert again.components.tolist() == m.components.tolist()
+    again.learn_array(X[at * B :])
+    assert sine(again.components[0], v) < 0.1
+
+
+class TestMemory:
+    """The memory of a model whose stream changes half-way."""
+
+    OLD, NEW = (1, 1, -1, 1, 0.5, 0), (1, -1, 1, 1, 0, 2)
+
+    def run(self, **how: Any) -> tuple[DPPCA, list[int], Any]:
+        before, _ = telemetry(12 * B, 1, self.OLD)
+        after, v = telemetry(12 * B, 2, self.NEW)
+        m, dropped = model(**how), []
+        for X in (before, after):
+            for t in range(12):
+                m.learn_array(X[t * B : (t + 1) * B])
+                if m.last_release is not None and m.last_release.drift:
+                    dropped.append(m.n_batches)
+        return m, dropped, v
+
+    def test_auto_follows_a_change(self) -> None:
+        m, dropped, v = self.run()
+        assert dropped and 13 <= dropped[0] <= 18
+        assert sine(m.components[0], v) < 0.15
+
+    def test_all_keeps_everything(self) -> None:
+        m, dropped, _ = self.run(memory="all")
+        assert not dropped and m.state()["method"]["moments"]["weight"] == 24
+
+    def test_a_number_forgets_by_and_by(self) -> None:
+        m, dropped, v = self.run(memory=3)
+        assert not dropped and sine(m.components[0], v) < 0.3
+
+    def test_a_calm_stream_is_left_alone(self) -> None:
+        X, _ = telemetry(40 * B, 3)
+        m = model()
+        for t in range(40):
+            m.learn_array(X[t * B : (t + 1) * B])
+            assert m.last_release is not None and not m.last_release.drift
+
+
+def test_too_many_features_of_subjects_are_refused() -> None:
+    with pytest.raises(ParameterError, match="`features` must be at most 1023"):
+        DPPCA(
+            features=range(1024),
+            epsilon=1.0,
+            delta=1e-6,
+            unit=PerSubject("id", places=10**6),
+        )
+
+
+def test_a_release_projects_in_every_form_and_junk_in_none() -> None:
+    privacy = PrivacyStatement(epsilon=1.0, delta=1e-6, method="adaptive", private=True)
+    release = Release(
+        status="learned", batch=1, features=("a", "b"), components=((0.6, 0.8),), privacy=privacy
+    )  # fmt: skip
+    fields = release.model_dump(mode="json")
+    for form in (release, release.model_dump_json(), json.dumps(fields).encode(), fields):
+        projector = Projector.from_release(form)
+        assert projector.transform_one({"a": 1.0, "b": 1.0}) == pytest.approx({0: 1.4})
+    with pytest.raises(ValueError, match="is 2, this program reads"):
+        Projector.from_release(fields | {"version": 2})
+    for junk in (b'{"hello": 1}', b"", b"[" * 10**6, [1], fields | {"scale": [1.0]}):
+        with pytest.raises(ValueError, match="not a release"):
+            Projector.from_release(junk)  # type: ignore[arg-type]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["POINTS", "on_reach", "reach"]
-
 #: The points that every batch passes, from a topic or a file. Kafka has more: `claimed`, `fenced`
 #: and `loaded` when a task starts, `offsets_sent` and `inside_publish` inside its transactions.
 #: A batch of a first step that needs more of them reaches `batch_taken`, and nothing after it.

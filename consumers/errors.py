@@ -17,19 +17,6 @@ Texts name settings, topics, partitions and offsets, never anything of a record.
 
 from __future__ import annotations
 
-__all__ = [
-    "ClusterError",
-    "ConfigurationError",
-    "EngineLost",
-    "Fenced",
-    "OffsetsGone",
-    "OutcomeUnknown",
-    "RegistryAway",
-    "ServiceError",
-    "StateRefused",
-    "Unavailable",
-]
-
 
 class ServiceError(Exception):
     """Base class of all errors of the service."""

@@ -21,8 +21,6 @@ from stream_dppca import DPPCAError
 
 from .errors import ServiceError
 
-__all__ = ["ConnectionFailures", "describe_error", "log_event", "set_up_logs"]
-
 Level = Literal["info", "warning", "error"]
 
 #: Events whose text comes from the Kafka client.

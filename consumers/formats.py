@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-__all__ = ["ARRAY_FORMATS", "PACKED_FORMATS", "POINT_FORMATS", "REGISTERED_FORMATS", "Format"]
-
 Format = Literal[
     "json", "json-array", "float32", "float64", "avro", "protobuf", "otlp", "otlp-json", "long"
 ]

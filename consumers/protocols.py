@@ -19,27 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-__all__ = [
-    "PLAN_STATES",
-    "Bounds",
-    "Chunk",
-    "Claim",
-    "Cluster",
-    "Feed",
-    "FinishedBatch",
-    "Ledger",
-    "Membership",
-    "Message",
-    "Positions",
-    "Reader",
-    "RegisteredSchema",
-    "Sampler",
-    "SchemaSource",
-    "Store",
-    "TopicInfo",
-    "TopicOffsets",
-]
-
 #: Most states that may follow a plan that is still needed.
 PLAN_STATES: Final = 64
 

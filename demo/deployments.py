@@ -32,15 +32,6 @@ from . import broker as brokers
 from .generator import MACHINES, Format, ensure_topic, messages, produce
 from .standalone import StandaloneCluster
 
-__all__ = [
-    "DemoConfig",
-    "Deployment",
-    "ProcessDeployment",
-    "ThreadDeployment",
-    "as_flags",
-    "service_command",
-]
-
 #: Time that service and generator have to end after Ctrl-C, before they are killed.
 LEAVE_SECONDS: Final = 4.0
 

@@ -63,8 +63,6 @@ from .standalone import StandaloneCluster, spark_home
 from .telemetry import FEATURES
 from .truth import Simulated
 
-__all__ = ["main"]
-
 #: Batches between two changes of the fleet, in a run without an end.
 CHANGE_BATCHES: Final = 60
 NO_RELEASE: Final = "no release appeared"

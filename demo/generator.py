@@ -36,18 +36,6 @@ from consumers.settings import ClusterSettings, load_part
 
 from .telemetry import FEATURES, telemetry
 
-__all__ = [
-    "MACHINES",
-    "ROWS_PER_MESSAGE",
-    "Format",
-    "Send",
-    "ensure_topic",
-    "main",
-    "messages",
-    "produce",
-    "service_format",
-]
-
 Format = Literal["json", "packed", "otlp"]
 #: Sends messages, and returns once they have arrived.
 Send = Callable[[Sequence[Message]], None]

@@ -24,8 +24,6 @@ from consumers.settings.engine import SPARK_CONF_PREFIX
 
 from .broker import LOOPBACK, free_port, kill_supervised, start_supervised
 
-__all__ = ["StandaloneCluster", "spark_home"]
-
 #: A master or a worker that has not started by then will not start; machines may be busy.
 START_SECONDS: Final = 240.0
 _PAUSE_SECONDS: Final = 0.05

@@ -18,8 +18,6 @@ import numpy as np
 if TYPE_CHECKING:  # the package would take seconds to load
     from stream_dppca.arrays import FloatArray
 
-__all__ = ["DAY", "FEATURES", "backup_is_stronger", "telemetry", "true_direction"]
-
 # name, typical value, typical swing, weight of the traffic, of the backup
 _TABLE: tuple[tuple[str, float, float, float, float], ...] = (
     ("cpu_percent", 45.0, 12.0, 0.9, 0.2),

@@ -14,8 +14,6 @@ from consumers.model.uncertainty import angle
 
 from .telemetry import backup_is_stronger, true_direction
 
-__all__ = ["Simulated"]
-
 #: Releases whose angles to the truth are drawn.
 DRAWN: Final = 40
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     Brokers = ClusterSettings | ViewSettings
 
-__all__ = ["ask_once", "connect"]
-
 #: Longest wait of a command that asks the brokers once, unless request_timeout_s is set.
 PATIENCE_SECONDS: Final = 5.0
 

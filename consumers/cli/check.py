@@ -18,8 +18,6 @@ from ..settings import Settings
 if TYPE_CHECKING:
     from ..service.config import TaskConfig
 
-__all__ = ["check_cluster", "show_sample"]
-
 SAMPLE_SECONDS: Final = 10.0
 
 

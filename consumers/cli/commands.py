@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..settings import FileSettings, ModelSettings, Settings
     from .progress import Shown
 
-__all__ = ["COMMANDS"]
-
 
 def _private(settings: ModelSettings) -> bool:
     return settings.seed is None

@@ -25,8 +25,6 @@ from .exits import (
     fail,
 )
 
-__all__ = ["main"]
-
 DESCRIPTION: Final = """\
 Differentially private PCA of a Kafka topic: records go in, private components come out.
 

@@ -6,9 +6,6 @@ import signal
 import sys
 from typing import Final
 
-__all__ = ["EXIT_CONFIGURATION", "EXIT_INTERRUPTED", "EXIT_REFUSED", "EXIT_UNREAD", "EXIT_USAGE",
-           "exit_code", "fail"]  # fmt: skip
-
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 65
 EXIT_CONFIGURATION: Final = 78

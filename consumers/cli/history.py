@@ -14,17 +14,6 @@ from ..model.states import decode_state
 from ..protocols import Message
 from ..web.tracker import Point, Tracker
 
-__all__ = [
-    "Simulation",
-    "Truth",
-    "degrees",
-    "head",
-    "history_table",
-    "point_cells",
-    "published",
-    "stored_release",
-]
-
 HEAD = ("batch", "published", "status", "explained", "moved", "noise alone", "")
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     SomePart = TypeVar("SomePart", bound=Part)
 
-__all__ = ["COMMANDS", "load", "parse"]
-
 COMMANDS: Final = {
     "serve": "learn from a topic and publish the components",
     "plan": "predict accuracy and delay from the settings, before any data is touched",

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..model.releases import PublishedRelease
 
-__all__ = ["Releases", "json_lines"]
-
 
 def json_lines(value: bytes) -> None:
     """Write a release to standard output as it was made."""

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Shown", "shown_progress"]
-
 
 def _print(line: str) -> None:
     sys.stdout.write(line + "\n")

@@ -15,8 +15,6 @@ from rich.text import Text
 from ..web.tracker import Current, History, Point
 from .history import Truth, head, point_cells
 
-__all__ = ["screen", "sparkline"]
-
 POSITIVE, NEGATIVE, LABEL, GOOD, WARN, BAD = (
     "bright_cyan", "bright_magenta", "dim", "bright_green", "bold yellow", "bold bright_red",
 )  # fmt: skip

@@ -16,8 +16,6 @@ from ..web.server import WebServer
 from ..web.tracker import History, Tracker
 from .history import Simulation, head, point_cells
 
-__all__ = ["watch"]
-
 #: Interval at which the screen is drawn, to keep the age of the last release current.
 DRAW_SECONDS: Final = 0.5
 

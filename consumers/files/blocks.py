@@ -17,16 +17,6 @@ from ..messages.codecs import make_codec
 from .cells import cell, cells_of_csv, members
 from .streams import existing_file, first_line, line_blocks, longest_line, opened
 
-__all__ = [
-    "FileFormat",
-    "MissingColumns",
-    "Rows",
-    "csv_cells",
-    "csv_columns",
-    "parquet_batches",
-    "read_blocks",
-]
-
 FileFormat = Literal["csv", "jsonl", "parquet", "npy"]
 ROWS: Final = 4096  #: read at once
 

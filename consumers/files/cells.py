@@ -16,8 +16,6 @@ from stream_dppca.values import number
 
 from ..messages.paths import path_of
 
-__all__ = ["cell", "cells_of_csv", "members", "subject"]
-
 _WORDS: Final = {"true": 1.0, "false": 0.0}
 
 

@@ -24,8 +24,6 @@ from ..errors import StateRefused
 from ..model.states import UsedInput
 from .blocks import Rows
 
-__all__ = ["InputRecord", "SeenInput", "seen_inputs"]
-
 DIGEST_BYTES: Final = 32
 
 

@@ -28,8 +28,6 @@ from .span import declared_span
 from .stamped import StampedRows, read_stamped_blocks
 from .store import NoState, StateFile
 
-__all__ = ["Outcome", "run_rounds"]
-
 
 class Outcome(NamedTuple):
     """The result of a run. All of it follows from the options and the state."""

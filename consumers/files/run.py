@@ -23,8 +23,6 @@ from .blocks import FileFormat, read_blocks
 from .inputs import InputRecord, seen_inputs
 from .store import NoState, StateFile
 
-__all__ = ["Counted", "how_far", "identity_of", "run_file"]
-
 
 class Counted(NamedTuple):
     """Rows of an input."""

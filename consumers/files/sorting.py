@@ -29,8 +29,6 @@ from .blocks import Rows
 from .span import Span
 from .stamped import StampedRows
 
-__all__ = ["KEPT_BYTES", "KeptRound", "rounds_at_once", "sorted_rounds"]
-
 #: Memory that the rows of all rounds that are collected at once may take.
 KEPT_BYTES: Final = 1 << 30
 #: Memory per subject in the table of a round, without its rows: measured at 140 (docs/subjects.md).

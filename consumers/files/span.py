@@ -14,8 +14,6 @@ from ..errors import ConfigurationError
 from ..settings import RoundRule
 from ..settings.durations import duration_text
 
-__all__ = ["MOST_ROUNDS", "Span", "declared_span", "time_text"]
-
 #: A run of more rounds than this is taken for a mistake in `--from` or `--until`.
 MOST_ROUNDS: Final = 100_000
 

@@ -21,8 +21,6 @@ from .cells import cell, cells_of_csv, members
 from .cells import subject as subject_of
 from .streams import line_blocks, longest_line, opened
 
-__all__ = ["StampedRows", "parse_time", "read_stamped_blocks"]
-
 #: The years 1 to 9998, in seconds since 1970: other times cannot be written as dates.
 EARLIEST: Final = -62_135_596_800
 LATEST: Final = 253_370_764_800

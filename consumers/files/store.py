@@ -24,8 +24,6 @@ from .. import crashpoints
 from ..errors import ConfigurationError, Fenced
 from ..protocols import Message, Positions
 
-__all__ = ["NoState", "StateFile", "unsealed"]
-
 #: A state is as secret as a state topic, and its secret as the input: only the owner may read them.
 MODE: Final = 0o600
 

@@ -18,16 +18,6 @@ from typing import IO, Any, Final
 
 from ..errors import ConfigurationError
 
-__all__ = [
-    "COMPRESSIONS",
-    "existing_file",
-    "first_line",
-    "line_blocks",
-    "longest_line",
-    "opened",
-    "uncompressed_name",
-]
-
 #: Endings of the names of compressed files.
 COMPRESSIONS: Final = (".gz", ".zst")
 PIECE: Final = 1 << 20  #: bytes that are read at once

@@ -28,8 +28,6 @@ from kafka.record.default_records import (  # type: ignore[import-untyped]
 
 from .unpack import unpacked
 
-__all__ = ["Entry", "make_bounded", "read_entries"]
-
 #: Decompressed bytes after which the rest of a fetch is left and fetched again, so that
 #: decompression does not hold up the loop.
 UNPACKED_PER_FETCH: Final = 1 << 28

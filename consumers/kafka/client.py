@@ -15,20 +15,6 @@ from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unav
 from ..protocols import PLAN_STATES, Message
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
-__all__ = [
-    "FENCED",
-    "close_client",
-    "plan_key",
-    "read_plan",
-    "read_tail",
-    "read_to_end",
-    "read_unfinished",
-    "see_uncommitted",
-    "send_messages",
-    "start_messages",
-    "translated_errors",
-]
-
 CLOSE_SECONDS: Final = 1.0
 #: Number of offsets at the end of a partition that are read first.
 TAIL: Final = 64

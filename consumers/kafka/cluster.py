@@ -21,8 +21,6 @@ from .membership import KafkaMembership
 from .reader import KafkaOffsets, KafkaReader
 from .sampler import KafkaSampler
 
-__all__ = ["KafkaCluster"]
-
 
 class KafkaCluster:
     """A cluster, with the topics and the group of one model."""

@@ -6,14 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = [
-    "MAX_RECORD_BYTES",
-    "POLL_BYTES",
-    "READ_ROWS",
-    "KafkaConfig",
-    "TaskConnection",
-]
-
 #: Largest message on the state and output topics, and the largest that is sent to them. A state
 #: grows with the square of the number of features: 2 MB with 300 of them, 24 MB with 1023.
 MAX_RECORD_BYTES: Final = 32 << 20

@@ -16,14 +16,6 @@ from ..settings.connection import reveal
 from .config import READ_ROWS, KafkaConfig, TaskConnection
 from .tokens import TokenProvider, token_provider
 
-__all__ = [
-    "connect_registry",
-    "kafka_config",
-    "open_registry",
-    "registry_options",
-    "task_connection",
-]
-
 #: Most that a task of an engine fetches at once.
 TASK_FETCH_BYTES: Final = 4 << 20
 

@@ -28,8 +28,6 @@ from ..protocols import Chunk
 from .config import POLL_BYTES, KafkaConfig
 from .reader import KafkaOffsets, KafkaReader
 
-__all__ = ["ConfluentReader"]
-
 #: Most that is read ahead. Without a bound, librdkafka would fill the memory.
 AHEAD_BYTES: Final = 32 << 20
 #: Largest answer of a broker, unless fetches may be larger.

@@ -16,8 +16,6 @@ from ..protocols import Chunk, Reader
 from .cluster import KafkaCluster
 from .config import TaskConnection
 
-__all__ = ["close_readers", "read_ranges"]
-
 POLL_SECONDS: Final = 0.2
 
 _readers: dict[tuple[str, str, bool], Reader] = {}

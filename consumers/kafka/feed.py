@@ -12,8 +12,6 @@ from ..protocols import Message
 from .client import close_client, translated_errors
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
-__all__ = ["KafkaFeed"]
-
 
 class KafkaFeed:
     """Reads committed messages of all partitions, from `back` offsets before their ends."""

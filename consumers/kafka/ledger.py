@@ -46,8 +46,6 @@ from .client import (
 )
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
-__all__ = ["KafkaLedger"]
-
 #: Time between looks at whether a marker has been written, which takes milliseconds.
 POLL_SECONDS: Final = 0.005
 

@@ -17,8 +17,6 @@ from ..protocols import Claim
 from .client import close_client, translated_errors
 from .config import KafkaConfig
 
-__all__ = ["KafkaMembership"]
-
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     """Sets flags only: it runs on the client's thread, which must not block."""

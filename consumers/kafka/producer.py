@@ -11,8 +11,6 @@ from ..protocols import Message
 from .client import close_client, send_messages, translated_errors
 from .config import KafkaConfig
 
-__all__ = ["MessageProducer"]
-
 
 class MessageProducer:
     """Sends messages to a topic for as long as it is open.

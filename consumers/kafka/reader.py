@@ -17,8 +17,6 @@ from .bounded import make_bounded
 from .client import close_client, translated_errors
 from .config import POLL_BYTES, KafkaConfig
 
-__all__ = ["KafkaOffsets", "KafkaReader"]
-
 #: Time after which a read returns what has come.
 READ_SECONDS: Final = 0.5
 #: The type of a timestamp that the broker has set, in the protocol.

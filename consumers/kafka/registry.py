@@ -22,8 +22,6 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistry
 from ..errors import RegistryAway
 from ..protocols import RegisteredSchema
 
-__all__ = ["RegistryClient"]
-
 #: Codes of a registry that has no such subject, version or schema.
 NOT_FOUND: Final = frozenset({40401, 40402, 40403})
 #: The statuses below 500 that concern the client, not the requested schema.

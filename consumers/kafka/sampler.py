@@ -27,8 +27,6 @@ from ..events import log_event
 from .config import KafkaConfig
 from .reader import KafkaOffsets
 
-__all__ = ["KafkaSampler"]
-
 #: Longest time between two lines of the sampler.
 BEAT_SECONDS: Final = 1.0
 #: Silence after which samples are missing, which includes the start of the process.

@@ -10,8 +10,6 @@ from kafka import KafkaConsumer  # type: ignore[import-untyped]
 from .client import close_client, translated_errors
 from .config import KafkaConfig
 
-__all__ = ["Received", "Subscription"]
-
 
 class Received(NamedTuple):
     """A message with its partition and offset."""

@@ -18,8 +18,6 @@ from ..errors import ConfigurationError
 from ..settings import ConnectionSettings
 from ..settings.connection import reveal
 
-__all__ = ["Token", "TokenProvider", "token_provider"]
-
 #: Longest time that the command may take.
 COMMAND_SECONDS: Final = 30.0
 #: Lifetime of a token that does not say it.

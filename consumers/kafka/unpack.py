@@ -21,8 +21,6 @@ from kafka.errors import (  # type: ignore[import-untyped]
     UnsupportedCodecError,
 )
 
-__all__ = ["MOST_UNPACKED", "PIECE", "unpacked"]
-
 #: Bytes that are decompressed at a time.
 PIECE: Final = 1 << 18
 #: Compressed bytes that are given to a decompressor at a time: some copy what is left of them.

@@ -51,8 +51,6 @@ from .registered import (
     whole_number,
 )
 
-__all__ = ["DEEPEST_PART", "MOST_DIGITS", "MOST_PARTS", "avro_reader"]
-
 #: Most types of a schema, and most that one reader is compiled of. There, a named type that is
 #: skipped counts once; one that holds features counts each time it is used, so nested unions cannot
 #: multiply for long.

@@ -41,17 +41,6 @@ from ..settings import MESSAGE_KEY
 from .cutting import unframed
 from .paths import path_of
 
-__all__ = [
-    "Codec",
-    "Format",
-    "RowPerMessage",
-    "Subject",
-    "SubjectCodec",
-    "make_codec",
-    "make_member_parser",
-    "make_subject_codec",
-]
-
 Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
 #: The id of a subject, as it was sent.

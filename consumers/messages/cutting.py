@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["json_cutter", "protobuf_pieces", "unframed"]
-
 #: Texts and brackets of JSON. The quantifiers never go back: a text without an end takes no longer.
 _TOKENS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 

@@ -29,17 +29,6 @@ from numpy.typing import NDArray
 
 from .series import Attributes
 
-__all__ = [
-    "MOST_SERIES",
-    "STATE_BYTES",
-    "Fold",
-    "Kind",
-    "Point",
-    "add_points",
-    "make_point",
-    "row_of",
-]
-
 #: Most series of a subject that count in one feature of one row.
 MOST_SERIES: Final = 32
 #: Bytes that the state of one series takes, about.

@@ -26,8 +26,6 @@ from .cutting import json_cutter, protobuf_pieces
 from .fold import Fold, Part, Point, add_points, row_of
 from .series import Selectors, parse_features
 
-__all__ = ["Gatherer", "Gathering", "GroupedMessages", "Grouping", "Groups"]
-
 Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
 Parse = Callable[[bytes], Any]

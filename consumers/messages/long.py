@@ -24,8 +24,6 @@ from typing import Any, Final
 from .fold import Point, make_point
 from .series import Attributes, Selectors
 
-__all__ = ["Fields", "attributes_of", "find", "points_of", "values_of"]
-
 #: Numbers below these are seconds, milliseconds, microseconds; others are nanoseconds.
 _UNITS: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
 #: Most characters of the name of a metric.

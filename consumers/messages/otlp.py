@@ -27,8 +27,6 @@ from .cutting import protobuf_pieces
 from .fold import Kind, Point, make_point
 from .series import Attributes, Selectors
 
-__all__ = ["attributes_of", "is_delta", "json_parsers", "points_of", "protobuf_parsers"]
-
 _NO_RECORDED_VALUE: Final = 1
 _DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
 _HISTOGRAMS: Final = frozenset({"histogram", "exponential_histogram"})

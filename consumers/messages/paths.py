@@ -7,8 +7,6 @@ from typing import Final
 
 from ..errors import ConfigurationError
 
-__all__ = ["path_of"]
-
 #: An item of an array, such as `embedding[3]`.
 _ITEM: Final = re.compile(r"(.+)(\[[0-9]{1,9}\])")
 

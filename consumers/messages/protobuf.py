@@ -50,8 +50,6 @@ from .registered import (
     whole_number,
 )
 
-__all__ = ["MOST_DOTS", "MOST_PATHS", "message_type", "protobuf_field_names", "protobuf_reader"]
-
 #: Most bytes of a number in the path to the type of a message: it has 32 bits.
 INDEX_DIGITS: Final = 5
 #: Most dots in the full name of a type that holds features.

@@ -12,8 +12,6 @@ from .codecs import Codec, SubjectCodec, make_codec, make_subject_codec
 from .gathered import Gathering, GroupedMessages, Grouping
 from .long import Fields
 
-__all__ = ["MessageRecipe"]
-
 
 @dataclass(frozen=True)
 class MessageRecipe(Grouping):

@@ -34,25 +34,6 @@ from ..protocols import RegisteredSchema, SchemaSource
 from .codecs import RowPerMessage, Subject
 from .paths import path_of
 
-__all__ = [
-    "DEEPEST_NAME",
-    "FRAME_BYTES",
-    "KEPT_BYTES",
-    "LARGEST_ID",
-    "LARGEST_SCHEMA",
-    "LONGEST_NAME",
-    "Compiled",
-    "FeatureTree",
-    "Id",
-    "MalformedMessage",
-    "RegisteredCodec",
-    "RowReader",
-    "UnusableSchema",
-    "feature_tree",
-    "items_of",
-    "whole_number",
-]
-
 #: Bytes before the message proper: the zero and the id.
 FRAME_BYTES: Final = 5
 #: Ids are positive 32-bit integers; registries do not even understand requests for others.

@@ -28,8 +28,6 @@ from .registered import DEEPEST_NAME, FRAME_BYTES, LARGEST_ID
 from .series import parse_feature
 from .shapes import Shape, recognise, shown_series
 
-__all__ = ["Described", "describe_sample"]
-
 #: Most names that are listed.
 MOST_LISTED: Final = 40
 #: Most names of one schema that are considered: types that hold themselves have endlessly many.

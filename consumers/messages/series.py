@@ -25,16 +25,6 @@ from typing import Final, NamedTuple
 
 from ..errors import ConfigurationError
 
-__all__ = [
-    "FUNCTIONS",
-    "Attributes",
-    "Feature",
-    "Selected",
-    "Selectors",
-    "parse_feature",
-    "parse_features",
-]
-
 FUNCTIONS: Final = ("mean", "max", "min", "last", "sum", "count", "rate")
 #: Attributes of a series; sorted, unless something else is said.
 Attributes = tuple[tuple[str, str], ...]

@@ -15,8 +15,6 @@ from . import long, otlp
 from .cutting import json_cutter, protobuf_pieces
 from .series import Attributes
 
-__all__ = ["MOST_SHOWN", "Shape", "recognise", "shown_series"]
-
 #: Most series that are shown.
 MOST_SHOWN: Final = 100
 #: An attribute with more values than this is left out of the list.

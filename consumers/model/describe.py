@@ -11,17 +11,6 @@ from stream_dppca.wording import over_in_words
 from ..protocols import Message
 from .releases import PublishedRelease, parse_release
 
-__all__ = [
-    "CHECK_NAMES",
-    "current_release",
-    "describe",
-    "learned_nothing",
-    "meaning",
-    "promise_in_words",
-    "raw_units",
-    "status_in_words",
-]
-
 #: Advice whenever nothing was learned: wrong names are nearly always the reason.
 CHECK_NAMES = "check the feature names"
 

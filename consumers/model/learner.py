@@ -39,8 +39,6 @@ from .states import (
     restore_estimator,
 )
 
-__all__ = ["Finisher", "Learner"]
-
 
 class Learner:
     """Owns the estimator of a task, and turns the rows of a batch into a finished batch.

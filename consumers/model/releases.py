@@ -30,15 +30,6 @@ from stream_dppca import Release, SubjectStatement
 from ..protocols import Message
 from ..settings import RoundRule
 
-__all__ = [
-    "SCHEMA_FILE",
-    "PublishedRelease",
-    "Round",
-    "parse_release",
-    "release_message",
-    "schema",
-]
-
 SCHEMA_FILE: Final = Path(__file__).parent / "schemas" / "release-v1.json"
 EVENT_TYPE: Final = "stream-dppca.release.v1"
 

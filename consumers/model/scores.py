@@ -18,8 +18,6 @@ from stream_dppca import Projector
 
 from .releases import PublishedRelease, parse_release
 
-__all__ = ["NOT_PRIVATE", "CurrentModel", "Score", "Scorer"]
-
 NOT_PRIVATE: Final = (
     "scores are NOT PRIVATE: each is about one record, so the topic of scores is as secret as the "
     "input topic; only the model that they are computed with is private"

@@ -24,22 +24,6 @@ from ..protocols import Message
 from ..settings import Recipe, RoundRule
 from ..settings.durations import duration_text
 
-__all__ = [
-    "ModelIdentity",
-    "SlotRule",
-    "StateRecord",
-    "StoredMessage",
-    "UsedInput",
-    "check_history",
-    "check_state",
-    "decode_state",
-    "encode_state",
-    "make_estimator",
-    "read_history",
-    "restore_estimator",
-    "warm_up",
-]
-
 VERSION: Final = 1
 
 

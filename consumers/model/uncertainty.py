@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from stream_dppca import Release
 from stream_dppca.method import MOST_FEATURES
 
-__all__ = ["angle", "loading_noise", "noise_movement"]
-
 FloatArray = NDArray[np.float64]
 
 #: Eigenvalues that are closer than this share of the total cannot be distinguished.

@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from ..errors import Unavailable
 
-__all__ = ["Background"]
-
 T = TypeVar("T")
 
 

@@ -18,8 +18,6 @@ from .timeline import BrokerTime
 if TYPE_CHECKING:
     from .remote_sums import RemoteSums
 
-__all__ = ["BatchInput"]
-
 
 class BatchInput:
     """An `Input` in which a record is its own unit."""

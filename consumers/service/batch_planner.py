@@ -35,8 +35,6 @@ from .metrics import Metrics
 from .plan import Range, split_batch, split_removed
 from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
 
-__all__ = ["BatchPlanner", "PlanOver", "PlannedBatch"]
-
 CLOSE_SECONDS: Final = 0.3
 #: Longest wait for a sample at once.
 WAIT_SECONDS: Final = 0.1

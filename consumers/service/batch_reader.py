@@ -32,8 +32,6 @@ from .metrics import Metrics
 from .plan import Range, places
 from .registry_wait import RegistryWait
 
-__all__ = ["BatchReader"]
-
 #: Rows that may wait in memory for later batches, unless one batch has more.
 AHEAD_ROWS: Final = 1 << 16
 #: Time between requests for the positions of the reader, while messages come.

@@ -16,8 +16,6 @@ from ..settings import Recipe, RoundRule
 if TYPE_CHECKING:
     from .remote import Remote
 
-__all__ = ["REFUSAL", "RoundConfig", "TaskConfig"]
-
 #: The error about a state that is none.
 REFUSAL: Final = "the state record cannot be read: is this the state topic?"
 

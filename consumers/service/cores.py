@@ -14,8 +14,6 @@ from typing import Final
 
 from ..events import log_event
 
-__all__ = ["CoreWatch"]
-
 LOOK_SECONDS: Final = 0.5
 #: Executors take a few seconds to start, which is not worth an event.
 QUIET_SECONDS: Final = 5.0

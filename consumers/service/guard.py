@@ -11,8 +11,6 @@ from ..protocols import Bounds, Positions
 from .metrics import Metrics
 from .plan import Range
 
-__all__ = ["TopicGuard"]
-
 
 class TopicGuard:
     """Compares what is to be read of a topic with what is still there.

@@ -22,8 +22,6 @@ from ..web.page import Page
 from ..web.server import TEXT, Answer, WebServer
 from .metrics import Metrics
 
-__all__ = ["HttpServer", "Status"]
-
 #: Paths for probes, which have no token.
 OPEN_PATHS: Final = ("/livez", "/readyz")
 

@@ -23,8 +23,6 @@ from .kept_plan import KeptPlans
 from .metrics import Metrics
 from .round_input import RoundInput
 
-__all__ = ["Input", "open_input"]
-
 
 class Input(Protocol):
     """Plans, reads and learns: `begin` once, then for each batch `next`, `read` and `learn`."""

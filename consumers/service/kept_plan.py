@@ -15,8 +15,6 @@ from ..errors import StateRefused
 from ..protocols import Ledger, Positions
 from .plan import Range, split_batch, whole_batches
 
-__all__ = ["KeptPlans", "Plan", "Step", "make_step"]
-
 
 @dataclass(frozen=True)
 class Step:

@@ -39,8 +39,6 @@ from .watchdog import Watchdog
 if TYPE_CHECKING:
     from .remote import Remote
 
-__all__ = ["Service", "task_config"]
-
 #: Longest time from the signal to the end of the process.
 LEAVE_SECONDS: Final = 4.0
 #: Interval at which a busy loop polls the group.

@@ -23,8 +23,6 @@ from prometheus_client import (
 
 from .progress import Progress
 
-__all__ = ["DEFINITIONS", "Definition", "Metrics"]
-
 # These would reveal to the microsecond when the first release was made.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

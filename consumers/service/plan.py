@@ -28,8 +28,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Range", "apportion", "places", "split_batch", "split_removed", "whole_batches"]
-
 #: Most offsets by which a record may be moved when partitions are mixed: enough that neighbours are
 #: as good as drawn at random, but few compared with any batch.
 MIXED: Final = 16

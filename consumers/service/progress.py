@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """The place at which the work stands, and the time since when it stands there.

@@ -8,8 +8,6 @@ from typing import Final
 from ..events import describe_error, log_event
 from .metrics import Metrics
 
-__all__ = ["RegistryWait"]
-
 #: Time between two events that say the same.
 REPEAT_SECONDS: Final = 30.0
 

@@ -30,8 +30,6 @@ from .cores import CoreWatch
 from .metrics import Metrics
 from .registry_wait import RegistryWait
 
-__all__ = ["CodecRecipe", "GuardedEngine", "Remote", "later_if_away"]
-
 G = TypeVar("G")
 R = TypeVar("R")
 

@@ -36,8 +36,6 @@ from .remote import CodecRecipe, GuardedEngine, Remote, later_if_away
 from .round_planner import PlannedRound
 from .round_reader import Take, refuse_sender_time
 
-__all__ = ["RemoteRows", "pieces"]
-
 #: Most numbers that the tasks of one job return: 128 MB of float64.
 MOST_NUMBERS: Final = 2**24
 

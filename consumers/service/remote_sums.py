@@ -24,8 +24,6 @@ from .metrics import Metrics
 from .plan import Range
 from .remote import GuardedEngine, Remote, later_if_away
 
-__all__ = ["RemoteSums", "TopicSource"]
-
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords
 class TopicSource:

@@ -21,8 +21,6 @@ from .round_reader import RoundReader
 if TYPE_CHECKING:
     from .remote_rows import RemoteRows
 
-__all__ = ["RoundInput"]
-
 
 class RoundInput:
     """An `Input` in which all records of a subject are a unit."""

@@ -39,8 +39,6 @@ from .metrics import Metrics
 from .plan import Range
 from .timeline import LOG_APPEND_TIME, cuts
 
-__all__ = ["PlannedRound", "RoundPlanner", "reading_order"]
-
 
 @dataclass(frozen=True)
 class PlannedRound:

@@ -27,8 +27,6 @@ from .plan import Range
 from .round_planner import PlannedRound
 from .timeline import LOG_APPEND_TIME
 
-__all__ = ["RoundReader", "Take", "refuse_sender_time"]
-
 #: Time between requests for the position of the reader, while messages come.
 ASK_SECONDS: Final = 0.05
 

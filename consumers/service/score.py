@@ -27,8 +27,6 @@ from ..model.scores import NOT_PRIVATE, CurrentModel, Score, Scorer
 from ..protocols import Cluster, Message, Reader, SchemaSource, TopicInfo
 from ..settings import ClusterSettings, TopicSettings
 
-__all__ = ["Source", "Target", "codec_of", "ensure_scores_topic", "run_scoring"]
-
 POLL_SECONDS: Final = 1.0
 BACKOFF_SECONDS: Final = 1.0
 

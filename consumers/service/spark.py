@@ -17,8 +17,6 @@ from ..settings.connection import reveal
 from .cores import CoreWatch
 from .remote import CodecRecipe, Remote
 
-__all__ = ["spark_engine"]
-
 
 @contextlib.contextmanager
 def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Remote]:

@@ -12,8 +12,6 @@ from ..protocols import Cluster
 from ..settings import Settings
 from .config import REFUSAL, TaskConfig
 
-__all__ = ["check_stored", "other_models", "reads_old_records"]
-
 
 def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> int | None:
     """Return the last batch of the stored state, committed or to be adopted; None if there is none.

@@ -35,8 +35,6 @@ from .input import open_input
 from .kept_plan import KeptPlans
 from .metrics import Metrics
 
-__all__ = ["Task"]
-
 CLOSE_SECONDS: Final = 1.0
 #: Longest wait of a release for a batch that is being read, to be published with its commit. A
 #: transaction of its own costs as much processor time as a few thousand packed records.

@@ -27,8 +27,6 @@ from typing import Final
 from ..errors import Unavailable
 from ..protocols import Bounds, Positions, Reader, TopicOffsets
 
-__all__ = ["LOG_APPEND_TIME", "BrokerTime", "Timeline", "cuts"]
-
 LOG_APPEND_TIME: Final = "LogAppendTime"
 #: Longest wait for the first message of each partition.
 PROBE_SECONDS: Final = 30.0

@@ -11,8 +11,6 @@ from ..protocols import Cluster, TopicInfo
 from ..settings import MESSAGE_KEY, ConnectionSettings, RoundRule, TopicSettings
 from .timeline import LOG_APPEND_TIME
 
-__all__ = ["ensure_topics", "wanted_topics"]
-
 #: Both topics hold the current value of each key. Small segments let the cleaner remove old values
 #: soon, so that a task that starts has little to read.
 COMPACTED: Final = {

@@ -15,8 +15,6 @@ from typing import Final
 from ..events import log_event
 from .metrics import Metrics
 
-__all__ = ["EXIT_FORCED", "EXIT_STALLED", "Watchdog"]
-
 EXIT_STALLED = 70
 EXIT_FORCED = 75
 #: Share of `stall_s` after which work that gets no further is no longer ready.

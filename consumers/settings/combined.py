@@ -18,8 +18,6 @@ from .recipe import Recipe
 from .rounds import MESSAGE_KEY
 from .topics import NameSettings, TopicSettings
 
-__all__ = ["ClusterSettings", "FileSettings", "PlanSettings", "Settings", "names_by_part"]
-
 #: Each part with its title in the help and in the docs, in their order.
 _PARTS: Final[dict[str, type[Part]]] = {
     "Model": ModelSettings,

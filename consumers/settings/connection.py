@@ -11,9 +11,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from .part import Part
 
-__all__ = ["ConnectionSettings", "reveal"]
-
-
 #: Settings that login mechanisms need, if not a name and a password.
 _NEEDED: Final = {"OAUTHBEARER": ("sasl_token_command",), "AWS_MSK_IAM": ("sasl_aws_region",)}
 

@@ -7,8 +7,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, PlainSerializer
 
-__all__ = ["Duration", "duration_in_words", "duration_text", "parse_duration"]
-
 #: Milliseconds of each unit, the largest first, and its name.
 _UNITS: Final[dict[str, tuple[int, str]]] = {
     "d": (86_400_000, "day"),

@@ -9,8 +9,6 @@ from pydantic import Field, SecretStr, model_validator
 
 from .part import PREFIX, Part
 
-__all__ = ["SPARK_CONF_PREFIX", "EngineSettings"]
-
 #: A variable that begins like this is a setting of Spark: DPPCA_SPARK_CONF__spark.executor.memory.
 SPARK_CONF_PREFIX: Final = PREFIX + "SPARK_CONF__"
 

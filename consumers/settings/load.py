@@ -18,8 +18,6 @@ from .combined import Settings
 from .engine import SPARK_CONF_PREFIX
 from .part import CONFIG_VARIABLE, PREFIX, Part, file_values
 
-__all__ = ["load_part", "load_settings", "suggestion", "unmatched_variables"]
-
 SomePart = TypeVar("SomePart", bound=Part)
 
 

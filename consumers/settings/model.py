@@ -24,8 +24,6 @@ from .part import Part
 from .recipe import MethodName, Recipe
 from .rounds import MESSAGE_KEY, RoundRule
 
-__all__ = ["ModelSettings"]
-
 #: Scales to learn, none, or public ones in the order of the features or by name.
 Scales = Literal["learn", "none"] | tuple[float, ...] | dict[str, float]
 Memory = Literal["auto", "all"] | float

@@ -12,8 +12,6 @@ from pydantic_settings import NoDecode
 from .durations import Duration
 from .part import Part
 
-__all__ = ["OperationSettings", "is_loopback"]
-
 
 class OperationSettings(Part):
     """Planning, pages, log and time limits of a running process."""

@@ -14,8 +14,6 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-__all__ = ["CONFIG_VARIABLE", "PREFIX", "Part", "file_values"]
-
 PREFIX: Final = "DPPCA_"
 #: Names the file with the settings; the only variable with the prefix that is not a setting.
 CONFIG_VARIABLE: Final = PREFIX + "CONFIG"

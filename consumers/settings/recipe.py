@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["MethodName", "Recipe"]
-
 MethodName = Literal["adaptive", "paper"]
 
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from .durations import duration_in_words
 
-__all__ = ["MESSAGE_KEY", "RoundRule"]
-
 #: The name of a subject that is not a field of the record, but the key of its message.
 MESSAGE_KEY: Final = "@key"
 

@@ -11,8 +11,6 @@ from pydantic.fields import FieldInfo
 
 from .combined import Settings, names_by_part
 
-__all__ = ["DOCS_FILE", "default_text", "settings_tables", "with_tables"]
-
 DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "service.md"
 BEGIN: Final = "<!-- settings: begin; written by `make docs` -->"
 END: Final = "<!-- settings: end -->"

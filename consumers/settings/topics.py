@@ -12,8 +12,6 @@ from pydantic_settings import NoDecode
 from ..formats import Format
 from .part import Part
 
-__all__ = ["NameSettings", "TopicSettings"]
-
 _TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
 Topic = Annotated[str, Field(pattern=_TOPIC_PATTERN)]
 #: Fields of messages with one metric each.

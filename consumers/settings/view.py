@@ -10,8 +10,6 @@ from .connection import ConnectionSettings
 from .part import PREFIX
 from .topics import Topic
 
-__all__ = ["ViewSettings"]
-
 
 class ViewSettings(ConnectionSettings):
     """Settings for reading the releases of a model: its name, its output topic, the brokers."""

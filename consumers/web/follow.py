@@ -11,8 +11,6 @@ from ..errors import ClusterError
 from ..protocols import Cluster, Feed, Message
 from .tracker import Tracker
 
-__all__ = ["Follower"]
-
 #: Offsets before the end of the output topic at which to begin. A release takes one or two, so
 #: these are about as many releases as a tracker keeps, or twice as many.
 LOOK_BACK: Final = 500

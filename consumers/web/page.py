@@ -22,8 +22,6 @@ import msgspec
 from .follow import Follower
 from .tracker import Tracker
 
-__all__ = ["FILES", "Page"]
-
 #: Files of the page by path, with their types.
 FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),

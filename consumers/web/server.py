@@ -27,8 +27,6 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from ..errors import ConfigurationError
 from .page import FILES, Page
 
-__all__ = ["Answer", "Routes", "WebServer"]
-
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "

@@ -23,8 +23,6 @@ from ..model.releases import PublishedRelease, parse_release
 from ..model.uncertainty import angle, loading_noise, noise_movement
 from ..protocols import Message
 
-__all__ = ["Current", "History", "Point", "Tracker"]
-
 FloatArray = NDArray[np.float64]
 
 #: Releases that are remembered.

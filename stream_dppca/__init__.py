@@ -21,7 +21,7 @@ from .paper import PaperDPPCA
 from .participation import PerSubject
 from .planning import Plan, plan
 from .projector import Projector
-from .release import PrivacyStatement, Release, SubjectStatement
+from .release import Limit, PrivacyStatement, Release, SubjectStatement
 from .scaling import PublicScaler
 from .subjects.planning import SubjectPlan, plan_subjects
 
@@ -30,6 +30,7 @@ __all__ = [
     "BatchSizeError",
     "DPPCAError",
     "InverseTime",
+    "Limit",
     "LooseBudgetWarning",
     "NothingLearnedWarning",
     "PaperDPPCA",

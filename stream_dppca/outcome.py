@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from .arrays import ROUNDOFF, FloatArray
 from .noise import Noise
+from .release import Limit, Score
 from .statistics import Rows
 
 __all__ = ["FEW_SUBJECTS", "ONLY_RANGE", "Method", "Outcome", "checked_basis"]
@@ -30,6 +31,9 @@ class Outcome:
     sigma: float | None = None  #: noise sd in one coordinate of the gradient
     ratio: FloatArray | None = None  #: share of the variance along each component
     ratio_sd: FloatArray | None = None  #: sd of the noise in it
+    eigenvalues: FloatArray | None = None  #: that stand out of the noise, largest first
+    eigenvalues_sd: FloatArray | None = None
+    limits: dict[Score, tuple[Limit, ...]] = field(default_factory=dict)
     drift: bool = False  #: the past was dropped before this batch
     shift: bool = False  #: because the mean has shifted
     skipped: str | None = None  #: reason why nothing was learned from the batch

@@ -16,7 +16,7 @@ from pydantic import (
 
 from .calibration import epsilon_over
 
-__all__ = ["PrivacyStatement", "Release", "Status", "SubjectStatement"]
+__all__ = ["Limit", "PrivacyStatement", "Release", "Score", "Status", "SubjectStatement"]
 
 
 class _Model(BaseModel):
@@ -121,6 +121,18 @@ class SubjectStatement(_Model):
         return self.model_copy(update={"scope": scope, "epsilon_over": over})
 
 
+class Limit(_Model):
+    """The score that a share of the records exceeds."""
+
+    rate: float
+    """Share of the records with a higher score: .1, .05, .01, .001."""
+    value: float
+    """The score, noisy."""
+    sd: float
+    """Standard deviation of its uncertainty."""
+
+
+Score = Literal["spe", "t2"]
 Status = Literal["starting", "nothing_learned", "skipped", "learned"]
 
 
@@ -170,6 +182,16 @@ class Release(_Model):
     know the total variance."""
     explained_variance_ratio_sd: tuple[float, ...] | None = None
     """Standard deviation of the noise in each share."""
+    eigenvalues: tuple[float, ...] = ()
+    """Noisy variances along the principal axes of all features, in units of their standard
+    deviations, descending: those that stand out of the noise, at most 20, whatever the number of
+    components. Empty if the method does not know them."""
+    eigenvalues_sd: tuple[float, ...] = ()
+    """Standard deviation of the uncertainty of each."""
+    limits: dict[Score, tuple[Limit, ...]] = {}
+    """For each score (spe: squared distance from the components, t2: squared distance along them)
+    the values that a share of the records exceeds, ascending. A rate that the data cannot tell is
+    absent, and a score without any rate, too."""
     range: float | None = None
     """Noisy range within which records were taken as they are."""
     step: float | None = None
@@ -198,6 +220,8 @@ class Release(_Model):
         d, k = len(self.features), len(self.components)
         of_features = (self.center, self.scale, self.clamp, self.mean, self.deviation)
         ratios = (self.explained_variance_ratio, self.explained_variance_ratio_sd)
+        if len(self.eigenvalues) != len(self.eigenvalues_sd):
+            raise ValueError("must have one sd for each of the eigenvalues")
         for rows, length, what in (
             ((*self.components, *of_features), d, "features"),
             ((self.spread, *ratios), k, "components"),

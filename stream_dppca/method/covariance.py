@@ -43,6 +43,10 @@ HELD = 0.4
 _FLOOR_SDS = 3.0
 #: A feature whose spread is unknown is left out unless its variance is this many sds above zero.
 _SEEN_SDS = 4.0
+#: Most eigenvalues that are released.
+_MOST_EIGENVALUES = 20
+#: An eigenvalue stands out if it is this many sds of its noise above what noise alone would make.
+_OUT_SDS = 2.0
 
 
 class RunningMean:
@@ -165,6 +169,26 @@ class Components:
     total: float  #: the sum of all variances
     sd: float  #: noise sd of a variance
     valid: float  #: w
+    spectrum: FloatArray  #: all eigenvalues, of features with spread, descending; noisy
+
+    def eigenvalues(self) -> tuple[FloatArray, FloatArray]:
+        """The eigenvalues that stand out of the noise, and the sd of each.
+
+        The noise E of a correlation matrix has the sd s on the diagonal and s/sqrt 2 beside it, so
+        w^T E w has the sd s for every w of length 1, and the eigenvalues of E alone reach to
+        sqrt(2 n) s. Those of the sum that are larger by two sds stand out. To second order, noise
+        moves the jth up by s^2/2 times the sum over all others of 1/(l_j - l_i), which is taken
+        back. The stated sd is s, together with half of what is taken back.
+        """
+        every, s = self.spectrum, self.sd
+        edge = s * (math.sqrt(2 * len(every)) + _OUT_SDS)
+        out = every[: min(_MOST_EIGENVALUES, int(np.count_nonzero(every > edge)))]
+        apart = out[:, np.newaxis] - every
+        # Neighbours within the noise exchange places: they push each other apart by no more.
+        apart = np.where(np.abs(apart) < s, np.inf, apart)
+        up = s**2 / 2 * np.sum(1 / apart, axis=1)
+        found = np.minimum.accumulate(np.maximum(out - up, 0.0))
+        return found, np.hypot(s, up / 2)
 
     def ratio_sd(self) -> FloatArray:
         """Noise sd of the shares of the variance, from that along each and that of the total."""
@@ -180,6 +204,7 @@ def components(
     known: BoolArray,
     known_center: bool,
     spread: FloatArray | None,
+    whole: bool = False,
 ) -> Components:
     """Read off mean, spread and components.
 
@@ -191,6 +216,8 @@ def components(
         If true, the mean is 0, and second moments take the place of the covariance.
     spread
         r if features are in one unit; None to take the released standard deviations.
+    whole
+        True to compute all eigenvalues.
     """
     M, d = moments.mean, moments.size - 1
     w, m, variance, sd = moments.spread(constant)
@@ -211,11 +238,12 @@ def components(
     W[:, :found] = 0.0
     along = np.zeros(k)
     along[:found], W[which, :found] = leading(C, found) if found else ((), 0.0)
+    spectrum = np.asarray(np.linalg.eigvalsh(C)[::-1] if whole else along, dtype=np.float64)
     total = float(np.sum(variance[seen] / r[seen] ** 2))
     typical = float(np.median(1 / r[seen] ** 2)) if seen.any() else 1.0
     # A total that drowns in its noise is taken to be that noise.
     total = max(total, sd * typical, 1e-300)
-    return Components(m, variance, r, W, along, total, sd * typical, w)
+    return Components(m, variance, r, W, along, total, sd * typical, w, spectrum)
 
 
 class NoiseOfSums:

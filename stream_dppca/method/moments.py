@@ -144,6 +144,7 @@ class MomentMethod(MethodBase[RunningMoments]):
         if look is not None:
             self._find_scales(look)
         found = self._read()
+        eigenvalues, eigenvalues_sd = found.eigenvalues()
         return Outcome(
             spread=found.values,
             range=math.sqrt(query.radius),
@@ -151,6 +152,8 @@ class MomentMethod(MethodBase[RunningMoments]):
             sigma=1 / unit,
             ratio=np.clip(found.values / found.total, 0.0, 1.0),
             ratio_sd=found.ratio_sd(),
+            eigenvalues=eigenvalues,
+            eigenvalues_sd=eigenvalues_sd,
             drift=dropped,
             shift=dropped and self.shifted,
             units=present,
@@ -207,7 +210,7 @@ class MomentMethod(MethodBase[RunningMoments]):
         self._narrow()
         return dropped
 
-    def _components(self, moments: RunningMoments) -> Components:
+    def _components(self, moments: RunningMoments, whole: bool = False) -> Components:
         return components(
             moments,
             constant=constant(self.W.shape[0]),
@@ -215,6 +218,7 @@ class MomentMethod(MethodBase[RunningMoments]):
             known=self.standard.known,
             known_center=self.given.known_center,
             spread=self._spread(),
+            whole=whole,
         )
 
     def _changed(self, alone: FloatArray, sd: float) -> bool:
@@ -329,7 +333,7 @@ class MomentMethod(MethodBase[RunningMoments]):
             self.correlated, CorrelatedRelease
         )
         held = HELD if cancelled else 0.0
-        return self._components(self.moments.less(self.recent, held))
+        return self._components(self.moments.less(self.recent, held), whole=True)
 
     def _read(self) -> Components:
         found = self._found()

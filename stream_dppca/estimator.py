@@ -243,6 +243,28 @@ class DPPCA(StreamingPCA):
 
     # Results
 
+    def projector(self, n_components: int | None = None) -> Projector:
+        """Return what scores raw records: the model as it is now, without what it learns with.
+
+        Parameters
+        ----------
+        n_components
+            Another number of components than that of the model. They follow from second moments
+            that have been released, so nothing is spent; with more than 1023 features there are
+            none.
+        """
+        if n_components is None:
+            found = self._projector()
+        else:
+            whole("n_components", n_components, 1, len(self.features))
+            if not isinstance(self._method, MomentMethod):
+                rule = f"must be None with more than {MOST_FEATURES} features"
+                raise ParameterError("n_components", rule, n_components)
+            found = self._method.projector(self._slots.features, n_components)
+        if found is None:
+            raise DPPCAError("there is no projector yet: nothing has been learned")
+        return found
+
     def _projector(self) -> Projector | None:
         if self._learned and isinstance(self._method, MomentMethod | WideMethod):
             return self._method.projector(self._slots.features)

@@ -272,21 +272,29 @@ def _watch(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ..files.streams import uncompressed_name
-    from ..settings import FileSettings
+    from ..settings import FileSettings, OnceSettings
 
     plain = uncompressed_name(options.input)
     name = "stdin" if options.input == "-" else Path(plain).stem
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name) or "file"
-    settings = load(options, FileSettings, input_topic=safe)
-    _warn(settings)
+    kind = OnceSettings if options.once else FileSettings
+    settings: FileSettings = load(options, kind, input_topic=safe)
     suffix = Path(plain).suffix.lstrip(".")
     format: Any = options.format or {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
     if format not in ("csv", "jsonl", "parquet", "npy"):
         return fail("--format must be given: csv, jsonl, parquet or npy", EXIT_CONFIGURATION)
     if plain != options.input and format in ("parquet", "npy"):
         return fail(f"{format} files must not be compressed again", EXIT_CONFIGURATION)
-    if wrong := _wrong_times(options, settings):
+    if wrong := _wrong_times(options, settings) or _wrong_once(options, settings):
         return fail(wrong, EXIT_CONFIGURATION)
+    if options.once:
+        from ..files.blocks import read_blocks
+
+        size = sum(map(len, read_blocks(options.input, format, settings.features)))
+        if not size:
+            return fail("there were no records in the input", EXIT_CONFIGURATION)
+        settings = settings.model_copy(update={"batch_size": size})
+    _warn(settings)
 
     from ..files.blocks import MissingColumns
     from .output import Releases, json_lines
@@ -328,6 +336,17 @@ def _wrong_times(options: argparse.Namespace, settings: FileSettings) -> str | N
             f"{settings.subject} --round {round} --time {options.time} --from 2026-01-31 "
             "--until 2026-02-01"
         )
+    return None
+
+
+def _wrong_once(options: argparse.Namespace, settings: FileSettings) -> str | None:
+    """Return an error about --once, which is for a file of records, or None."""
+    if options.once and settings.unit == "subject":
+        return "--once must be left out with --subject: rounds are stretches of time"
+    if options.once and settings.method == "paper":
+        return "--once must be left out with method=paper, which has its own noise for all batches"
+    if options.once and options.input == "-":
+        return "--once must be left out with --input -, which cannot be read twice"
     return None
 
 

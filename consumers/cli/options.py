@@ -172,6 +172,12 @@ def _add_own(parser: argparse.ArgumentParser, command: str) -> None:
             "--state", type=Path, metavar="FILE", help="file that keeps the state, to resume later"
         )
         parser.add_argument(
+            "--once",
+            action="store_true",
+            help="learn from the whole file as one batch: one release, the most accurate; the file "
+            "is read twice, and all of it must fit into memory",
+        )
+        parser.add_argument(
             "--time", metavar="COLUMN",
             help="with --subject: column with the time of each row, ISO 8601 or seconds since 1970",
         )  # fmt: skip

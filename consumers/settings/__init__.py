@@ -17,7 +17,14 @@ description of a setting is its entry in `stream-dppca serve --help` and in docs
 Errors name the setting and the rule, never the value of a text, which may be a password.
 """
 
-from .combined import ClusterSettings, FileSettings, PlanSettings, Settings, names_by_part
+from .combined import (
+    ClusterSettings,
+    FileSettings,
+    OnceSettings,
+    PlanSettings,
+    Settings,
+    names_by_part,
+)
 from .connection import ConnectionSettings
 from .engine import EngineSettings
 from .load import load_part, load_settings, suggestion, unmatched_variables
@@ -38,6 +45,7 @@ __all__ = [
     "EngineSettings",
     "FileSettings",
     "ModelSettings",
+    "OnceSettings",
     "OperationSettings",
     "Part",
     "PlanSettings",

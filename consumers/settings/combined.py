@@ -32,6 +32,17 @@ class FileSettings(ModelSettings, NameSettings):
     """Settings for learning from a file."""
 
 
+class OnceSettings(FileSettings):
+    """Settings for learning from a file as one batch, whose size is the number of its rows."""
+
+    SIZED = False
+
+    def estimator(self) -> Recipe:
+        """Return the method for one batch, which spends nothing on later ones."""
+        recipe = super().estimator()
+        return replace(recipe, parameters={**recipe.parameters, "batches": 1})
+
+
 class PlanSettings(ModelSettings):
     """Settings for planning a model, whose size may be left to a recommendation."""
 

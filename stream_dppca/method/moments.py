@@ -47,7 +47,7 @@ from ..mechanisms.correlated import CorrelatedRelease, Released, claimed
 from ..mechanisms.independent import IndependentRelease
 from ..mechanisms.queries import unpack
 from ..noise import Noise
-from ..oja import orthonormal
+from ..oja import column_signs, orthonormal
 from ..outcome import FEW_SUBJECTS, ONLY_RANGE, Outcome
 from ..projector import Projector
 from ..statistics import Rows
@@ -210,11 +210,13 @@ class MomentMethod(MethodBase[RunningMoments]):
         self._narrow()
         return dropped
 
-    def _components(self, moments: RunningMoments, whole: bool = False) -> Components:
+    def _components(
+        self, moments: RunningMoments, k: int | None = None, whole: bool = False
+    ) -> Components:
         return components(
             moments,
             constant=constant(self.W.shape[0]),
-            k=self.W.shape[1],
+            k=self.W.shape[1] if k is None else k,
             known=self.standard.known,
             known_center=self.given.known_center,
             spread=self._spread(),
@@ -325,7 +327,7 @@ class MomentMethod(MethodBase[RunningMoments]):
         for moments in (self.moments, self.recent):
             moments.rescale(1 / factor)
 
-    def _found(self) -> Components:
+    def _found(self, k: int | None = None) -> Components:
         """The components of all batches, with a part of the newest held back."""
         # With a short memory the newest batch is used whole. Rounds of subjects have independent
         # noise, which nothing cancels later.
@@ -333,7 +335,7 @@ class MomentMethod(MethodBase[RunningMoments]):
             self.correlated, CorrelatedRelease
         )
         held = HELD if cancelled else 0.0
-        return self._components(self.moments.less(self.recent, held), whole=True)
+        return self._components(self.moments.less(self.recent, held), k, whole=True)
 
     def _read(self) -> Components:
         found = self._found()
@@ -341,14 +343,22 @@ class MomentMethod(MethodBase[RunningMoments]):
         self.components = found
         return found
 
-    def projector(self, features: tuple[Hashable, ...]) -> Projector | None:
-        """The projector that scores raw records; None before anything has been learned."""
-        found = self.components
-        if found is None:
+    def projector(self, features: tuple[Hashable, ...], k: int | None = None) -> Projector | None:
+        """The projector that scores raw records; None before anything has been learned.
+
+        Another number of components k follows from the same released moments.
+        """
+        if self.components is None:
             return None
+        found, W = self.components, self.W
+        if k is not None and k != W.shape[1]:
+            found = self._found(k)
+            common, signs = min(k, W.shape[1]), column_signs(found.W)
+            signs[:common] = column_signs(found.W[:, :common], W[:, :common])
+            W = found.W * signs
         return Projector(
             features,
-            self.W,
+            W,
             self.standard.center,
             self.standard.scale,
             self.standard.clamp,

@@ -297,6 +297,27 @@ def test_the_end_is_the_last_release_again(
     assert len(first) == 2
 
 
+def test_once_takes_the_whole_file_as_one_batch(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path, state = write(tmp_path, "csv", rows(3 * BATCH + 17)), tmp_path / "state.json"
+    arguments = ["run", "--input", str(path), "--once", *FLAGS]
+    assert main([*arguments, "--state", str(state)]) == 0
+    [release] = map(json.loads, capfdbinary.readouterr().out.splitlines())
+    assert (release["status"], release["n_seen"]) == ("learned", 3 * BATCH + 17)
+    assert release["first_batches"] == 1
+    assert main([*arguments, "--state", str(state)]) == 0
+    again = capfdbinary.readouterr()
+    assert json.loads(again.out) == release and b"were used before" in again.err
+    (tmp_path / "empty.jsonl").touch()
+    for changes, said in (
+        (["--input", "-", "--format", "csv"], b"cannot be read twice"),
+        (["--input", str(tmp_path / "empty.jsonl")], b"there were no records"),
+    ):
+        assert main([*arguments, *changes]) != 0
+        assert said in capfdbinary.readouterr().err
+
+
 def test_new_records_on_standard_input(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from stream_dppca import (
     DPPCA,
+    DPPCAError,
     ParameterError,
     PerSubject,
     PrivacyStatement,
@@ -279,3 +280,24 @@ def test_a_release_projects_in_every_form_and_junk_in_none() -> None:
     for junk in (b'{"hello": 1}', b"", b"[" * 10**6, [1], fields | {"scale": [1.0]}):
         with pytest.raises(ValueError, match="not a release"):
             Projector.from_release(junk)  # type: ignore[arg-type]
+
+
+def test_other_numbers_of_components_cost_nothing() -> None:
+    """They follow from the released moments of a saved model: no record is needed, nor noise."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(20_000, 6)) @ np.diag([4.0, 3.0, 2.0, 1.0, 1.0, 1.0]) @ np.ones((6, 6))
+    X += rng.normal(size=X.shape) * [1, 2, 3, 4, 5, 6]
+    pca = model(epsilon=2, n_components=2)
+    with pytest.raises(DPPCAError, match="nothing has been learned"):
+        pca.projector()
+    pca.learn_array(X)
+    saved = DPPCA.from_state(pca.state())
+    for k in (1, 2, 6):
+        other = saved.projector(k)
+        common = min(k, 2)
+        assert other.W.shape == (6, k)
+        np.testing.assert_allclose(other.W.T @ other.W, np.eye(k), atol=1e-9)
+        np.testing.assert_allclose(other.W[:, :common], pca.components.T[:, :common], atol=1e-6)
+    assert saved.state() == pca.state()
+    with pytest.raises(ParameterError, match=r"n_components.*at most 6"):
+        saved.projector(7)

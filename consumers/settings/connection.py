@@ -18,83 +18,61 @@ _NEEDED: Final = {"OAUTHBEARER": ("sasl_token_command",), "AWS_MSK_IAM": ("sasl_
 class ConnectionSettings(Part):
     """The connection to the brokers, limits of fetches, and the Schema Registry."""
 
-    bootstrap_servers: str = Field(
-        "localhost:9092", description="brokers to ask first, as host:port, separated by commas"
-    )
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="encryption (SSL) and login (SASL) of the connection"
-    )
-    ssl_cafile: Path | None = Field(
-        None, description="PEM file of the authorities to trust; default: those of the system"
-    )
-    ssl_certfile: Path | None = Field(
-        None, description="PEM file with the certificate of this client"
-    )
-    ssl_keyfile: Path | None = Field(
-        None, description="PEM file with the private key; default: in ssl_certfile"
-    )
-    ssl_password: SecretStr | None = Field(None, description="password of the private key")
-    ssl_check_hostname: bool = Field(
-        True, description="refuse a broker whose certificate is for another host name"
-    )
+    bootstrap_servers: str = "localhost:9092"
+    """brokers to ask first, as host:port, separated by commas"""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """encryption (SSL) and login (SASL) of the connection"""
+    ssl_cafile: Path | None = None
+    """PEM file of the authorities to trust; default: those of the system"""
+    ssl_certfile: Path | None = None
+    """PEM file with the certificate of this client"""
+    ssl_keyfile: Path | None = None
+    """PEM file with the private key; default: in ssl_certfile"""
+    ssl_password: SecretStr | None = None
+    """password of the private key"""
+    ssl_check_hostname: bool = True
+    """refuse a broker whose certificate is for another host name"""
     sasl_mechanism: (
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
-    ) = Field(None, description="login mechanism; AWS_MSK_IAM is that of Amazon MSK")
-    sasl_username: str | None = Field(None, description="user name of the login")
-    sasl_password: SecretStr | None = Field(None, description="password of the login")
-    sasl_token_command: SecretStr | None = Field(
-        None,
-        description="with OAUTHBEARER: command that prints a token, or JSON with access_token and "
-        "expires_in",
-    )
-    sasl_aws_region: str | None = Field(
-        None, description="with AWS_MSK_IAM: region of the cluster, such as eu-central-1"
-    )
-    session_timeout_s: float = Field(
-        10.0, ge=1, le=600, description="silence after which a standby takes over, in seconds"
-    )
-    request_timeout_s: float = Field(
-        30.0, ge=1, le=600, description="maximum wait for the answer to a request, in seconds"
-    )
-    transaction_timeout_s: float = Field(
-        60.0, ge=1, le=900, description="age at which brokers abort a transaction, in seconds"
-    )
-    reader: Literal["confluent", "kafka-python"] = Field(
-        "confluent",
-        description="client that reads the input: confluent (librdkafka) is faster; kafka-python "
-        "bounds the memory that a decompression bomb takes",
-    )
-    max_poll_records: int = Field(
-        5000,
-        ge=1,
-        description="maximum number of messages per read, which together hold at most 65,536 "
-        "vectors",
-    )
-    fetch_min_bytes: int = Field(
-        1, ge=1, description="bytes that a broker collects before it answers a fetch"
-    )
-    fetch_max_wait_ms: int = Field(200, ge=1, description="maximum wait per fetch, in milliseconds")
-    fetch_max_bytes: int = Field(50 << 20, ge=1024, description="maximum size of a fetch, in bytes")
-    max_partition_fetch_bytes: int = Field(
-        4 << 20, ge=1024, description="maximum size of one partition's share of a fetch, in bytes"
-    )
+    ) = None
+    """login mechanism; AWS_MSK_IAM is that of Amazon MSK"""
+    sasl_username: str | None = None
+    """user name of the login"""
+    sasl_password: SecretStr | None = None
+    """password of the login"""
+    sasl_token_command: SecretStr | None = None
+    """with OAUTHBEARER: command that prints a token, or JSON with access_token and expires_in"""
+    sasl_aws_region: str | None = None
+    """with AWS_MSK_IAM: region of the cluster, such as eu-central-1"""
+    session_timeout_s: float = Field(10.0, ge=1, le=600)
+    """silence after which a standby takes over, in seconds"""
+    request_timeout_s: float = Field(30.0, ge=1, le=600)
+    """maximum wait for the answer to a request, in seconds"""
+    transaction_timeout_s: float = Field(60.0, ge=1, le=900)
+    """age at which brokers abort a transaction, in seconds"""
+    reader: Literal["confluent", "kafka-python"] = "confluent"
+    """client that reads the input: confluent (librdkafka) is faster; kafka-python bounds the memory
+    that a decompression bomb takes"""
+    max_poll_records: int = Field(5000, ge=1)
+    """maximum number of messages per read, which together hold at most 65,536 vectors"""
+    fetch_min_bytes: int = Field(1, ge=1)
+    """bytes that a broker collects before it answers a fetch"""
+    fetch_max_wait_ms: int = Field(200, ge=1)
+    """maximum wait per fetch, in milliseconds"""
+    fetch_max_bytes: int = Field(50 << 20, ge=1024)
+    """maximum size of a fetch, in bytes"""
+    max_partition_fetch_bytes: int = Field(4 << 20, ge=1024)
+    """maximum size of one partition's share of a fetch, in bytes"""
 
-    schema_registry_url: str | None = Field(
-        None,
-        description="address of the Schema Registry, for format avro and protobuf; several are "
-        "separated by commas",
-    )
-    schema_registry_username: str | None = Field(
-        None, description="user name of the Schema Registry"
-    )
-    schema_registry_password: SecretStr | None = Field(
-        None, description="password of the Schema Registry"
-    )
-    schema_registry_cafile: Path | None = Field(
-        None,
-        description="PEM file of the authorities to trust for the Schema Registry; default: those "
-        "of certifi",
-    )
+    schema_registry_url: str | None = None
+    """address of the Schema Registry, for format avro and protobuf; several are separated by
+    commas"""
+    schema_registry_username: str | None = None
+    """user name of the Schema Registry"""
+    schema_registry_password: SecretStr | None = None
+    """password of the Schema Registry"""
+    schema_registry_cafile: Path | None = None
+    """PEM file of the authorities to trust for the Schema Registry; default: those of certifi"""
 
     @field_validator("bootstrap_servers")
     @classmethod

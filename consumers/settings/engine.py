@@ -16,27 +16,19 @@ SPARK_CONF_PREFIX: Final = PREFIX + "SPARK_CONF__"
 class EngineSettings(Part):
     """The engine whose tasks read the records of a batch."""
 
-    engine: Literal["local", "spark"] = Field(
-        "local",
-        description="where records are read: local is this process; spark uses the "
-        "executors of a cluster, which need this package and its extra service (docs/scale.md)",
-    )
-    spark_master: str | None = Field(
-        None, description="address of the Spark master, such as spark://host:7077 or local[2]"
-    )
-    spark_tasks: int | None = Field(
-        None, ge=1, le=100_000, description="tasks per batch; default: the cores of the cluster"
-    )
-    spark_allow_insecure: bool = Field(
-        False,
-        description="allow a remote master without authentication and encryption, so that exact "
-        "sums of records and the password for Kafka cross the network in the clear",
-    )
-    spark_conf: dict[str, SecretStr] = Field(
-        {},
-        description="further settings of Spark: a table in the file, JSON, or variables such as "
-        "DPPCA_SPARK_CONF__spark.executor.memory",
-    )
+    engine: Literal["local", "spark"] = "local"
+    """where records are read: local is this process; spark uses the executors of a cluster, which
+    need this package and its extra service (docs/scale.md)"""
+    spark_master: str | None = None
+    """address of the Spark master, such as spark://host:7077 or local[2]"""
+    spark_tasks: int | None = Field(None, ge=1, le=100_000)
+    """tasks per batch; default: the cores of the cluster"""
+    spark_allow_insecure: bool = False
+    """allow a remote master without authentication and encryption, so that exact sums of records
+    and the password for Kafka cross the network in the clear"""
+    spark_conf: dict[str, SecretStr] = Field({})
+    """further settings of Spark: a table in the file, JSON, or variables such as
+    DPPCA_SPARK_CONF__spark.executor.memory"""
 
     @model_validator(mode="before")
     @classmethod

@@ -16,7 +16,7 @@ from pydantic_settings import SettingsError
 from ..errors import ConfigurationError
 from .combined import Settings
 from .engine import SPARK_CONF_PREFIX
-from .part import CONFIG_VARIABLE, PREFIX, Part, file_values
+from .part import CONFIG_VARIABLE, PREFIX, Part
 
 SomePart = TypeVar("SomePart", bound=Part)
 
@@ -50,16 +50,19 @@ def load_part(
     """
     if file is None and os.environ.get(CONFIG_VARIABLE):
         file = Path(os.environ[CONFIG_VARIABLE])
-    token = file_values.set(_relevant({} if file is None else _read(file), kind))
+    variables = {name.lower() for name in os.environ}
+    given = {
+        name: value
+        for name, value in ({} if file is None else _read(file)).items()
+        if f"{PREFIX}{name}".lower() not in variables
+    }
     try:
-        return kind(**_relevant(flags or {}, kind))
+        return kind(**_relevant({**given, **(flags or {})}, kind))
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False, include_context=False)
         raise ConfigurationError("\n".join(_explain(problem) for problem in problems)) from None
     except SettingsError as error:
         raise ConfigurationError(str(error)) from None
-    finally:
-        file_values.reset(token)
 
 
 def _relevant(values: Mapping[str, Any], kind: type[Part]) -> dict[str, Any]:

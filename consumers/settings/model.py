@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from .durations import Duration, duration_text
-from .part import Part
+from .part import Part, split_names
 from .recipe import MethodName, Recipe
 from .rounds import MESSAGE_KEY, RoundRule
 
@@ -41,106 +41,70 @@ class ModelSettings(Part):
 
     SIZED: ClassVar[bool] = True  #: the size of a batch or round must be set
 
-    unit: Literal["record", "subject"] = Field(
-        "record",
-        description="unit of privacy: one record, or everything that one subject (a device, a "
-        "user) sends; subject if `subject` is set",
-    )
-    features: Annotated[tuple[str, ...], NoDecode] = Field(
-        description="names of the features, separated by commas or as a JSON list; "
-        "a.b is the member b of a nested object a, and v[0..767] are 768 items of an array v; with "
-        'otlp, otlp-json and long, series such as rate(system.network.io{direction="receive"})',
-    )
-    epsilon: float = Field(
-        gt=0,
-        description="privacy guarantee of each record over the whole stream, or of each subject "
-        "over any `period`; smaller is stricter",
-    )
-    delta: float = Field(
-        gt=0, lt=1, description="small probability that epsilon does not cover, such as 1e-6"
-    )
-    batch_size: int | None = Field(
-        None,
-        ge=2,
-        validate_default=True,
-        description="records per batch: each batch gives one release; must be set with unit=record",
-    )
-    subject: str | None = Field(
-        None,
-        description="field that names the subject of a record, or @key for the key of the message; "
-        "records without it are ignored",
-    )
-    places: int | None = Field(
-        None,
-        ge=2,
-        validate_default=True,
-        description="number of subjects that a round has places for, about as many as are "
-        "expected; must be set with unit=subject",
-    )
-    round: Duration | None = Field(
-        None,
-        description="duration of a round, such as 1h or 24h: each round gives one release; "
-        "rounds lie on a fixed grid in UTC; must be set with unit=subject",
-    )
-    period: Duration | None = Field(
-        None,
-        description="time that epsilon covers for each subject, a whole number of rounds; "
-        "default: one round",
-    )
-    horizon: Duration | None = Field(
-        None,
-        description="time after which the model learns nothing more, a whole number of rounds; "
-        "default: never",
-    )
-    records: int = Field(
-        4, ge=1, le=64, description="records of a subject that count in a round: the first ones"
-    )
-    n_components: int = Field(1, ge=1, description="number of components to learn")
-    method: MethodName = Field(
-        "adaptive",
-        description="learning method; paper is the published algorithm, which needs far larger "
-        "batches",
-    )
-    center: Literal["mean", "none", "pairs", "own"] = Field(
-        "mean",
-        description="mean learns the mean of each feature; none takes it to be zero, which is "
-        "more accurate if it is; own, with unit=subject, learns from deviations of each subject "
-        "from its own mean; method=paper has none, its default, and pairs: differences of "
-        "neighbouring records, so local variation only",
-    )
-    scales: Annotated[Scales, NoDecode] = Field(
-        "learn",
-        description="learn finds the scale of each feature in the first step, for features in any "
-        "units; none, the default of method=paper, is for features in one unit: components of raw "
-        "records; or known standard deviations, which make the result more accurate, as numbers in "
-        'the order of the features or by name, such as {"cpu": 10, "disk.read": 1e6}; '
-        "method=paper only divides by them",
-    )
-    memory: Memory = Field(
-        "auto",
-        description="auto remembers everything until the stream changes; all never forgets; a "
-        "number of batches forgets older ones gradually",
-    )
-    missing: Literal["null", "center"] = Field(
-        "null",
-        description="treatment of a record that lacks some features: null makes it a null, center "
-        "puts the learned centre in their place; center if a round's points are gathered into rows",
-    )
-    max_norm: float = Field(
-        1e18, gt=0, description="public limit on the length of a record; a longer one is a null"
-    )
-    paper_k: float = Field(4.0, gt=0, description="parameter K of method=paper")
-    paper_a: float = Field(1.0, ge=0, description="parameter a of method=paper")
-    paper_zeta: float = Field(0.01, gt=0, description="parameter zeta of method=paper")
-    paper_c1: float = Field(4.0, gt=0, description="parameter C1 of method=paper")
-    sampler: Literal["exact", "opendp"] = Field(
-        "exact",
-        description="sampler of the noise; opendp uses that of the OpenDP library, with the same "
-        "guarantee and about 200 times slower, and needs its extra; it may be changed between runs",
-    )
-    seed: int | None = Field(
-        None, ge=0, description="seed of the noise, for simulations: the result is NOT PRIVATE"
-    )
+    unit: Literal["record", "subject"] = "record"
+    """unit of privacy: one record, or everything that one subject (a device, a user) sends; subject
+    if `subject` is set"""
+    features: Annotated[tuple[str, ...], NoDecode]
+    """names of the features, separated by commas or as a JSON list; a.b is the member b of a nested
+    object a, and v[0..767] are 768 items of an array v; with otlp, otlp-json and long, series such
+    as rate(system.network.io{direction="receive"})"""
+    epsilon: float = Field(gt=0)
+    """privacy guarantee of each record over the whole stream, or of each subject over any `period`;
+    smaller is stricter"""
+    delta: float = Field(gt=0, lt=1)
+    """small probability that epsilon does not cover, such as 1e-6"""
+    batch_size: int | None = Field(None, ge=2, validate_default=True)
+    """records per batch: each batch gives one release; must be set with unit=record"""
+    subject: str | None = None
+    """field that names the subject of a record, or @key for the key of the message; records without
+    it are ignored"""
+    places: int | None = Field(None, ge=2, validate_default=True)
+    """number of subjects that a round has places for, about as many as are expected; must be set
+    with unit=subject"""
+    round: Duration | None = None
+    """duration of a round, such as 1h or 24h: each round gives one release; rounds lie on a fixed
+    grid in UTC; must be set with unit=subject"""
+    period: Duration | None = None
+    """time that epsilon covers for each subject, a whole number of rounds; default: one round"""
+    horizon: Duration | None = None
+    """time after which the model learns nothing more, a whole number of rounds; default: never"""
+    records: int = Field(4, ge=1, le=64)
+    """records of a subject that count in a round: the first ones"""
+    n_components: int = Field(1, ge=1)
+    """number of components to learn"""
+    method: MethodName = "adaptive"
+    """learning method; paper is the published algorithm, which needs far larger batches"""
+    center: Literal["mean", "none", "pairs", "own"] = "mean"
+    """mean learns the mean of each feature; none takes it to be zero, which is more accurate if it
+    is; own, with unit=subject, learns from deviations of each subject from its own mean;
+    method=paper has none, its default, and pairs: differences of neighbouring records, so local
+    variation only"""
+    scales: Annotated[Scales, NoDecode] = "learn"
+    """learn finds the scale of each feature in the first step, for features in any units; none, the
+    default of method=paper, is for features in one unit: components of raw records; or known
+    standard deviations, which make the result more accurate, as numbers in the order of the
+    features or by name, such as {"cpu": 10, "disk.read": 1e6}; method=paper only divides by them"""
+    memory: Memory = "auto"
+    """auto remembers everything until the stream changes; all never forgets; a number of batches
+    forgets older ones gradually"""
+    missing: Literal["null", "center"] = "null"
+    """treatment of a record that lacks some features: null makes it a null, center puts the learned
+    centre in their place; center if a round's points are gathered into rows"""
+    max_norm: float = Field(1e18, gt=0)
+    """public limit on the length of a record; a longer one is a null"""
+    paper_k: float = Field(4.0, gt=0)
+    """parameter K of method=paper"""
+    paper_a: float = Field(1.0, ge=0)
+    """parameter a of method=paper"""
+    paper_zeta: float = Field(0.01, gt=0)
+    """parameter zeta of method=paper"""
+    paper_c1: float = Field(4.0, gt=0)
+    """parameter C1 of method=paper"""
+    sampler: Literal["exact", "opendp"] = "exact"
+    """sampler of the noise; opendp uses that of the OpenDP library, with the same guarantee and
+    about 200 times slower, and needs its extra; it may be changed between runs"""
+    seed: int | None = Field(None, ge=0)
+    """seed of the noise, for simulations: the result is NOT PRIVATE"""
 
     @model_validator(mode="before")
     @classmethod
@@ -157,11 +121,8 @@ class ModelSettings(Part):
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
-            if value.lstrip().startswith("["):  # a JSON list, for names that contain commas
-                value = json.loads(value)
-            else:  # commas in braces separate attributes
-                parts = re.split(r",(?![^{}]*\})", value)
-                value = [part.strip() for part in parts if part.strip()]
+            as_json = value.lstrip().startswith("[")  # a list, for names that contain commas
+            value = json.loads(value) if as_json else split_names(value)
         names = value if isinstance(value, list | tuple) else []
         return tuple(item for name in names for item in _items(name)) if names else value
 

@@ -3,74 +3,41 @@
 from __future__ import annotations
 
 import ipaddress
-import re
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import NoDecode
+from pydantic import Field, SecretStr
 
 from .durations import Duration
-from .part import Part
+from .part import Names, Part
 
 
 class OperationSettings(Part):
     """Planning, pages, log and time limits of a running process."""
 
-    plan_interval_ms: int = Field(
-        50,
-        ge=10,
-        le=10_000,
-        description="interval at which the ends of partitions are read to plan batches, by a fixed "
-        "clock, in milliseconds",
-    )
-    partition_refresh_s: float = Field(
-        10.0,
-        gt=0,
-        description="interval between checks for new partitions and of the lag, in seconds",
-    )
-    clock_slack: Duration = Field(
-        "10s",
-        validate_default=True,
-        description="largest difference between any two clocks of the brokers and of this process, "
-        "replication included, where brokers stamp messages (LogAppendTime): a batch waits this "
-        "long for partitions without new messages; with unit=subject, a round is read this long "
-        "after its end",
-    )
-    http_host: str = Field(
-        "127.0.0.1",
-        description="address that serves the live page, /livez, /readyz, /metrics and /component",
-    )
-    http_port: int = Field(
-        8321, ge=0, le=65535, description="port of these pages; 0 takes any free port"
-    )
-    http_token: SecretStr | None = Field(
-        None,
-        min_length=16,
-        description="token that readers of these pages must give, except for /livez and /readyz; "
-        "without a token, anybody who reaches the port may read them",
-    )
-    http_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (),
-        description="names of the host in the addresses of these pages, separated by commas; IP "
-        "addresses and localhost need not be listed, and all other names are refused",
-    )
-    log_format: Literal["auto", "json", "text"] = Field(
-        "auto", description="format of the log; auto is text on a terminal and JSON elsewhere"
-    )
-    stall_timeout_s: float = Field(
-        120.0,
-        gt=0,
-        description="time after which a loop that does not turn ends the process, and a partition "
-        "that stands still its task; /readyz fails after a quarter of it without progress; in "
-        "seconds",
-    )
-
-    @field_validator("http_hosts", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        return (
-            [one for one in re.split(r"[\s,]+", value) if one] if isinstance(value, str) else value
-        )
+    plan_interval_ms: int = Field(50, ge=10, le=10_000)
+    """interval at which the ends of partitions are read to plan batches, by a fixed clock, in
+    milliseconds"""
+    partition_refresh_s: float = Field(10.0, gt=0)
+    """interval between checks for new partitions and of the lag, in seconds"""
+    clock_slack: Duration = Field("10s", validate_default=True)
+    """largest difference between any two clocks of the brokers and of this process, replication
+    included, where brokers stamp messages (LogAppendTime): a batch waits this long for partitions
+    without new messages; with unit=subject, a round is read this long after its end"""
+    http_host: str = "127.0.0.1"
+    """address that serves the live page, /livez, /readyz, /metrics and /component"""
+    http_port: int = Field(8321, ge=0, le=65535)
+    """port of these pages; 0 takes any free port"""
+    http_token: SecretStr | None = Field(None, min_length=16)
+    """token that readers of these pages must give, except for /livez and /readyz; without a token,
+    anybody who reaches the port may read them"""
+    http_hosts: Names = ()
+    """names of the host in the addresses of these pages, separated by commas; IP addresses and
+    localhost need not be listed, and all other names are refused"""
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """format of the log; auto is text on a terminal and JSON elsewhere"""
+    stall_timeout_s: float = Field(120.0, gt=0)
+    """time after which a loop that does not turn ends the process, and a partition that stands
+    still its task; /readyz fails after a quarter of it without progress; in seconds"""
 
 
 def is_loopback(host: str) -> bool:

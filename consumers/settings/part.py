@@ -1,29 +1,23 @@
-"""The base class of all settings: sources of values, and the strictness of their checks."""
+"""A part of the settings: their prefix, and the strictness of their checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextvars import ContextVar
-from types import MappingProxyType
-from typing import Any, Final
+import re
+from typing import Annotated, Any, Final
 
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import BeforeValidator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX: Final = "DPPCA_"
 #: Names the file with the settings; the only variable with the prefix that is not a setting.
 CONFIG_VARIABLE: Final = PREFIX + "CONFIG"
 
-#: The contents of the file while settings are loaded; see `load_part`.
-file_values: ContextVar[Mapping[str, Any]] = ContextVar("file_values", default=MappingProxyType({}))
-
 
 class Part(BaseSettings):
-    """Some of the settings. A part reads its own variables and ignores those of other parts."""
+    """Some of the settings. A part reads its own variables and ignores those of other parts.
+
+    The text below a setting is its entry in the help and in the docs.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -31,16 +25,20 @@ class Part(BaseSettings):
         extra="forbid",
         hide_input_in_errors=True,
         allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        file = InitSettingsSource(settings_cls, init_kwargs=dict(file_values.get()))
-        return init_settings, env_settings, file
+
+def split_names(value: Any) -> Any:
+    """Return the names in a text, which commas separate, unless these are in braces.
+
+    >>> split_names('a, b{x="1",y="2"}')
+    ('a', 'b{x="1",y="2"}')
+    """
+    if not isinstance(value, str):
+        return value
+    return tuple(filter(None, map(str.strip, re.split(r",(?![^{}]*\})", value))))
+
+
+#: Type of a setting that is a list of names.
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names)]

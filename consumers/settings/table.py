@@ -43,7 +43,7 @@ def _lines() -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", r"\|").replace("<", "&lt;")
+    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;")
 
 
 def with_tables(page: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 from pydantic_settings import NoDecode
 
 from ..formats import Format
-from .part import Part
+from .part import Names, Part
 
 _TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
 Topic = Annotated[str, Field(pattern=_TOPIC_PATTERN)]
@@ -23,8 +23,10 @@ Start = Literal["earliest", "latest"] | datetime.datetime
 class NameSettings(Part):
     """The names of the input and of the model."""
 
-    input_topic: Topic = Field(description="topic to learn from; it must exist")
-    model: Topic = Field("", description="name of the model; default: the name of the input topic")
+    input_topic: Topic
+    """topic to learn from; it must exist"""
+    model: Topic = ""
+    """name of the model; default: the name of the input topic"""
 
     @model_validator(mode="before")
     @classmethod
@@ -37,76 +39,44 @@ class NameSettings(Part):
 class TopicSettings(NameSettings):
     """The topics of records and releases, and the format of messages."""
 
-    group: Topic = Field("", description="consumer group; default: stream-dppca.<model>")
-    output_topic: Topic = Field(
-        "", description="topic to publish releases to; default: <model>.components"
-    )
-    state_topic: Topic = Field(
-        "",
-        description="topic that keeps the state, for trusted readers only; "
-        "default: <model>.dppca-state",
-    )
-    create_topics: bool = Field(
-        True, description="create the output topic and the state topic if they do not exist"
-    )
-    replication_factor: int = Field(
-        -1, description="replicas of each topic that is created; -1: the default of the brokers"
-    )
-    start: Start = Field(
-        "earliest",
-        description="where a new model begins to read, earliest or latest; with unit=subject, "
-        "latest (the next round, the default) or a time such as 2026-01-31T00:00Z; a stored model "
-        "resumes",
-    )
-    format: Format = Field(
-        "json",
-        description="message format; float32 and float64 are packed little-endian vectors, avro "
-        "and protobuf have their schemas in a Schema Registry, otlp and otlp-json are metrics of "
-        "OpenTelemetry, long is one metric per message",
-    )
-    rows_per_message: int = Field(
-        1,
-        ge=1,
-        description="vectors per message; a message with fewer leaves nulls, extra ones are "
-        "ignored; must be set for packed formats and must divide batch_size; with otlp, otlp-json "
-        "and long, groups of points in a message (`group_by`)",
-    )
-    parts: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="with otlp, otlp-json and long and unit=subject: equal parts of a round, each "
-        "of which gives a row of all that a subject sent in it; in place of `records`",
-    )
-    group_by: Annotated[tuple[str, ...], NoDecode] = Field(
-        (),
-        description="with otlp, otlp-json and long and unit=record: attributes of the resource, or "
-        "fields, whose values make the rows of a message; default: the whole resource, or the "
-        "whole message with long",
-    )
-    long_fields: Annotated[dict[str, str], NoDecode] = Field(
-        {},
-        validate_default=True,
-        description="with long: the fields that hold the name, the value, the time and the labels "
-        "of a metric, such as name=name,value=fields,labels=tags; default: "
-        "name=metric,value=value,time=timestamp, and all texts as labels",
-    )
-    text_values: bool = Field(False, description='with long: values are texts such as "98.5"')
-    nested: bool = Field(
-        True, description="a dot in the name of a feature leads into a nested object"
-    )
-    max_message_bytes: int = Field(
-        1 << 20, ge=1, description="largest message that is read; a larger one is a null"
-    )
-
-    @field_validator("group_by", mode="before")
-    @classmethod
-    def _split_names(cls, value: Any) -> Any:
-        return (
-            tuple(filter(None, map(str.strip, value.split(","))))
-            if isinstance(value, str)
-            else value
-        )
+    group: Topic = ""
+    """consumer group; default: stream-dppca.<model>"""
+    output_topic: Topic = ""
+    """topic to publish releases to; default: <model>.components"""
+    state_topic: Topic = ""
+    """topic that keeps the state, for trusted readers only; default: <model>.dppca-state"""
+    create_topics: bool = True
+    """create the output topic and the state topic if they do not exist"""
+    replication_factor: int = -1
+    """replicas of each topic that is created; -1: the default of the brokers"""
+    start: Start = "earliest"
+    """where a new model begins to read, earliest or latest; with unit=subject, latest (the next
+    round, the default) or a time such as 2026-01-31T00:00Z; a stored model resumes"""
+    format: Format = "json"
+    """message format; float32 and float64 are packed little-endian vectors, avro and protobuf have
+    their schemas in a Schema Registry, otlp and otlp-json are metrics of OpenTelemetry, long is one
+    metric per message"""
+    rows_per_message: int = Field(1, ge=1)
+    """vectors per message; a message with fewer leaves nulls, extra ones are ignored; must be set
+    for packed formats and must divide batch_size; with otlp, otlp-json and long, groups of points
+    in a message (`group_by`)"""
+    parts: int = Field(1, ge=1, le=64)
+    """with otlp, otlp-json and long and unit=subject: equal parts of a round, each of which gives a
+    row of all that a subject sent in it; in place of `records`"""
+    group_by: Names = ()
+    """with otlp, otlp-json and long and unit=record: attributes of the resource, or fields, whose
+    values make the rows of a message; default: the whole resource, or the whole message with
+    long"""
+    long_fields: Annotated[dict[str, str], NoDecode] = Field({}, validate_default=True)
+    """with long: the fields that hold the name, the value, the time and the labels of a metric,
+    such as name=name,value=fields,labels=tags; default: name=metric,value=value,time=timestamp, and
+    all texts as labels"""
+    text_values: bool = False
+    """with long: values are texts such as "98.5", not numbers"""
+    nested: bool = True
+    """a dot in the name of a feature leads into a nested object"""
+    max_message_bytes: int = Field(1 << 20, ge=1)
+    """largest message that is read; a larger one is a null"""
 
     @field_validator("long_fields", mode="before")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from .connection import ConnectionSettings
 from .part import PREFIX
@@ -14,13 +14,12 @@ from .topics import Topic
 class ViewSettings(ConnectionSettings):
     """Settings for reading the releases of a model: its name, its output topic, the brokers."""
 
-    input_topic: str = Field(
-        "", description="topic that the model learns from, if that is also the model's name"
-    )
-    model: Topic = Field("", description="name of the model; default: the name of the input topic")
-    output_topic: Topic = Field(
-        "", description="topic that holds the releases; default: <model>.components"
-    )
+    input_topic: str = ""
+    """topic that the model learns from, if that is also the model's name"""
+    model: Topic = ""
+    """name of the model; default: the name of the input topic"""
+    output_topic: Topic = ""
+    """topic that holds the releases; default: <model>.components"""
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ With one partition, batches are consecutive runs of offsets, whenever anybody lo
   set are not to be trusted.
 
 A plan by samples uses them in the order in which they were taken. A process of its own takes them,
-and they are committed before they are used (`kept_plan`). A sample is taken at every tick
+and they are committed at once, before they are used (`kept_plan`). A sample is taken at every tick
 of a clock, whether or not the task is ready for more, and is kept if it allows at least one more
 whole batch beyond all that is planned already, which depends on offsets alone. Taking the *latest*
 sample when the task is free would be simpler, and wrong: the time that the task is busy depends on
@@ -28,7 +28,7 @@ from typing import Final, Literal
 
 from ..errors import ClusterError, Unavailable
 from ..events import log_event
-from ..protocols import Bounds, Positions, Sampler, TopicOffsets
+from ..protocols import PLAN_STATES, Bounds, Positions, Sampler, TopicOffsets
 from .guard import TopicGuard
 from .kept_plan import KeptPlans, Plan, Step, make_step
 from .metrics import Metrics
@@ -40,8 +40,13 @@ CLOSE_SECONDS: Final = 0.3
 WAIT_SECONDS: Final = 0.1
 #: Batches that are planned ahead in the order of the broker's time.
 AHEAD: Final = 64
-#: Most samples that are kept and not used up, and most batches after which a plan is kept again.
-KEPT: Final = 16
+#: Most batches after which a plan is kept again: states follow a plan at most as fast.
+AGAIN: Final = PLAN_STATES // 2
+#: Stretches that wait, from which on samples are committed together, and how often.
+MANY: Final = 256
+MANY_SECONDS: Final = 1.0
+#: Most offsets in a plan. They take less than a megabyte, the limit of topics. Later samples wait.
+PLAN_NUMBERS: Final = 1 << 15
 
 
 class PlanOver(ClusterError):
@@ -109,6 +114,7 @@ class BatchPlanner:
         self._kept: deque[Step] = deque()  # samples that the states do not contain yet
         self._waiting: deque[Step] = deque()  # later ones, which are not kept yet
         self._keep_until = math.inf  # for the commit that is under way
+        self._kept_at = -math.inf  # when a plan was last committed
         self._since_kept = 0  # batches that were handed out
         self._kind: str | None = None  # of the times of messages; None while that does not matter
         self._timeline: Timeline | None = None  # if the plan follows the broker's time
@@ -272,26 +278,32 @@ class BatchPlanner:
     def _keep(self) -> None:
         """Hand over steps; with several partitions, only after they have been committed.
 
-        Few at a time: a plan is written again with each, as far as the states do not contain it.
-        If many batches have been handed out, the same plan is written again, so that a successor
-        finds it among the last states.
+        Every step is committed at once, however many wait: one that a restart loses would be
+        replaced by another. A plan is written as a whole each time, as far as the states do not
+        contain it; so if many steps wait to be used, some are committed together. If many
+        batches have been handed out, the same plan is written again, so that a successor finds it
+        among the last states.
         """
         done = self._plans.committed()
         while self._kept and _contains(done, self._kept[0].after):
             self._kept.popleft()
+        several = len(self._planned) > 1
         chosen: list[Step] = []
-        while self._waiting and len(self._stretches) + len(chosen) < KEPT:
-            chosen.append(self._waiting.popleft())
-        if len(self._planned) > 1 and (chosen or (self._kept and self._since_kept > 3)):
+        now = time.monotonic()
+        if not several or len(self._stretches) < MANY or now - self._kept_at > MANY_SECONDS:
+            most = max(PLAN_NUMBERS // max(len(self._planned), 1) - len(self._kept), not self._kept)
+            chosen = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+        if several and (chosen or (self._kept and self._since_kept >= AGAIN // 2)):
             steps = [*self._kept, *chosen]
             plan = Plan(self._new, steps[0].before, [step.ends for step in steps])
-            self._keep_until = time.monotonic() + self._patience_s / 2
+            self._keep_until = now + self._patience_s / 2
             try:
                 self._plans.keep(plan)
             except Exception as error:
                 self._over = error
                 raise PlanOver("the plan could not be kept") from error
             self._keep_until = math.inf
+            self._kept_at = now
             with self._changed:
                 self._since_kept = 0
                 self._changed.notify_all()
@@ -351,7 +363,7 @@ class BatchPlanner:
     @property
     def _held(self) -> bool:
         """True if the plan has to be kept again first."""
-        many = self._since_kept >= KEPT
+        many = self._since_kept >= AGAIN
         return many and bool(self._kept) and len(self._planned) > 1
 
     @property

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import Fenced, StateRefused
+from consumers.service import batch_planner
 from consumers.service.kept_plan import Plan, make_step
 from consumers.service.plan import split_batch
 
@@ -97,19 +100,64 @@ def test_the_beginning_is_kept() -> None:
         assert driver.start()._positions == {0: 0, 1: 0}
 
 
+def look(driver: Driver, times: int) -> None:
+    """Fill three partitions at different rates, and sample each time, while no batch is taken."""
+    for i in range(times):
+        for p in range(3):
+            driver.produce(p, n=SIZE * (1 + (i + p) % 3))
+        driver.take(0)
+
+
+def test_a_restart_moves_no_record_however_many_samples_wait() -> None:
+    """A task may be dropped because a record was slow, and must not decide by it."""
+    undisturbed, dropped = (Driver(3, SIZE, kind="CreateTime") for _ in range(2))
+    for driver in (undisturbed, dropped):
+        look(driver, 60)
+        assert len(Plan.decode(driver.notes.values[-1]).samples) == 60
+    dropped.start()
+    for driver in (undisturbed, dropped):
+        for _ in range(30):
+            driver.take()
+    assert len(dropped.ends()) > 300 and dropped.ends() == undisturbed.ends()
+
+
+def test_samples_are_committed_together_where_very_many_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plans are written as a whole each time: they must not become the load, nor too large."""
+    monkeypatch.setattr(batch_planner, "MANY", 5)
+    monkeypatch.setattr(batch_planner, "PLAN_NUMBERS", 3 * 20)
+    now = 0.0
+    monkeypatch.setattr(batch_planner, "time", SimpleNamespace(monotonic=lambda: now))
+    driver = Driver(3, SIZE, kind="CreateTime")
+    kept = []
+    for _ in range(30):
+        look(driver, 1)
+        now += 0.3
+        kept.append(len(Plan.decode(driver.notes.values[-1]).samples))
+    assert kept[:12] == [1, 2, 3, 4, 5, 5, 5, 5, 9, 9, 9, 9]
+    assert kept[-1] == 20
+    driver.take()
+    for _ in range(80):
+        now += 2.0
+        driver.take()
+    decided = replay(driver.notes.values, SIZE)
+    assert driver.ends() == decided and sum(decided[-1].values()) > 30 * 5 * SIZE
+
+
 def test_a_long_plan_is_kept_again_and_again() -> None:
     """A successor looks for it among the last states only, so batches wait for that."""
     driver = Driver(2, 1, kind="CreateTime")
-    driver.produce(0, n=100)
+    driver.produce(0, n=200)
     planner = driver.start()
-    for taken in (16, 32, 48):
+    for taken in (32, 64, 96):
         batches = list(iter(planner.next_batch, None))
-        assert len(batches) == 16 and batches[-1].positions == {0: taken, 1: 0}
+        assert len(batches) == 32 and batches[-1].positions == {0: taken, 1: 0}
         kept = len(driver.notes.values)
         driver.notes.committed = dict(batches[-1].positions)
         planner.sample()
         assert len(driver.notes.values) == kept + 1
-    assert Plan.decode(driver.notes.values[-1]) == Plan("earliest", {0: 0, 1: 0}, [{0: 100, 1: 0}])
+    assert Plan.decode(driver.notes.values[-1]) == Plan("earliest", {0: 0, 1: 0}, [{0: 200, 1: 0}])
 
 
 def test_one_partition_needs_no_plan_until_there_are_two() -> None:

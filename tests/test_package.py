@@ -40,6 +40,8 @@ def documents(name: str) -> list[Any]:
 def test_one_version() -> None:
     assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    chart = yaml.safe_load((ROOT / "docker/helm/Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
     for name in (*MANIFESTS, "docker/Dockerfile"):
         found = re.findall(r"(?:stream-dppca:|VERSION=)(\d[\w.]*)", (ROOT / name).read_text())
         assert set(found) == {__version__}, name
@@ -86,10 +88,14 @@ def test_manifests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    given = {entry["name"]: entry["value"] for entry in container["env"]}
     if "Job" in kinds:
         assert container["args"] == ["check-config"]
+        service = {kind["kind"]: kind for kind in documents(MANIFESTS[0])}["Deployment"]
+        [other] = service["spec"]["template"]["spec"]["containers"]
+        assert container["env"] == other["env"], "the check is of the service's settings"
         return
-    settings = {**kinds["ConfigMap"]["data"], **kinds["Secret"]["stringData"]}
+    settings = {**given, **kinds["Secret"]["stringData"]}
     del settings["DPPCA_SSL_CAFILE"]  # of the pod
     for variable, value in settings.items():
         assert isinstance(value, str), "Kubernetes wants text"
@@ -108,8 +114,8 @@ def test_manifests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="`http_token` must be set"):
         load_settings()
     policy, labels = kinds["NetworkPolicy"]["spec"], kinds["Deployment"]["spec"]["selector"]
-    assert policy["podSelector"] == labels and set(policy["policyTypes"]) == {"Ingress", "Egress"}
-    [container] = kinds["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels["matchLabels"].items()
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
     [allowed] = policy["ingress"]
     assert [p["port"] for p in allowed["ports"]] == [p["containerPort"] for p in container["ports"]]
     ports = {p["port"] for rule in policy["egress"] for p in rule["ports"]}

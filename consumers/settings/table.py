@@ -1,7 +1,8 @@
-"""`python -m consumers.settings.table` writes the tables of the settings into docs/service.md."""
+"""`python -m consumers.settings.table` writes the settings into docs/service.md and the chart."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ from pydantic.fields import FieldInfo
 from .combined import Settings, names_by_part
 
 DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "service.md"
+CHART_FILE: Final = Path(__file__).parents[2] / "docker" / "helm" / "values.schema.json"
+#: Settings that the chart takes as secrets, besides those that are secret by their type.
+_CREDENTIALS: Final = {"sasl_username", "schema_registry_username"}
+#: Settings that the chart does not take: its probes rely on two, and the last is many variables.
+_LEFT_OUT: Final = {"http_host", "http_port", "spark_conf"}
 BEGIN: Final = "<!-- settings: begin; written by `make docs` -->"
 END: Final = "<!-- settings: end -->"
 
@@ -57,5 +63,19 @@ def with_tables(page: str) -> str:
     return found
 
 
+def with_names(schema: str) -> str:
+    """Return the schema of the chart's values with the current names of settings and secrets."""
+    found = json.loads(schema)
+    fields = Settings.model_fields.items()
+    secret = {name for name, field in fields if "SecretStr" in str(field.annotation)}
+    for key, names in (
+        ("settings", Settings.model_fields.keys() - secret),
+        ("secrets", secret | _CREDENTIALS),
+    ):
+        found["properties"][key]["propertyNames"]["enum"] = sorted(names - _LEFT_OUT)
+    return json.dumps(found, indent=1) + "\n"
+
+
 if __name__ == "__main__":
+    CHART_FILE.write_text(with_names(CHART_FILE.read_text(encoding="utf-8")), encoding="utf-8")
     DOCS_FILE.write_text(with_tables(DOCS_FILE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -26,7 +26,7 @@ from consumers.settings import (
     suggestion,
     unmatched_variables,
 )
-from consumers.settings.table import DOCS_FILE, with_tables
+from consumers.settings.table import CHART_FILE, DOCS_FILE, with_names, with_tables
 from stream_dppca import DPPCA, PaperDPPCA, PerSubject
 
 LEAST: dict[str, Any] = {
@@ -174,6 +174,8 @@ def test_every_setting_is_documented() -> None:
     assert sorted(listed) == sorted(Settings.model_fields)
     page = DOCS_FILE.read_text(encoding="utf-8")
     assert page == with_tables(page), "run `make docs`"
+    schema = CHART_FILE.read_text(encoding="utf-8")
+    assert schema == with_names(schema), "run `make docs`"
     for name in listed:
         assert page.count(f"| `{name}` |") == 1
 

@@ -367,9 +367,9 @@ def _run_batches(
     if not rows.read:
         return "there were no records in the input\n"
     if rows.waiting and options.state and not options.new_records:
-        return f"{rows.waiting} rows wait for a full batch of {settings.batch_size}\n"
+        return f"{rows.waiting} rows wait for a full step of {rows.step}\n"
     if rows.waiting:
-        return f"{rows.waiting} rows were left over: fewer than a batch of {settings.batch_size}\n"
+        return f"{rows.waiting} rows were left over: fewer than a step of {rows.step}\n"
     if not rows.used:
         return f"all {rows.read} rows were used before: this is the last release again\n"
     return ""

@@ -8,7 +8,8 @@ all rows that were used must match the same rows again before a run is resumed.
 **A digest tells whether the rows are these**, which is all that there is to know about a record if
 the others are known. So digests are never in a state, which is an output. They are in a file of
 their own, as secret as the input (`StateFile.keep_secret`). It is written before the state, so it
-may be one batch ahead: of the last input it has the digests at the end of the last two batches.
+may be ahead, by all batches of a step: of the last input it has the digests at the end of the last
+state and at the end of the last batch.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class InputRecord:
     ) -> None:
         self._name, self._batch_size = name, batch_size
         self._earlier = tuple(seen[:-1] if again else seen)
-        self._marks = seen[-1].marks[-1:] if again else ()
+        self._marks = seen[-1].marks[-1:] if again else ()  # of the last state, and of all rows
         self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self._first_batch = ""
         self.used = 0  #: rows used so far
@@ -133,10 +134,14 @@ class InputRecord:
     def use(self, rows: Rows) -> None:
         """Mark the rows of a batch as used, before they are learned."""
         self._add(rows)
-        self._marks = (*self._marks[-1:], self._mark())
+        self._marks = (*self._marks[:1], self._mark())
         for known in self._earlier:
             if known.first_batch == self._first_batch:
                 self._refuse(known, last=known is self._earlier[-1])
+
+    def commit(self) -> None:
+        """A state contains all rows so far."""
+        self._marks = self._marks[-1:]
 
     def _refuse(self, known: SeenInput, last: bool) -> None:
         way = (

@@ -28,8 +28,9 @@ class Counted(NamedTuple):
     """Rows of an input."""
 
     read: int
-    waiting: int  #: of these, rows that wait for a full batch
-    used: int  #: of these, rows in batches of this run
+    waiting: int  #: of these, rows that wait for a full step
+    used: int  #: of these, rows in steps of this run
+    step: int  #: rows that the next step takes: those of a batch, or of several
 
 
 def run_file(
@@ -88,10 +89,12 @@ def run_file(
                     finished = learner.learn(batch, {0: total}, record.inputs())
                     if finished is not None:
                         finisher.finish([finished])
+                        record.commit()
                 progress(total + filled, learner.n_batches)
         record.check_end(read)
         crashpoints.reach("closing")
-        return Counted(read, filled, total - before)
+        early = learner.taken * size
+        return Counted(read, filled + early, total - early - before, size * learner.step_batches)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_far(store, settings, new_records)) from None
     finally:

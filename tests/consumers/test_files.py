@@ -361,7 +361,7 @@ def test_one_file_after_the_other(
 def test_what_is_left_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "csv", rows(7))
     assert main(["run", "--input", str(path), *FLAGS]) == 0
-    assert "7 rows were left over: fewer than a batch of 300" in capsys.readouterr().err
+    assert "7 rows were left over: fewer than a step of 300" in capsys.readouterr().err
     assert main(["run", "--input", str(path), *FLAGS, "--state", str(tmp_path / "s")]) == 0
     assert "7 rows wait" in capsys.readouterr().err
     path = write(tmp_path, "csv", rows(0))
@@ -594,6 +594,24 @@ def test_the_secret_is_durable_before_the_state(tmp_path: Path) -> None:
             np.save(cut, np.load(path)[: times * BATCH])
             assert learn(state, cut, *more) == 0
     assert [i["rows"] for i in state_of(state)["inputs"]] == [2 * BATCH, 2 * BATCH]
+
+
+def test_a_state_is_resumed_after_a_long_step_that_did_not_end(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """A first step of three batches from which nothing can be read is followed by another one."""
+    more = ("--epsilon", "2", "--delta", "1e-6", "--center", "mean", "--scales", "learn")
+    state = tmp_path / "state"
+    X = np.concatenate([np.full((9 * BATCH, 3), np.nan), rows(3 * BATCH)])
+    for number in (3, 5, 8, 11, 12):  # batches in the file
+        assert learn(state, write(tmp_path, "npy", X[: number * BATCH]), *more) == 0
+        out, said = capfdbinary.readouterr()
+        seen = {json.loads(line)["n_seen"] for line in out.splitlines()}
+        assert max(seen) == number // 3 * 3 * BATCH
+        waiting = f"{number % 3 * BATCH} rows wait for a full step of {3 * BATCH}".encode()
+        assert (waiting in said) == (number % 3 > 0)
+    wrong = write(tmp_path, "npy", np.concatenate([rows(9 * BATCH), X[9 * BATCH :]]))
+    assert learn(state, wrong, *more) == 65
 
 
 def test_a_state_that_names_no_input_is_refused(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .arrays import FloatArray, Workspace, aligned
 from .batch import Batch, Reading
+from .errors import DPPCAError
 from .frames import column
 from .secrecy import Forgetful
 from .statistics import JoinedRows, Rows
@@ -88,8 +89,12 @@ class SlotBuffer(Forgetful):
         self._pack, self._stride = row.pack_into, row.size
 
     def put_batch(self, rows: Rows) -> Rows | None:
-        """Take a whole batch. Returns those that are to be used at once, if these are all."""
+        """Take a whole batch. Returns those that are to be used at once, if these are all.
+
+        Until then no single records are taken: they have no place among whole batches.
+        """
         self._whole.append(rows)
+        self._rows = None
         if len(self._whole) < self._batches:
             return None
         step, self._whole = JoinedRows.of(self._whole), []
@@ -126,6 +131,7 @@ class SlotBuffer(Forgetful):
         Batches are yielded as they fill; each is valid until the next one is requested. A batch
         that lies in X as a whole is not copied.
         """
+        self._refuse_if_whole()
         start, n = 0, len(X)
         while start < n:
             size = self._full
@@ -185,7 +191,20 @@ class SlotBuffer(Forgetful):
         rows, self.fill = rows[: self.fill], 0
         return rows
 
+    @property
+    def waiting(self) -> int:
+        """Slots that are filled, in whole batches or one by one."""
+        return self.fill + len(self._whole) * self.size
+
+    def _refuse_if_whole(self) -> None:
+        if self._whole:
+            raise DPPCAError(
+                f"{len(self._whole)} whole batches wait for the first step, which takes "
+                f"{self._batches} of them: give the others by learn_rows(), too"
+            )
+
     def _open(self) -> FloatArray:
+        self._refuse_if_whole()
         rows = aligned(self._full, len(self.features))
         self._rows, self._memory = rows, rows.data.cast("B")
         return rows

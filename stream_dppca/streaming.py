@@ -255,7 +255,7 @@ class StreamingPCA(base.MiniBatchTransformer):
         """Slots taken, the partial batch included. With subjects it is not public, and absent."""
         if isinstance(self._slots, SubjectTable):
             raise AttributeError("n_seen is not public with privacy per subject")
-        return self._used + self._slots.fill
+        return self._used + self._slots.waiting
 
     @property
     def last_release(self) -> Release | None:

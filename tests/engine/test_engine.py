@@ -9,10 +9,11 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import stream_dppca.method
-from stream_dppca import DPPCA, ParameterError
+from stream_dppca import DPPCA, DPPCAError, ParameterError
 from stream_dppca.arrays import FloatArray, aligned
 from stream_dppca.batch import Batch, Reading, block_size
 from stream_dppca.engine import (
@@ -236,6 +237,30 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     m.learn_one({0: 1.0})
     with pytest.raises(ParameterError, match="while 1 records wait"):
         m.learn_rows(EngineBatches(LocalEngine(), m, tasks=2).rows(DrawnSource(1, 5)))
+
+
+def test_whole_batches_and_single_records_do_not_share_a_step() -> None:
+    m = model(5, epsilon=0.05)
+    made = EngineBatches(LocalEngine(), m, tasks=2)
+    assert m.step_batches > 2
+    X = records(SIZE, 5)
+    for taken in range(1, m.step_batches):
+        m.learn_rows(made.rows(ArraySource(X)))
+        assert m.n_seen == taken * SIZE
+        for give in (
+            lambda: m.learn_array(X[:1]),
+            lambda: m.learn_array(X),
+            lambda: m.learn_one(dict.fromkeys(range(5), 1.0)),
+            lambda: m.learn_many(pd.DataFrame(X[:3])),
+        ):
+            with pytest.raises(DPPCAError, match=f"{taken} whole batches wait for the first step"):
+                give()
+        assert m.n_seen == taken * SIZE and m.n_batches == 0
+    m.learn_rows(made.rows(ArraySource(X)))
+    assert m.n_batches == 1
+    m.learn_one(dict.fromkeys(range(5), 1.0))
+    release = m.last_release
+    assert release is not None and m.n_seen == (release.n_seen or 0) + 1
 
 
 @dataclass(frozen=True)

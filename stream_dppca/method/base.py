@@ -245,6 +245,11 @@ class MethodBase(Generic[Running]):
         self.moments.add(alone, of_all, kept_share(self.given.memory), weight)
         self.recent.add(alone, of_recent, RECENT, weight)
 
+    def _settle(self) -> None:
+        """Leave the moments as a state holds them, at the end of a step."""
+        self.moments.settle()
+        self.recent.settle()
+
     def _restandardise(self, standard: Standard) -> None:
         """Standardise later records in another way."""
         if self.range is not None:

@@ -143,6 +143,7 @@ class MomentMethod(MethodBase[RunningMoments]):
         dropped = self._learn(released, unit, weight)
         if look is not None:
             self._find_scales(look)
+        self._settle()
         found = self._read()
         eigenvalues, eigenvalues_sd = found.eigenvalues()
         return Outcome(

@@ -155,6 +155,7 @@ class WideMethod(MethodBase[RunningMean]):
         self._refine()
         if look is not None:
             self._find_scales(look)
+        self._settle()
         if outcome.skipped is None:
             self.learned = True
             self._read()

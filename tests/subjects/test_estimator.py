@@ -239,7 +239,7 @@ def test_with_frozen_noise_a_release_shows_no_exact_number() -> None:
     public = {
         "version", "status", "batch", "features", "center", "scale", "mean", "deviation", "clamp",
         "explained_variance_ratio", "explained_variance_ratio_sd", "step", "drift", "skipped",
-        "reason", "privacy", "first_batches", "shift",
+        "reason", "privacy", "first_batches", "shift", "limits",
     }  # fmt: skip
     # The range is on a coarse grid, and the sd of the noise follows from it.
     assert same <= public | {"range", "sigma"}

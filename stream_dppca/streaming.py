@@ -39,6 +39,18 @@ from .values import number, numbers
 
 __all__ = ["StreamingPCA"]
 
+#: What has another name here than in scikit-learn.
+_OF_SCIKIT_LEARN = {
+    "fit": "learn_array",
+    "partial_fit": "learn_array",
+    "fit_transform": "learn_array",
+    "transform": "transform_array",
+    "components_": "components",
+    "explained_variance_ratio_": "last_release.explained_variance_ratio",
+    "mean_": "last_release.center",
+    "scale_": "last_release.scale",
+}
+
 
 class StreamingPCA(base.MiniBatchTransformer):
     """A private PCA on a stream, whatever its method: batches in, releases out.
@@ -118,6 +130,17 @@ class StreamingPCA(base.MiniBatchTransformer):
         """Return a deep copy: a shallow one would share the partial batch with its original."""
         return copy.deepcopy(self)
 
+    def __getattr__(self, name: str) -> Any:
+        """Say what to use in place of a name that scikit-learn has."""
+        if name in _OF_SCIKIT_LEARN:
+            raise AttributeError(
+                f"{type(self).__name__} has no `{name}`: use `{_OF_SCIKIT_LEARN[name]}`, or "
+                "stream_dppca.sklearn.PrivatePCA, which has the interface of scikit-learn",
+                name=name,
+                obj=self,
+            )
+        return object.__getattribute__(self, name)  # the error of a property, or the usual one
+
     @property
     def capacity(self) -> int:
         """Records of a batch, or subjects that a round has places for."""
@@ -194,7 +217,8 @@ class StreamingPCA(base.MiniBatchTransformer):
             self._warned_of_batch = True
             warnings.warn(
                 f"{type(self).__name__} has learned nothing from batch {batch}: {reason}. "
-                "If this continues, check the feature names",
+                "If this continues, check the feature names: those of the columns of an array that "
+                "river's convert_river_to_sklearn passes on are 0, 1, ...",
                 NothingLearnedWarning,
                 stacklevel=4,
             )

@@ -43,6 +43,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from consumers.cli.own import WatchOptions
 from consumers.cli.screen import BAD, LABEL
 from consumers.cli.watch import watch
 from consumers.errors import ClusterError, ConfigurationError
@@ -305,7 +306,7 @@ def _watch(
 
     looking = threading.Thread(target=look)
     looking.start()
-    shown = argparse.Namespace(json=False, web=False, releases=options.releases)
+    shown = WatchOptions(releases=options.releases)
     try:
         view = load_part(ViewSettings, config.flags)
         watch(deployment.cluster(), view, shown, stop, simulated)

@@ -84,7 +84,7 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
     # because that takes seconds.
     warnings.filterwarnings("ignore", r"(epsilon|delta) = \d", UserWarning)
     try:
-        code = commands.COMMANDS[command](options.parse(command, arguments))
+        code = commands.COMMANDS[command](*options.parse(command, arguments))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stopped:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from ..web.page import Page
 from ..web.server import WebServer
 from ..web.tracker import History, Tracker
 from .history import Simulation, head, point_cells
+from .own import WatchOptions
 
 #: Interval at which the screen is drawn, to keep the age of the last release current.
 DRAW_SECONDS: Final = 0.5
@@ -23,7 +23,7 @@ DRAW_SECONDS: Final = 0.5
 def watch(
     cluster: Cluster,
     settings: ViewSettings,
-    options: argparse.Namespace,
+    options: WatchOptions,
     stop: threading.Event,
     simulation: Simulation | None = None,
 ) -> int:
@@ -32,12 +32,12 @@ def watch(
     The truth is drawn over the model of a simulated stream.
     """
     tracker = Tracker(settings.model, None if simulation is None else simulation.see)
-    follower = Follower(cluster, settings.output_topic, tracker, keep=options.json)
+    follower = Follower(cluster, settings.output_topic, tracker, keep=options.as_json)
     if options.web:
         return _serve_page(follower, tracker, settings, options, stop)
     follower.start()
     try:
-        if options.json or not sys.stdout.isatty():
+        if options.as_json or not sys.stdout.isatty():
             _print_lines(follower, tracker, options, stop, simulation)
         else:
             _draw(follower, tracker, settings, options, stop, simulation)
@@ -50,7 +50,7 @@ def _serve_page(
     follower: Follower,
     tracker: Tracker,
     settings: ViewSettings,
-    options: argparse.Namespace,
+    options: WatchOptions,
     stop: threading.Event,
 ) -> int:
     server = WebServer("127.0.0.1", options.port, Page(follower, tracker))
@@ -65,14 +65,14 @@ def _serve_page(
     return 0
 
 
-def _enough(count: int, options: argparse.Namespace) -> bool:
+def _enough(count: int, options: WatchOptions) -> bool:
     return options.releases is not None and count >= options.releases
 
 
 def _print_lines(
     follower: Follower,
     tracker: Tracker,
-    options: argparse.Namespace,
+    options: WatchOptions,
     stop: threading.Event,
     simulation: Simulation | None,
 ) -> None:
@@ -80,7 +80,7 @@ def _print_lines(
     count = shown = 0
     while not stop.is_set() and not _enough(shown, options):
         tracker.wait(count, DRAW_SECONDS)
-        if options.json:
+        if options.as_json:
             count, _ = tracker.history()
             lines = [value.decode() for value in follower.take()]
         else:
@@ -100,7 +100,7 @@ def _draw(
     follower: Follower,
     tracker: Tracker,
     settings: ViewSettings,
-    options: argparse.Namespace,
+    options: WatchOptions,
     stop: threading.Event,
     simulation: Simulation | None,
 ) -> None:

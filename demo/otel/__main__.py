@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from consumers.cli.own import WatchOptions
 from consumers.cli.watch import watch
 from consumers.settings import ViewSettings, load_part
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         deployment = ProcessDeployment(DemoConfig(flags, 0.0, None, generator=command), broker)
         try:
             threading.Thread(target=_look, args=(deployment, stop), daemon=True).start()
-            shown = argparse.Namespace(json=False, web=False, releases=options.releases)
+            shown = WatchOptions(releases=options.releases)
             watch(deployment.cluster(), load_part(ViewSettings, flags), shown, stop)
             if failure := deployment.failed():
                 _say(failure)

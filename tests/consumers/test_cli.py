@@ -263,7 +263,7 @@ def test_a_mistyped_variable_is_said(
 def test_an_unknown_error_is_not_quoted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(options: object) -> int:
+    def fail(*options: object) -> int:
         raise ValueError("the record was 987654")
 
     monkeypatch.setitem(commands.COMMANDS, "show-config", fail)

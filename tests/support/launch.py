@@ -78,21 +78,21 @@ def silence(set_attribute: Callable[[type, str, Any], None] = setattr) -> None:
         set_attribute(SeededNoise, name, silent)
 
 
-def changed(serve: Callable[[Any], int]) -> Callable[[Any], int]:
+def changed(serve: Callable[..., int]) -> Callable[..., int]:
     """A service with another time to leave, or another size of groups.
 
     The modules are changed only when the command runs: their imports take seconds, and the handler
     of signals must be there before them, as it is in production.
     """
 
-    def run(options: Any) -> int:
+    def run(*given: Any) -> int:
         from consumers.service import loop, task
 
         if seconds := os.environ.get(LEAVE_SECONDS):
             loop.LEAVE_SECONDS = float(seconds)  # type: ignore[misc]
         if group := os.environ.get(GROUP):
             task.GROUP_BATCHES = int(group)  # type: ignore[misc]
-        return serve(options)
+        return serve(*given)
 
     return run
 

@@ -78,12 +78,12 @@ def shares(pca: DPPCA, X: Array, found: Truth) -> float:
     complete = np.flatnonzero(np.isfinite(X).all(axis=1))
     rows = complete[:: max(1, len(complete) // SAMPLE)]
     Z, projector = found.Z[rows], pca._projector()
-    if projector is None:
+    if not len(pca.components):
         return 0.0
     U = projector.standardise(X[rows])
     k = pca.n_components
     best = np.linalg.eigh(np.cov(U.T))[1][:, : -k - 1 : -1]
-    return explained(Z, pca.transform_array(X[rows])) / explained(Z, U @ best)
+    return explained(Z, pca.transform(X[rows])) / explained(Z, U @ best)
 
 
 def learn(pca: DPPCA, X: Array) -> list[int]:

@@ -99,8 +99,8 @@ def main() -> None:
         "ordinary": {"cpu": 55.0, "memory": 10e9, "disk.read": 5e6},
         "strange": {"cpu": 95.0, "memory": 2e9, "disk.read": 5e6},
     }.items():
-        along = projector.transform_one(record)[0]
-        print(f"{what}: score {along:+.2f}, anomaly {projector.score_one(record):.2f}")
+        along, spe = projector.transform(record)[0], projector.spe(record)
+        print(f"{what}: score {along:+.2f}, anomaly {spe:.2f}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python examples/project_release.py release.json '{"cpu": 93.0, "memory": 41.5}'
 
 A release is a JSON message on the output topic of the service. It holds everything that is needed
-to score a record: the formulas are `standardised` and `scores` below, which can be written in any
-language. In Python, `stream_dppca.Projector.from_release` does the same for whole arrays.
+to score a record: the formulas are the functions below, which can be written in any language. In
+Python, `stream_dppca.Projector.from_release` does the same for whole arrays and nested records.
 """
 
 from __future__ import annotations
@@ -16,30 +16,42 @@ from pathlib import Path
 from typing import Any
 
 
-def standardised(release: dict[str, Any], record: dict[str, Any]) -> list[float]:
-    """Each feature in standard deviations from its mean; a missing one is at its mean."""
-    found = [0.0] * len(release["features"])
+def standardised(release: dict[str, Any], record: dict[str, Any]) -> list[float] | None:
+    """Each feature in standard deviations from its mean; a missing one is at its mean.
+
+    None if the record has fewer than half of the features with spread: it would look ordinary.
+    """
+    found, read = [0.0] * len(release["features"]), 0
     for i, name in enumerate(release["features"]):
         value, deviation = record.get(name), release["deviation"][i]
         if isinstance(value, int | float) and math.isfinite(value) and deviation > 0:
             z = (value - release["center"][i]) / release["scale"][i]
             clamp = release["clamp"][i] if release["clamp"] else math.inf
-            found[i] = (max(-clamp, min(clamp, z)) - release["mean"][i]) / deviation
-    return found
+            if abs(z) > clamp:  # beyond the clamp there is the logarithm
+                z = math.copysign(clamp * (1 + math.log(abs(z) / clamp)), z)
+            found[i] = (z - release["mean"][i]) / deviation
+            read += 1
+    enough = read >= max(1, sum(r > 0 for r in release["deviation"]) / 2)
+    return found if enough else None
 
 
-def scores(release: dict[str, Any], record: dict[str, Any]) -> list[float]:
-    """The position of a record along each component."""
-    u = standardised(release, record)
+def scores(release: dict[str, Any], u: list[float]) -> list[float]:
+    """The position of a standardised record along each component."""
     return [sum(w_i * u_i for w_i, u_i in zip(w, u, strict=True)) for w in release["components"]]
 
 
-def anomaly(release: dict[str, Any], record: dict[str, Any]) -> float:
-    """The distance of a record to the components, in standard deviations: larger is stranger."""
-    u = standardised(release, record)
-    for along, w in zip(scores(release, record), release["components"], strict=True):
-        u = [u_i - along * w_i for u_i, w_i in zip(u, w, strict=True)]
-    return math.hypot(*u)
+def spe(release: dict[str, Any], u: list[float]) -> float:
+    """The squared distance from the components."""
+    rest = u
+    for along, w in zip(scores(release, u), release["components"], strict=True):
+        rest = [u_i - along * w_i for u_i, w_i in zip(rest, w, strict=True)]
+    return math.hypot(*rest) ** 2
+
+
+def t2(release: dict[str, Any], u: list[float]) -> float:
+    """The squared distance along the components, in variances along each."""
+    pairs = zip(scores(release, u), release["spread"], strict=True)
+    return sum(along**2 / variance for along, variance in pairs if variance > 0)
 
 
 def main() -> int:
@@ -50,9 +62,17 @@ def main() -> int:
     if not release["components"]:
         print(f"nothing to score with yet: {release['status']}")
         return 1
-    record = json.loads(sys.argv[2])
-    print("scores:", *(f"{score:.4f}" for score in scores(release, record)))
-    print(f"anomaly: {anomaly(release, record):.4f}")
+    u = standardised(release, json.loads(sys.argv[2]))
+    if u is None:
+        print("the record has too few of the features:", *release["features"])
+        return 1
+    print("scores:", *(f"{score:.4f}" for score in scores(release, u)))
+    for name, score in {"spe": spe(release, u), "t2": t2(release, u)}.items():
+        over = [
+            limit["rate"] for limit in release["limits"].get(name, []) if score > limit["value"]
+        ]
+        usual = f"exceeded by {100 * min(over):g} % of the records" if over else "not unusual"
+        print(f"{name}: {score:.4f}, {usual}")
     return 0
 
 

@@ -6,7 +6,7 @@
 ('replace-one', 'record')
 """
 
-from .anomaly import SubspaceDistance
+from .anomaly import SubspaceDistance, SubspaceT2
 from .errors import (
     BatchSizeError,
     DPPCAError,
@@ -45,6 +45,7 @@ __all__ = [
     "SubjectPlan",
     "SubjectStatement",
     "SubspaceDistance",
+    "SubspaceT2",
     "TheoremSchedule",
     "plan",
     "plan_subjects",

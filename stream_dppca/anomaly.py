@@ -1,22 +1,23 @@
-"""Anomaly scores by the distance to the private subspace, through river's own interface."""
+"""Anomaly scores of a private PCA, through river's own interface."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from river import base
 
 from .estimator import DPPCA
 
-__all__ = ["SubspaceDistance"]
+__all__ = ["SubspaceDistance", "SubspaceT2"]
 
 
 class SubspaceDistance(base.AnomalyDetector):
-    """Scores a record by its distance to the subspace that a `DPPCA` has learned.
+    """Scores a record by its squared distance from the components that a `DPPCA` has learned.
 
-    The distance is in standard deviations, with centre, scales and clamp applied. It is a function
-    of the scored record and of releases, so it is as private as the releases for the records that
-    were learned; the scored record is not protected from anybody who sees its score.
+    The score is `DPPCA.spe`: large for combinations of values that do not occur otherwise. It is a
+    function of the scored record and of releases, so it is as private as the releases for the
+    records that were learned; the scored record is not protected from anybody who sees its score.
 
     Parameters
     ----------
@@ -39,9 +40,29 @@ class SubspaceDistance(base.AnomalyDetector):
         self.pca.learn_one(x)
 
     def score_one(self, x: dict[Any, Any]) -> float:
-        """Return the anomaly score: higher is stranger; 0 as long as nothing has been learned."""
-        return self.pca.score_one(x)
+        """Return the anomaly score: higher is stranger; 0 if there is none, as river expects."""
+        score = float(self._score(x))
+        return 0.0 if math.isnan(score) else score
+
+    def _score(self, x: dict[Any, Any]) -> Any:
+        return self.pca.spe(x)
 
     @classmethod
     def _unit_test_params(cls) -> Any:
         yield {"pca": DPPCA(**next(DPPCA._unit_test_params()))}
+
+
+class SubspaceT2(SubspaceDistance):
+    """Scores a record by its squared distance along the components that a `DPPCA` has learned.
+
+    The score is `DPPCA.t2`: large for unusual amounts of the usual variation. Otherwise it is like
+    `SubspaceDistance`.
+
+    Parameters
+    ----------
+    pca
+        The estimator. `learn_one` passes records to it.
+    """
+
+    def _score(self, x: dict[Any, Any]) -> Any:
+        return self.pca.t2(x)

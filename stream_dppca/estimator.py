@@ -253,8 +253,9 @@ class DPPCA(StreamingPCA):
             that have been released, so nothing is spent; with more than 1023 features there are
             none.
         """
+        found: Projector | None
         if n_components is None:
-            found = self._projector()
+            found = self._projector() if self._learned else None
         else:
             whole("n_components", n_components, 1, len(self.features))
             if not isinstance(self._method, MomentMethod):
@@ -265,7 +266,7 @@ class DPPCA(StreamingPCA):
             raise DPPCAError("there is no projector yet: nothing has been learned")
         return found
 
-    def _projector(self) -> Projector | None:
+    def _found(self) -> Projector | None:
         if self._learned and isinstance(self._method, MomentMethod | WideMethod):
             return self._method.projector(self._slots.features)
         return None

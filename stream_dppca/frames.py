@@ -136,9 +136,9 @@ def column_names(frame: Any) -> list[Any]:
     return list(wrapped.columns)
 
 
-def all_columns(frame: Any) -> FloatArray:
-    """Every column of a frame, in order, as the rows of an array."""
-    names = column_names(frame)
+def all_columns(frame: Any, names: Sequence[Any] | None = None) -> FloatArray:
+    """Every column of a frame, or these, in order, as the columns of an array."""
+    names = column_names(frame) if names is None else names
     X = np.empty((len(frame), len(names)))
     for j, name in enumerate(names):
         X[:, j] = column(frame, name)

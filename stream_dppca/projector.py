@@ -1,45 +1,77 @@
 """Scores of raw records from a release alone: numpy and one formula.
 
-    score = W^T ((clamp((x - c)/s) - m)/r)
+    u = (grown((x - c)/s) - m)/r,  scores W^T u
 
-c and s are the centre and scale of each feature, found in the first step (s may grow later). The
-clamp is part of the model: sparse features have values that are thousands of scales away. m and r
-are mean and standard deviation of the clamped values, learned from every batch. With features in
-one unit nothing is clamped, and r turns z back into raw units.
+c and s are the centre and scale of each feature, found in the first step (s may grow later). m and
+r are mean and standard deviation of the clamped values, learned from every batch. Within the clamp
+`grown` changes nothing, beyond it there is the logarithm (`scores`). With features in one unit
+nothing is clamped, and r turns z back into raw units.
+
+**Scores are not private.** They are about the record that is scored; the guarantee covers the model
+behind them, for the records that the model has learned from.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import scores
 from .arrays import FloatArray
-from .release import Release
+from .checks import one_of
+from .errors import ParameterError
+from .frames import all_columns, frame_like, is_frame
+from .paths import member, path_of
+from .release import RATES, Limit, Release, Score
 from .values import number, numbers
 
-__all__ = ["Projector"]
+__all__ = ["By", "Projector"]
+
+By = Literal["spe", "t2", "either"]
+
+#: Least share of the features with spread that a record must have to be scored. A feature that is
+#: missing counts as its mean, so the fewer there are, the more ordinary a record looks.
+_READABLE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Projector:
-    """Projects raw records with the numbers of a release.
+    """Scores raw records with the numbers of a release.
+
+    Everywhere `X` is one record, a dict, or many: a list of dicts, a frame (pandas, polars,
+    pyarrow) or an n x d array. Nested dicts are read as the service reads them: the feature
+    `disk.free` is the member `free` of `disk`, unless there is a key `disk.free`. One record gives
+    one result, many give an array with a place for each; where there is a column per component or
+    feature, a frame gives a frame.
+
+    A feature that is missing, or not a number, counts as its mean. A record that has fewer than
+    half of the features with spread has no scores: they are NaN, as they all are as long as nothing
+    has been learned. Anything else raises a `ParameterError`.
 
     Examples
     --------
     >>> release = b'''{"version": 1, "status": "learned", "batch": 9,
-    ...     "features": ["cpu", "memory"], "components": [[0.6, 0.8]],
+    ...     "features": ["cpu", "memory"], "components": [[0.6, 0.8]], "spread": [1.5],
     ...     "center": [50.0, 1e9], "scale": [10.0, 1e8], "clamp": [5.0, 5.0],
-    ...     "mean": [0.0, 0.0], "deviation": [1.0, 1.0], "privacy": {"unit": "record",
+    ...     "mean": [0.0, 0.0], "deviation": [1.0, 1.0], "limits": {"spe": [{"rate": 0.01,
+    ...     "value": 2.0, "sd": 0.1}]}, "privacy": {"unit": "record",
     ...     "epsilon": 1.0, "delta": 1e-6, "method": "adaptive", "private": true}}'''
     >>> projector = Projector.from_release(release)
-    >>> projector.transform_array(np.array([[60.0, 1e9]])).round(12).tolist()
+    >>> projector.transform(np.array([[60.0, 1e9]])).round(12).tolist()
     [[0.6]]
-    >>> projector.transform_one({"cpu": 60.0, "memory": 1.1e9})
-    {0: 1.4}
+    >>> record = {"cpu": 90.0, "memory": 1e9}
+    >>> projector.transform(record), round(projector.spe(record), 2), projector.is_anomaly(record)
+    ({0: 2.4}, 10.24, True)
+    >>> {name: round(by, 2) for name, by in projector.contributions(record).items()}
+    {'cpu': 6.55, 'memory': -3.69}
+    >>> projector.spe({"something": "else"}), projector.is_anomaly({"something": "else"})
+    (nan, None)
     """
 
     features: tuple[Hashable, ...]
@@ -49,6 +81,9 @@ class Projector:
     clamp: FloatArray  #: infinite where nothing is clamped
     mean: FloatArray  #: m
     deviation: FloatArray  #: r; 0 for features without spread, which are left out
+    #: Variance along each component; NaN if it is not known.
+    variance: FloatArray = field(default_factory=lambda: np.array(np.nan))
+    limits: Mapping[Score, Sequence[Limit]] = field(default_factory=dict)
 
     @classmethod
     def plain(cls, features: Sequence[Hashable], W: FloatArray, scale: FloatArray) -> Projector:
@@ -89,40 +124,99 @@ class Projector:
             given(known.clamp, np.inf),
             given(known.mean, 0.0),
             given(known.deviation, 1.0),
+            np.array(np.nan if known.spread is None else known.spread, dtype=np.float64),
+            known.limits,
         )
 
-    # Raw records
+    # Scores
 
-    def standardise(self, X: NDArray[Any]) -> FloatArray:
-        """(clamp((x - c)/s) - m)/r; a value that is missing or has no spread is 0, its mean."""
+    def standardise(self, X: Any) -> FloatArray:
+        """u of each record, n x d, of which all scores are functions (`stream_dppca.scores`).
+
+        A value that is missing or has no spread is 0, its mean; all of a record that has too few
+        values is NaN.
+        """
+        rows = self._rows(X)
         with np.errstate(all="ignore"):
-            rows = numbers(X)
-            Z = np.clip((rows - self.center) / self.scale, -self.clamp, self.clamp)
-            U = (Z - self.mean) / self.deviation
-        usable = np.isfinite(rows) & np.isfinite(U) & (self.deviation > 0)
-        return np.where(usable, U, 0.0)
+            z = np.where(np.isfinite(rows), (rows - self.center) / self.scale, np.nan)
+        U = scores.standardised(z, self.clamp, self.mean, self.deviation)
+        n = int(np.count_nonzero(self.deviation > 0))
+        U[self._n_read(rows) < (max(1, _READABLE * n) if self.W.shape[1] else math.inf)] = np.nan
+        return U
 
-    def transform_array(self, X: NDArray[Any]) -> FloatArray:
-        """Scores of the rows of an n x d array: n x k."""
-        return np.asarray(self.standardise(X) @ self.W)
+    def transform(self, X: Any) -> Any:
+        """Scores along the components: {0: ..., 1: ...} of one record, n x k of many."""
+        return self._columns(X, self.standardise(X) @ self.W, range(self.W.shape[1]))
 
-    def transform_one(self, x: Mapping[Any, Any]) -> dict[int, float]:
-        """Scores of one record; {} if nothing has been learned."""
-        return dict(enumerate(self.transform_array(self._row(x))[0].tolist()))
+    def spe(self, X: Any) -> Any:
+        """Squared prediction error: the squared distance from the components.
+
+        It is in variances of the features, and NaN if there are as many components as features with
+        spread: nothing is left over then.
+        """
+        U, k = self.standardise(X), self.W.shape[1]
+        left = k < np.count_nonzero(self.deviation > 0)
+        return self._each(X, scores.spe(U, self.W) if left else np.full(len(U), np.nan))
+
+    def t2(self, X: Any) -> Any:
+        """Hotelling's T2: the squared distance along the components, in variances along each."""
+        U, known = self.standardise(X), (self.variance > 0).any()
+        found = scores.t2(U, self.W, self.variance) if known else np.full(len(U), np.nan)
+        return self._each(X, found)
+
+    def n_read(self, X: Any) -> Any:
+        """Number of features that a record has, of those with spread."""
+        return self._each(X, self._n_read(self._rows(X)))
+
+    def contributions(self, X: Any, to: Score = "spe") -> Any:
+        """What each feature adds to a score, with the sign of its deviation: negative if too low.
+
+        The absolute values add up to the score. (They are complete decomposition contributions:
+        Alcala and Qin, 2009.) For one record they are a dict, the largest first.
+        """
+        one_of("to", to, get_args(Score))
+        U = self.standardise(X)
+        part = scores.residual(U, self.W) if to == "spe" else scores.along(U, self.W, self.variance)
+        found = self._columns(X, part * np.abs(part), self.features)
+        if isinstance(X, Mapping):
+            found = dict(sorted(found.items(), key=lambda item: -abs(item[1])))
+        return found
+
+    def is_anomaly(self, X: Any, rate: float = 0.01, by: By = "either") -> Any:
+        """Tell whether a score exceeds its limit, the score that this share of the records exceeds.
+
+        Parameters
+        ----------
+        X
+            One record or many.
+        rate
+            Share of the records that exceed the limit: .1, .05, .01 or .001.
+        by
+            The score. With `"either"`, one of both is enough, so up to twice that share of ordinary
+            records exceeds it.
+
+        Returns
+        -------
+        bool or None
+            None without a score or a limit. For many records it is a masked array, whose mask says
+            where there is none.
+        """
+        one_of("by", by, get_args(By))
+        if rate not in RATES:
+            raise ParameterError("rate", f"must be one of {', '.join(map(str, RATES))}", rate)
+        over = np.full(len(self._rows(X)), np.nan)
+        for name in get_args(Score) if by == "either" else (by,):
+            limits = (limit.value for limit in self.limits.get(name, ()) if limit.rate == rate)
+            with np.errstate(all="ignore"):
+                over = np.fmax(over, getattr(self, name)(X) / next(limits, math.nan))
+        if isinstance(X, Mapping):
+            return None if np.isnan(over[0]) else bool(over[0] > 1)
+        return np.ma.MaskedArray(over > 1, mask=np.isnan(over))
 
     def inverse_transform(self, scores: NDArray[Any]) -> FloatArray:
         """The raw records that have these scores and lie in the subspace: n x d."""
         U = np.asarray(scores, dtype=np.float64) @ self.W.T
         return np.asarray(self.center + self.scale * (self.mean + self.deviation * U))
-
-    def reconstruction_error(self, X: NDArray[Any]) -> FloatArray:
-        """Distance of each row to the subspace, in standard deviations."""
-        U = self.standardise(X)
-        return np.asarray(np.linalg.norm(U - (U @ self.W) @ self.W.T, axis=1))
-
-    def score_one(self, x: Mapping[Any, Any]) -> float:
-        """`reconstruction_error` of one record: higher is stranger; 0 if nothing is known."""
-        return float(self.reconstruction_error(self._row(x))[0]) if self.W.shape[1] else 0.0
 
     # In raw units
 
@@ -135,5 +229,46 @@ class Projector:
         r = self.scale * self.deviation
         return np.asarray((self.W * np.where(r > 0, 1 / np.where(r > 0, r, 1.0), 0.0)[:, None]).T)
 
-    def _row(self, x: Mapping[Any, Any]) -> FloatArray:
-        return np.array([[number(x.get(name)) for name in self.features]])
+    # Records
+
+    def _rows(self, X: Any) -> FloatArray:
+        """Records as an n x d array; NaN where there is no number."""
+        d = len(self.features)
+        if isinstance(X, Mapping):
+            return np.array([self._row(X)])
+        if isinstance(X, list) and X and all(isinstance(x, Mapping) for x in X):
+            return np.array([self._row(x) for x in X])
+        if not isinstance(X, np.ndarray) and is_frame(X):
+            return all_columns(X, self.features)
+        try:
+            rows = numbers(X)
+        except (TypeError, ValueError):
+            rows = np.empty(0)
+        if rows.ndim != 2 or rows.shape[1] != d:
+            found = rows.shape if isinstance(X, np.ndarray) else type(X).__name__
+            raise ParameterError("X", f"must be a dict, a frame or of shape (n, {d})", found)
+        return rows
+
+    def _row(self, x: Mapping[Any, Any]) -> list[float]:
+        return [number(x[name] if name in x else member(x, path)) for name, path in self._paths]
+
+    @cached_property
+    def _paths(self) -> list[tuple[Hashable, list[str]]]:
+        """Each feature, with its path in a nested record; names that are not text have none."""
+        return [(name, path_of(name) if isinstance(name, str) else []) for name in self.features]
+
+    def _n_read(self, rows: FloatArray) -> NDArray[np.intp]:
+        return np.asarray((np.isfinite(rows) & (self.deviation > 0)).sum(axis=1))
+
+    @staticmethod
+    def _each(X: Any, found: NDArray[Any]) -> Any:
+        """One number per record: that of the only one, or all of them."""
+        return found[0].item() if isinstance(X, Mapping) else found
+
+    @staticmethod
+    def _columns(X: Any, found: FloatArray, names: Sequence[Hashable]) -> Any:
+        """Several numbers per record, in the form of the records."""
+        if isinstance(X, Mapping):
+            return dict(zip(names, found[0].tolist(), strict=True))
+        frame = not isinstance(X, np.ndarray) and is_frame(X)
+        return frame_like(X, found, names) if frame else found

@@ -16,7 +16,18 @@ from pydantic import (
 
 from .calibration import epsilon_over
 
-__all__ = ["Limit", "PrivacyStatement", "Release", "Score", "Status", "SubjectStatement"]
+__all__ = [
+    "RATES",
+    "Limit",
+    "PrivacyStatement",
+    "Release",
+    "Score",
+    "Status",
+    "SubjectStatement",
+]
+
+#: Shares of the records that exceed the limits of a release.
+RATES = (0.1, 0.05, 0.01, 0.001)
 
 
 class _Model(BaseModel):
@@ -140,8 +151,9 @@ class Release(_Model):
     """One batch's result. Everything in it is noisy or public.
 
     Numbers of features are in the order of `features`. The score of a raw record x along a
-    component w is the sum over all features of w (clamp((x - center)/scale) - mean)/deviation;
-    features whose deviation is 0 are left out. `Projector.from_release` computes it.
+    component w is the sum over all features of w (z - mean)/deviation, z = (x - center)/scale, but
+    sign(z) clamp (1 + ln(|z|/clamp)) beyond the clamp; features whose deviation is 0 are left out.
+    `Projector.from_release` computes it.
     """
 
     version: Literal[1] = 1
@@ -175,8 +187,7 @@ class Release(_Model):
     """Standard deviation of each feature after centre, scale and clamp; 0 for a feature without
     spread, which is left out: its weights are 0."""
     spread: tuple[float, ...] | None = None
-    """Noisy variance along each component, of clipped records, so mostly too small; null where the
-    batch was skipped."""
+    """Noisy variance along each component, of clipped records, so mostly too small."""
     explained_variance_ratio: tuple[float, ...] | None = None
     """Noisy share of the variance of all features along each component; null if the method does not
     know the total variance."""

@@ -65,10 +65,11 @@ def residual(U: FloatArray, W: FloatArray) -> FloatArray:
 def along(U: FloatArray, W: FloatArray, variance: FloatArray) -> FloatArray:
     """The part of each row along the components, each divided by its standard deviation.
 
-    Its squared length is `t2`. A component without variance is left out.
+    Its squared length is `t2`. A component without variance is left out; one whose variance is not
+    known (NaN) makes everything NaN.
     """
     with np.errstate(all="ignore"):
-        weight = np.where(variance > 0, 1 / np.sqrt(variance), 0.0)
+        weight = np.where(variance <= 0, 0.0, 1 / np.sqrt(variance))
     return np.asarray(((U @ W) * weight) @ W.T)
 
 
@@ -92,5 +93,5 @@ def t2(U: FloatArray, W: FloatArray, variance: FloatArray) -> FloatArray:
     [4.5]
     """
     with np.errstate(all="ignore"):
-        weight = np.where(variance > 0, 1 / variance, 0.0)
-    return np.asarray((U @ W) ** 2 @ weight)
+        weight = np.where(variance <= 0, 0.0, 1 / variance)
+    return np.asarray(np.sum((U @ W) ** 2 * weight, axis=1))

@@ -26,16 +26,16 @@ from .errors import (
     ParameterError,
     StateError,
 )
-from .frames import frame_like, require_frame
+from .frames import frame_like, is_frame, require_frame
 from .noise import Noise, Sampler, make_noise
 from .oja import column_signs, orthonormal
 from .outcome import ONLY_RANGE, Method, Outcome
-from .projector import Projector
-from .release import PrivacyStatement, Release, Status, SubjectStatement
+from .projector import By, Projector
+from .release import PrivacyStatement, Release, Score, Status, SubjectStatement
 from .slots import SlotBuffer
 from .statistics import Rows
 from .subjects import SubjectTable
-from .values import number, numbers
+from .values import numbers
 
 __all__ = ["StreamingPCA"]
 
@@ -101,9 +101,9 @@ class StreamingPCA(base.MiniBatchTransformer):
         self._used = 0  # slots of all steps so far
         self._await_step()
         self._release: Release | partial[Release] | None = None
+        self._scorer: Projector | None = None  # of the newest release
         self._learned = False  # from at least one batch
         self._interrupted = False  # in the middle of a batch
-        self._warned = False  # that there is nothing to transform with
         self._warned_of_batch = False  # that nothing was learned from one
 
     @abstractmethod
@@ -153,14 +153,27 @@ class StreamingPCA(base.MiniBatchTransformer):
 
     # Learning
 
-    def learn_one(self, x: dict[Any, Any]) -> None:
-        """Take one record, a dict. A bad record, or anything but a dict, is a null in its slot.
+    def learn_one(self, x: Any) -> None:
+        """Take one record: a dict, or an array of the features in order.
 
-        Nothing raises: a record without a slot would shift all records after it.
+        A bad record, or anything else, is a null in its slot. Nothing in a record raises: a record
+        without a slot would shift all records after it. Only a table of records does, an array of
+        rows or a frame, which belongs to another method.
         """
+        if not isinstance(x, dict):
+            x = self._one(x)
         batch = self._slots.put_dict(x)
         if batch is not None:
             self._run(batch)
+
+    def _one(self, x: Any) -> Any:
+        """The dict that an array stands for; anything else as it is."""
+        if (isinstance(x, np.ndarray) and x.ndim > 1) or is_frame(x):
+            rule = "must be one record: `learn_array` takes arrays of rows, `learn_many` frames"
+            raise ParameterError("x", rule, type(x).__name__)
+        if isinstance(x, np.ndarray) and x.shape == (len(self._slots.features),):
+            return dict(zip(self._slots.features, x.tolist(), strict=True))
+        return x
 
     def learn_many(self, X: Any) -> None:
         """Take the rows of a frame (pandas, polars, pyarrow), in order.
@@ -196,12 +209,16 @@ class StreamingPCA(base.MiniBatchTransformer):
                 self._learned = True
         self._interrupted = False
         self._await_step()
+        if outcome.spread is None and self._learned and (known := self.last_release) is not None:
+            spread = None if known.spread is None else np.array(known.spread)  # it stays
+            outcome = dataclasses.replace(outcome, spread=spread)
+        self._scorer = None
         self._release = partial(
             _release_of,
             outcome,
             self.components,
             self._status(outcome),
-            self._projector(),
+            self._found(),
             self._slots.features,
             t,
             None if isinstance(self._slots, SubjectTable) else self._used,
@@ -249,16 +266,6 @@ class StreamingPCA(base.MiniBatchTransformer):
         d = len(self._slots.features)
         return np.ascontiguousarray(self._method.W.T) if self._learned else np.zeros((0, d))
 
-    def raw_directions(self) -> FloatArray:
-        """k x d: changes of raw features along each component; no rows before anything is known."""
-        found = self._projector()
-        return np.zeros((0, len(self.features))) if found is None else found.raw_directions()
-
-    def raw_weights(self) -> FloatArray:
-        """k x d: weights of raw features in each score, as long as nothing is clamped."""
-        found = self._projector()
-        return np.zeros((0, len(self.features))) if found is None else found.raw_weights()
-
     @property
     def n_batches(self) -> int:
         """Batches released, skipped ones included."""
@@ -293,82 +300,77 @@ class StreamingPCA(base.MiniBatchTransformer):
         """The privacy guarantee, as it was when the estimator was made."""
         return self._privacy
 
-    def transform_one(self, x: dict[Any, Any]) -> dict[Hashable, Any]:
-        """Scores along the components, {0: ..., 1: ...}; {} before anything has been learned.
+    # Scores, as those of `Projector`
 
-        A feature that is missing or bad counts as its mean.
+    def _projector(self) -> Projector:
+        """The projector of the newest release; without components if nothing is known."""
+        if self._scorer is None:
+            features, release = self._slots.features, self.last_release
+            nothing = Projector.plain(features, np.zeros((len(features), 0)), self._known_scales())
+            self._scorer = nothing if release is None else Projector.from_release(release)
+        return self._scorer
+
+    def transform_one(self, x: dict[Any, Any]) -> dict[Hashable, Any]:
+        """Scores along the components, {0: ..., 1: ...}, for the next step of a river pipeline.
+
+        They are never NaN: 0, the mean, takes the place of scores that are not known, because the
+        record cannot be read, or because nothing has been learned yet. `transform` tells.
         """
-        row = np.array([[number(x.get(name)) for name in self._slots.features]])
-        return dict(enumerate(self.transform_array(row)[0].tolist()))
+        known = np.nan_to_num([*self.transform(x).values()]).tolist()
+        return dict(enumerate(known or [0.0] * self.n_components))
 
     def transform_many(self, X: Any) -> Any:
-        """Scores of the rows of a frame, in a frame of its kind with its index.
+        """Scores of the rows of a frame, in a frame of its kind with its index; never NaN.
 
-        The columns are 0, 1, ... in pandas and "0", "1", ... elsewhere; there are none before
-        anything has been learned.
+        The columns are 0, 1, ... in pandas and "0", "1", ... elsewhere.
         """
         require_frame(X)
-        scores = self.transform_array(self._slots.frame_to_rows(X))
-        return frame_like(X, scores, range(scores.shape[1]))
+        known = np.nan_to_num(self.transform(self._slots.frame_to_rows(X)))
+        known = known if known.shape[1] else np.zeros((len(known), self.n_components))
+        return frame_like(X, known, range(self.n_components))
 
-    def transform_array(self, X: NDArray[Any]) -> FloatArray:
-        """Scores of the rows of an n x d array: n x k, n x 0 before anything has been learned."""
-        found = self._projector()
-        if found is None:
-            self._warn()
-            return np.zeros((len(X), 0))
-        return found.transform_array(self._capped(X))
+    def transform(self, X: Any) -> Any:
+        """Scores along the components of one record (a dict), a frame or an n x d array.
+
+        They are NaN where a record has too few features that can be read; there are none before
+        anything has been learned.
+        """
+        return self._projector().transform(X)
+
+    def spe(self, X: Any) -> Any:
+        """Squared distance of records from the components, in variances of the features."""
+        return self._projector().spe(X)
+
+    def t2(self, X: Any) -> Any:
+        """Squared distance of records along the components, in variances along each."""
+        return self._projector().t2(X)
+
+    def n_read(self, X: Any) -> Any:
+        """Number of features with spread that records have."""
+        return self._projector().n_read(X)
+
+    def contributions(self, X: Any, to: Score = "spe") -> Any:
+        """What each feature adds to a score of records; negative if the feature is too low."""
+        return self._projector().contributions(X, to)
+
+    def is_anomaly(self, X: Any, rate: float = 0.01, by: By = "either") -> Any:
+        """Tell whether a score of records exceeds its limit; None if that is not known."""
+        return self._projector().is_anomaly(X, rate, by)
 
     def inverse_transform(self, scores: NDArray[Any]) -> FloatArray:
         """Raw records, n x d, that have these scores and lie in the private subspace."""
-        found = self._projector()
-        if found is None:
-            raise ParameterError("scores", "need a model that has learned something", None)
-        return found.inverse_transform(scores)
+        return self._projector().inverse_transform(scores)
 
-    def reconstruction_error(self, X: NDArray[Any]) -> FloatArray:
-        """Distance of each row to the private subspace, in standard deviations of the features.
+    def raw_directions(self) -> FloatArray:
+        """k x d: changes of raw features along each component."""
+        return self._projector().raw_directions()
 
-        With known scales, it is in their units. It is NaN before anything has been learned.
-        """
-        found = self._projector()
-        if found is None:
-            self._warn()
-            return np.full(len(X), np.nan)
-        return found.reconstruction_error(self._capped(X))
+    def raw_weights(self) -> FloatArray:
+        """k x d: weights of raw features in each score, as long as nothing is clamped."""
+        return self._projector().raw_weights()
 
-    def score_one(self, x: dict[Any, Any]) -> float:
-        """Anomaly score: `reconstruction_error` of one record, 0 before anything is known.
-
-        `SubspaceDistance` offers it through river's `AnomalyDetector`.
-        """
-        if not self._learned:
-            self._warn()
-            return 0.0
-        row = np.array([[number(x.get(name)) for name in self._slots.features]])
-        return float(self.reconstruction_error(row)[0])
-
-    def _capped(self, X: NDArray[Any]) -> FloatArray:
-        """Rows in which values beyond the public cap are missing, as in learning."""
-        with np.errstate(all="ignore"):
-            rows = numbers(X)
-            unit = (
-                1.0 if self._slots.reading.scales is None else np.array(self._slots.reading.scales)
-            )
-            return np.where(np.abs(rows) <= self.max_norm * unit, rows, np.nan)
-
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{type(self).__name__} has not learned anything yet: there are no components, and "
-                "no scores",
-                NothingLearnedWarning,
-                stacklevel=3,
-            )
-
-    def _projector(self) -> Projector | None:
-        """The projector that scores raw records; None before anything has been learned."""
+    def _found(self) -> Projector | None:
+        """The numbers of the next release; None before anything has been learned."""
         if not self._learned:
             return None
         return Projector.plain(self._slots.features, self._method.W, self._known_scales())

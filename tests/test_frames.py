@@ -57,7 +57,7 @@ def test_what_comes_in_goes_out(kind: Any) -> None:
     found = scores.column_names if isinstance(scores, pa.Table) else list(scores.columns)
     assert found == names
     X = np.column_stack([columns[name] for name in FEATURES]).astype(float)
-    assert np.array_equal(values(scores), pca.transform_array(X))
+    assert np.array_equal(values(scores), pca.transform(X))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["pandas", "polars", "pyarrow"])
@@ -107,7 +107,7 @@ def test_what_is_not_a_frame(wrong: Any) -> None:
             method(wrong)
 
 
-@pytest.mark.parametrize("wrong", [None, [1.0, 2.0], "text", 3.0, np.ones(3), (1, 2)])
+@pytest.mark.parametrize("wrong", [None, [1.0, 2.0], "text", 3.0, np.ones(4), (1, 2)])
 def test_what_is_not_a_dict_is_a_null(wrong: Any) -> None:
     """An error would leave the record without a slot, and shift all records after it."""
     for pca in (model(), SubspaceDistance(model())):

@@ -346,7 +346,7 @@ def test_scores_of_an_array_with_a_bad_cell(cell: Any) -> None:
     pca.learn_array(np.random.default_rng(0).standard_normal((500, 2)))
     X = as_objects([(1.0, 2.0), (cell, 3.0)])
     expected = np.array([[1.0, 2.0], [NAN, 3.0]])
-    for method in (pca.transform_array, pca.reconstruction_error):
+    for method in (pca.transform, pca.spe):
         assert np.array_equal(method(X), method(expected))
         assert np.array_equal(method(X.tolist()), method(expected))
 

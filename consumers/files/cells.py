@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from stream_dppca.paths import member
 from stream_dppca.values import number
 
 from ..messages.paths import path_of
@@ -82,14 +83,4 @@ def members(line: bytes, names: Sequence[str]) -> list[Any]:
         found = json.loads(line.decode("utf-8", "surrogateescape"))
     except Exception:  # whatever is wrong with a line, it has nothing
         found = None
-    return [_member(found, path_of(name, nested=True)) for name in names]
-
-
-def _member(value: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        if isinstance(value, list) and name[0] == "[":
-            index = int(name[1:-1])
-            value = value[index] if index < len(value) else None
-        else:
-            value = value.get(name) if isinstance(value, dict) else None
-    return value
+    return [member(found, path_of(name, nested=True)) for name in names]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_dppca import Projector
+from stream_dppca.scores import spe
 
 from .releases import PublishedRelease, parse_release
 
@@ -33,7 +34,7 @@ class Score(msgspec.Struct, frozen=True):
     offset: int  #: of its message
     row: int  #: in its message; 0 unless messages hold several
     scores: tuple[float, ...] | None  #: along the components; None if the record is not readable
-    anomaly: float | None  #: distance to the subspace, in standard deviations: larger is stranger
+    anomaly: float | None  #: squared distance from the components: larger is stranger
     private: bool = False
     version: int = 1
 
@@ -69,9 +70,9 @@ class Scorer:
         self, rows: NDArray[np.float64], places: Sequence[tuple[int, int]], per_message: int
     ) -> Iterator[Score]:
         """Scores of rows, `per_message` for each of the places (partition, offset)."""
-        readable = np.asarray(~np.isnan(rows).all(axis=1)).tolist()
-        along = self._projector.transform_array(rows).tolist()
-        away = self._projector.reconstruction_error(rows).tolist()
+        U, W = self._projector.standardise(rows), self._projector.W
+        readable = np.asarray(~np.isnan(U).any(axis=1)).tolist()
+        along, away = (U @ W).tolist(), spe(U, W).tolist()
         release = self.release
         for i, (known, scores, anomaly) in enumerate(zip(readable, along, away, strict=True)):
             message, row = divmod(i, per_message)

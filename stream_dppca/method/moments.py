@@ -365,6 +365,7 @@ class MomentMethod(MethodBase[RunningMoments]):
             self.standard.clamp,
             found.mean,
             np.where(np.isfinite(found.spread), found.spread, 0.0),
+            found.values,
         )
 
     # State

@@ -90,11 +90,11 @@ def test_a_raw_record_is_scored_from_the_published_bytes() -> None:
     fleet = Fleet()
     value = release_message(fleet.learn(4)).value
     projector = Projector.from_release(value)
-    far = [1e9, -1e15, 0.0, 8.0]  # clamped
+    far = [1e9, -1e15, 0.0, 8.0]  # beyond the clamp
     for row in [*fleet.seen[:20].tolist(), far]:
         x = dict(zip(Fleet.NAMES, row, strict=True))
-        assert projector.transform_one(x) == fleet.model.transform_one(x)
-        assert projector.score_one(x) == fleet.model.score_one(x)
+        assert projector.transform(x) == fleet.model.transform(x)
+        assert projector.spe(x) == fleet.model.spe(x)
     np.testing.assert_array_equal(projector.raw_directions(), fleet.model.raw_directions())
 
 
@@ -105,7 +105,7 @@ def test_a_round_of_questions_pretends_nothing() -> None:
     model.learn_array(rng.standard_normal((500, len(NAMES))), subjects=range(500))
     release = PublishedRelease.of(model.close_round(), "m", RoundRule("id", 3_600_000, 1), 0)
     assert (release.status, release.components, release.center) == ("starting", (), None)
-    assert Projector.from_release(release_message(release).value).transform_one({"cpu": 1.0}) == {}
+    assert Projector.from_release(release_message(release).value).transform({"cpu": 1.0}) == {}
     rounds = model.first_batches
     assert rounds > 1 and f"starting: round 1 of {rounds}" in describe(release)
     assert "component" not in describe(release) and meaning(release) == ""

@@ -108,7 +108,9 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
     X = rows(50, seed=9)
     values: list[bytes | None] = [as_json(row) for row in X]
     values[3] = b"not a record"
-    values[4] = b'{"cpu": 1.5}'
+    few = dict(zip(FEATURES[:-1], X[4], strict=False))
+    values[4] = json.dumps(few).encode()
+    values[5] = b'{"cpu": 1.5}'
     count, written, committed = run(releases, values)
     assert count == 50 and committed[-1] == 50
     projector = Projector.from_release(releases[-1])
@@ -118,12 +120,12 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
         assert (found["partition"], found["offset"], found["row"]) == (0, offset, 0)
         assert found["private"] is False
         assert message.key == (b"k" if offset % 2 else b"0/%d" % offset)
-        if offset == 3:
+        if offset in (3, 5):
             assert found["scores"] is found["anomaly"] is None
             continue
-        record = {"cpu": 1.5} if offset == 4 else dict(zip(FEATURES, X[offset], strict=True))
-        assert found["scores"] == pytest.approx(list(projector.transform_one(record).values()))
-        assert found["anomaly"] == pytest.approx(projector.score_one(record))
+        record = few if offset == 4 else dict(zip(FEATURES, X[offset], strict=True))
+        assert found["scores"] == pytest.approx(list(projector.transform(record).values()))
+        assert found["anomaly"] == pytest.approx(projector.spe(record))
 
 
 def test_after_a_failure_it_resumes_at_the_offsets_of_the_group(
@@ -156,7 +158,7 @@ def test_packed_rows(releases: list[bytes]) -> None:
     found = list(Scorer(current.release).scores(X, [(0, 5), (1, 6)], 2))
     assert [(s.partition, s.offset, s.row) for s in found] == [(0, 5, 0), (0, 5, 1), (1, 6, 0),
                                                                (1, 6, 1)]  # fmt: skip
-    expected = Projector.from_release(releases[-1]).reconstruction_error(X)
+    expected = Projector.from_release(releases[-1]).spe(X)
     assert np.array_equal([s.anomaly for s in found], expected)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -83,15 +84,20 @@ def test_project_release(release: bytes, tmp_path: Path) -> None:
     projector, fields = Projector.from_release(release), json.loads(release)
     for record in (
         {"cpu": 55.0, "memory": 1e10, "disk.read": 6}, {"cpu": 55.0}, {}, {"cpu": "text"},
-        {"cpu": 1e30, "memory": -1e30, "disk.read": 0.0}, {"cpu": float("nan"), "disk.read": 4},
+        {"cpu": 1e30, "memory": -1e30, "disk.read": 0.0}, {"cpu": 70.0, "disk.read": 4},
     ):  # fmt: skip
-        expected = list(projector.transform_one(record).values())
-        assert example.scores(fields, record) == pytest.approx(expected)
-        assert example.anomaly(fields, record) == pytest.approx(projector.score_one(record))
+        u = example.standardised(fields, record)
+        if len(record) < 2:
+            assert u is None and math.isnan(projector.spe(record))
+            continue
+        along = list(projector.transform(record).values())
+        assert example.scores(fields, u) == pytest.approx(along)
+        assert example.spe(fields, u) == pytest.approx(projector.spe(record))
+        assert example.t2(fields, u) == pytest.approx(projector.t2(record))
     path = tmp_path / "release.json"
     path.write_bytes(release)
     shown = run("project_release.py", str(path), '{"cpu": 93.0, "memory": 2e10, "disk.read": 7}')
-    assert re.search(r"scores: -?\d.*\nanomaly: \d", shown)
+    assert re.search(r"scores: -?\d.*\nspe: \d.*\nt2: \d", shown)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
@@ -100,7 +106,11 @@ def test_the_lines_of_the_docs_score_a_record(release: bytes, tmp_path: Path) ->
     page = (EXAMPLES.parent / "docs" / "service.md").read_text()
     [code] = re.findall(r"```js\n(function scores.*?)```", page, re.DOTALL)
     projector = Projector.from_release(release)
-    records = [{"cpu": 55.0, "memory": 1e10, "disk.read": 6}, {"cpu": 1e30, "disk.read": "text"}]
+    records = [
+        {"cpu": 55.0, "memory": 1e10, "disk.read": 6},
+        {"cpu": 1e30, "memory": 5e9, "disk.read": "x"},
+        {},
+    ]
     script = tmp_path / "score.js"
     script.write_text(
         f"{code}\nconst release = {release.decode()};\n"
@@ -108,7 +118,10 @@ def test_the_lines_of_the_docs_score_a_record(release: bytes, tmp_path: Path) ->
     )
     found = subprocess.run(["node", str(script)], capture_output=True, check=True).stdout
     for record, scores in zip(records, json.loads(found), strict=True):
-        assert scores == pytest.approx(list(projector.transform_one(record).values()))
+        if record:
+            assert scores == pytest.approx(list(projector.transform(record).values()))
+        else:
+            assert scores is None
 
 
 def test_kafka_end_to_end(broker: RunningBroker) -> None:

@@ -63,7 +63,7 @@ def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: 
         assert len(page["points"]) == batches
         assert page["current"]["components"][0]["noise"] is not None
         X = next(telemetry(seed=6, chunk=2000))
-        scores = Projector.from_release(published).transform_array(X)[:, 0]
+        scores = Projector.from_release(published).transform(X)[:, 0]
         standard = (X - X.mean(axis=0)) / X.std(axis=0)
         assert abs(np.corrcoef(scores, standard @ true_direction(changed=False))[0, 1]) > 0.99
         assert instance.leave() == 0

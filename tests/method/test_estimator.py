@@ -19,6 +19,7 @@ from stream_dppca import (
     Projector,
     Release,
     SubspaceDistance,
+    SubspaceT2,
 )
 from stream_dppca.mechanisms.independent import IndependentRelease
 from tests.conftest import batch_of, sine
@@ -101,16 +102,16 @@ def test_a_projector_needs_the_release_only() -> None:
     m.learn_array(X)
     assert m.last_release is not None
     projector = Projector.from_release(m.last_release.model_dump_json().encode())
-    assert projector.transform_array(X[:9]) == pytest.approx(m.transform_array(X[:9]))
+    assert projector.transform(X[:9]) == pytest.approx(m.transform(X[:9]))
     x = dict(zip(FEATURES, X[3].tolist(), strict=True))
-    assert projector.transform_one(x) == pytest.approx(m.transform_one(x))
+    assert projector.transform(x) == m.transform(x) == pytest.approx(m.transform_one(x))
     release = m.last_release
     c, s, mean, r = (
         np.array(getattr(release, name)) for name in ("center", "scale", "mean", "deviation")
     )
     clamp, W = np.array(release.clamp), np.array(release.components).T
     by_hand = ((np.clip((X[:9] - c) / s, -clamp, clamp) - mean) / r) @ W
-    assert m.transform_array(X[:9]) == pytest.approx(by_hand)
+    assert m.transform(X[:9]) == pytest.approx(by_hand)
     assert m.raw_directions() == pytest.approx((W * (s * r)[:, None]).T)
     assert m.raw_weights() == pytest.approx((W / (s * r)[:, None]).T)
     assert m.raw_weights() @ m.raw_directions().T == pytest.approx(np.eye(2), abs=1e-9)
@@ -120,18 +121,18 @@ def test_round_trips_and_distances() -> None:
     X, _ = telemetry(6 * B)
     m = model(n_components=2)
     m.learn_array(X)
-    scores = m.transform_array(X[:50])
+    scores = m.transform(X[:50])
     back = m.inverse_transform(scores)
-    assert m.transform_array(back) == pytest.approx(scores)
-    assert m.reconstruction_error(back) == pytest.approx(np.zeros(50), abs=1e-6)
+    assert m.transform(back) == pytest.approx(scores)
+    assert m.spe(back) == pytest.approx(np.zeros(50), abs=1e-6)
     strange = X[0] + np.array([0, 0, 3.0, 0, 0, 0]) * UNITS
-    score = m.score_one(dict(zip(FEATURES, strange.tolist(), strict=True)))
-    assert score > np.median(m.reconstruction_error(X[:500]))
-    detector = SubspaceDistance(m)
-    assert detector.score_one(dict(zip(FEATURES, strange.tolist(), strict=True))) == score
-    huge = m.transform_array(np.full((1, D), 1e17))
-    assert np.isfinite(huge).all() and np.abs(huge).max() < 100  # the clamp is part of the model
-    assert m.transform_array(np.full((1, D), np.nan)).tolist() == [[0.0, 0.0]]
+    x = dict(zip(FEATURES, strange.tolist(), strict=True))
+    assert m.spe(x) > np.median(m.spe(X[:500]))
+    assert SubspaceDistance(m).score_one(x) == m.spe(x)
+    assert SubspaceT2(m).score_one(x) == m.t2(x)
+    huge = m.transform(np.full((1, D), 1e17))
+    assert np.isfinite(huge).all() and np.abs(huge).max() < 1000  # it grows with the logarithm
+    assert np.isnan(m.transform(np.full((1, D), np.nan))).all()
 
 
 def test_features_that_never_vary_have_no_loading() -> None:
@@ -274,7 +275,7 @@ def test_a_release_projects_in_every_form_and_junk_in_none() -> None:
     fields = release.model_dump(mode="json")
     for form in (release, release.model_dump_json(), json.dumps(fields).encode(), fields):
         projector = Projector.from_release(form)
-        assert projector.transform_one({"a": 1.0, "b": 1.0}) == pytest.approx({0: 1.4})
+        assert projector.transform({"a": 1.0, "b": 1.0}) == pytest.approx({0: 1.4})
     with pytest.raises(ValueError, match="is 2, this program reads"):
         Projector.from_release(fields | {"version": 2})
     for junk in (b'{"hello": 1}', b"", b"[" * 10**6, [1], fields | {"scale": [1.0]}):

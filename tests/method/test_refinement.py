@@ -60,7 +60,7 @@ def test_a_restored_model_projects_as_before() -> None:
         pca.learn_array(batch(t))
     again = DPPCA.from_state(pca.state())
     X = batch(9, 10)
-    assert again.transform_array(X).tolist() == pca.transform_array(X).tolist()
+    assert again.transform(X).tolist() == pca.transform(X).tolist()
 
 
 def test_weights_of_the_newest_batches() -> None:

@@ -133,10 +133,10 @@ class TestFew:
         assert math.sqrt(1 - min(np.sum((m.components @ v) ** 2), 1.0)) < 0.1
         assert np.allclose(m.components @ m.components.T, np.eye(k))
         standard = (X - X.mean(axis=0)) / X.std(axis=0)
-        scores = m.transform_array(X)
+        scores = m.transform(X)
         assert abs(np.corrcoef(scores[:, 0], standard @ v)[0, 1]) > 0.99
         projector = Projector.from_release(m.last_release.model_dump_json())
-        assert np.allclose(projector.transform_array(X[:9]), scores[:9])
+        assert np.allclose(projector.transform(X[:9]), scores[:9])
 
     def test_a_mean_that_has_moved_is_not_taken_for_a_component(self) -> None:
         X, _ = telemetry(24 * B, seed=1)
@@ -185,7 +185,7 @@ class TestFew:
         found = m._projector()
         assert found is not None
         U = found.standardise(X)
-        truth = (m.transform_array(X).var(axis=0) / U.var(axis=0).sum()).tolist()
+        truth = (m.transform(X).var(axis=0) / U.var(axis=0).sum()).tolist()
         stated = zip(
             truth,
             release.explained_variance_ratio,

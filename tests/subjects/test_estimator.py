@@ -35,7 +35,7 @@ def test_only_closing_a_round_releases() -> None:
     assert release == est.last_release and release.batch == est.n_batches == 1
     assert sine(est.components[0], v) < 0.1
     assert release.subjects == pytest.approx(1000, abs=100)
-    assert est.transform_array(X).shape == (len(X), 1)
+    assert est.transform(X).shape == (len(X), 1)
 
 
 def test_dicts_frames_and_arrays_give_the_same_release() -> None:

@@ -167,7 +167,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         rows = self._rows(X, reset=False)
         if not len(self.model_.components):
             return np.zeros((len(rows), self.n_components_))
-        return self.model_.transform_array(rows)
+        return np.asarray(np.nan_to_num(self.model_.transform(rows)))  # 0 if a row has no score
 
     def inverse_transform(self, X: Any) -> FloatArray:
         """The rows that have these scores and lie in the private subspace."""
@@ -233,9 +233,9 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.components_, self.explained_variance_ratio_ = np.zeros((k, d)), np.zeros(k)
         self.mean_, self.scale_ = np.zeros(d), np.ones(d)
         found, release = model._projector(), self.release_
-        if release is not None and found is None:
+        if release is not None and not release.components:
             learned = f"nothing, and components_ are zeros: {release.reason}"
-        elif release is not None and found is not None:
+        elif release is not None:
             self.components_ = model.components
             self.mean_ = found.center + found.scale * found.mean
             spread = found.scale * found.deviation

@@ -44,7 +44,6 @@ _OF_SCIKIT_LEARN = {
     "fit": "learn_array",
     "partial_fit": "learn_array",
     "fit_transform": "learn_array",
-    "transform": "transform_array",
     "components_": "components",
     "explained_variance_ratio_": "last_release.explained_variance_ratio",
     "mean_": "last_release.center",

@@ -32,7 +32,7 @@ from consumers.kafka.configure import kafka_config
 from consumers.protocols import TopicInfo
 from consumers.service.loop import Service
 from consumers.settings import Settings
-from demo.broker import LocalBroker
+from demo.broker.local import LocalBroker
 
 D = 128
 FEATURES = tuple(f"f{i}" for i in range(D))

@@ -42,7 +42,7 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.protocols import TopicInfo
 from consumers.settings import Settings
-from demo.broker import LocalBroker
+from demo.broker.local import LocalBroker
 from demo.standalone import StandaloneCluster
 from stream_dppca import DPPCA
 from stream_dppca.arrays import FloatArray

@@ -1,7 +1,4 @@
-"""The parts of the demonstration, running: a broker, a service that learns, and a generator.
-
-`ProcessDeployment` runs them as in production; `ThreadDeployment` needs no broker.
-"""
+"""The parts of the demonstration, running: a broker, a service that learns, and a generator."""
 
 from __future__ import annotations
 
@@ -12,37 +9,38 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from consumers.events import set_up_logs
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
-from consumers.protocols import Cluster, Message
-from consumers.service.loop import Service
+from consumers.protocols import Cluster
 from consumers.settings import Settings, load_settings
-from tests.support.memory import MemoryBroker, MemoryCluster
 
-from . import broker as brokers
-from .generator import MACHINES, Format, ensure_topic, messages, produce
+from .broker.base import KAFKA_VERSION, Broker
+from .generator import MACHINES, Format, ensure_topic
 from .standalone import StandaloneCluster
+from .supervised import kill_supervised, start_supervised
 
 #: Time that service and generator have to end after Ctrl-C, before they are killed.
 LEAVE_SECONDS: Final = 4.0
+KINDS: Final = {
+    "env": "your cluster",
+    "docker": f"Apache Kafka {KAFKA_VERSION} in Docker",
+    "local": f"Apache Kafka {KAFKA_VERSION} on the local JVM",
+}
 
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """The options of the demonstration."""
+    """The parts of the demonstration, and how they are set."""
 
     flags: Mapping[str, Any]  #: settings of the service
-    rate: float  #: records per second
-    change_after: int | None  #: records after which the fleet changes; None if it never does
+    rate: float = 0.0  #: records per second
+    change_after: int | None = None  #: records after which the fleet changes; None: it never does
     machines: int = MACHINES  #: of the fleet
     format: Format = "packed"  #: of the generator
     generator: Sequence[str] = ()  #: another command that sends records
@@ -55,90 +53,76 @@ class DemoConfig:
         """True if a device is protected, not a record."""
         return "subject" in self.flags
 
-
-class Deployment(Protocol):
-    """A running broker, service and generator, with access for a viewer."""
-
-    broker: str  #: in words
-    engine: str | None  #: in words; None if the service adds up records itself
-
-    def cluster(self) -> Cluster: ...
-
-    def port(self) -> int | None:
-        """Return the port at which the service shows its pages, once it does."""
-        ...
-
-    def failed(self) -> str | None:
-        """Return the reason why a part of the deployment has failed, or None while all is well."""
-        ...
-
-    def tidy(self) -> None:
-        """Free memory that is not needed any more; called now and then."""
-        ...
-
-    def close(self) -> None: ...
+    def generator_command(self) -> list[str]:
+        """Return the command that sends records."""
+        if self.generator:
+            return list(self.generator)
+        settings = self.settings()
+        options: dict[str, Any] = {
+            "format": self.format,
+            "rows": settings.rows_per_message,
+            "rate": self.rate,
+            "bootstrap_servers": settings.bootstrap_servers,
+            "topic": settings.input_topic,
+            "machines": self.machines,
+        }
+        if self.change_after is not None:
+            options["change_after"] = self.change_after
+        return [sys.executable, "-m", "demo.generator", *as_flags(options)]
 
 
-class ProcessDeployment:
-    """Runs everything as in production: `stream-dppca serve` and the generator are processes."""
+class Deployment:
+    """Runs everything as in production: `stream-dppca serve` and the generator are processes.
 
-    KINDS: Final = {
-        "env": "your cluster",
-        "docker": f"Apache Kafka {brokers.KAFKA_VERSION} in Docker",
-        "local": f"Apache Kafka {brokers.KAFKA_VERSION} on the local JVM",
-    }
+    The broker, and the Spark cluster if there is one, are closed with it.
+    """
 
     def __init__(
-        self, config: DemoConfig, broker: brokers.Broker, spark: StandaloneCluster | None = None
+        self, config: DemoConfig, broker: Broker, spark: StandaloneCluster | None = None
     ) -> None:
+        self.config = config
         self._broker, self._spark = broker, spark
-        self.broker = f"{self.KINDS[broker.kind]} at {broker.bootstrap_servers}"
-        self.engine: str | None = None
+        self.broker = f"{KINDS[broker.kind]} at {broker.bootstrap_servers}"  #: in words
+        self.engine: str | None = None  #: in words; None if the service adds up records itself
         if spark is not None:
             self.engine = f"Apache Spark, {spark.workers} workers, master at {spark.master}"
-        self._settings = settings = config.settings()
         self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            ensure_topic(self.cluster(), settings.input_topic, broker_time=config.by_device)
+            topic = config.settings().input_topic
+            ensure_topic(self.cluster(), topic, broker_time=config.by_device)
             command = [*service_command(), *as_flags(config.flags)]
             self._start("service", command, spark.environment() if spark else {})
-            self._start("generator", list(config.generator) or [
-                sys.executable, "-m", "demo.generator", "--format", config.format,
-                "--rows", str(settings.rows_per_message), "--rate", f"{config.rate}",
-                "--bootstrap-servers", broker.bootstrap_servers,
-                "--topic", settings.input_topic, "--machines", str(config.machines),
-                *([] if config.change_after is None
-                  else ["--change-after", str(config.change_after)]),
-            ])  # fmt: skip
+            self._start("generator", config.generator_command(), {})
         except BaseException:
             self.close()
             raise
 
-    def _start(self, name: str, command: list[str], more: Mapping[str, str] | None = None) -> None:
+    def _start(self, name: str, command: list[str], more: Mapping[str, str]) -> None:
         """Start a child that ends with this process in any case."""
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **(more or {})}
-        self._children[name] = brokers.start_supervised(
-            command, self._folder / f"{name}.log", self._folder, environment=environment
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **more}
+        self._children[name] = start_supervised(
+            command, self._log(name), self._folder, environment=environment
         )
 
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
     def cluster(self) -> Cluster:
-        return KafkaCluster(kafka_config(self._settings))
+        return KafkaCluster(kafka_config(self.config.settings()))
 
     def port(self) -> int | None:
-        return _port(self._folder / "service.log")
+        """Return the port at which the service shows its pages, once it does."""
+        return announced_port(self._log("service"))
 
     def failed(self) -> str | None:
+        """Return the reason why a part of the deployment has failed, or None while all is well."""
         for name, child in self._children.items():
             if (code := child.poll()) is not None:
-                lines = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()
-                return "\n".join(
-                    [f"the {name} ended with {code}; the end of its log:", *lines[-8:]]
-                )
+                lines = self._log(name).read_text(errors="replace").splitlines()
+                said = f"the {name} ended with {code}; the end of its log:"
+                return "\n".join([said, *lines[-8:]])
         return None
-
-    def tidy(self) -> None:
-        pass
 
     def close(self) -> None:
         for child in self._children.values():
@@ -147,86 +131,11 @@ class ProcessDeployment:
         for child in self._children.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.0, deadline - time.monotonic()))
-            brokers.kill_supervised(child)
+            kill_supervised(child)
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._spark is not None:
             self._spark.close()
         self._broker.close()
-
-
-class ThreadDeployment:
-    """Runs the same parts as threads, on an in-memory broker."""
-
-    engine: str | None = None
-
-    def __init__(self, config: DemoConfig) -> None:
-        self.broker = "none: an in-memory broker inside this process"
-        self._settings = settings = config.settings()
-        self._memory = MemoryBroker()
-        self._stop = threading.Event()
-        self._errors: list[BaseException] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
-        self._out = (self._folder / "service.log").open("w", encoding="utf-8")
-        set_up_logs(self._out, model=settings.model)
-        ensure_topic(self.cluster(), settings.input_topic, broker_time=config.by_device)
-        partitions = len(self._memory.topics[settings.input_topic].partitions)
-        rows = settings.rows_per_message
-
-        def send(sent: Sequence[Message]) -> None:
-            for message in sent:
-                at = zlib.crc32(message.key) % partitions
-                self._memory.produce(settings.input_topic, message.value, at, message.key)
-
-        def generate() -> None:
-            records = messages(
-                config.format, rows, change_after=config.change_after, machines=config.machines
-            )
-            produce(send, records, rows=rows, rate=config.rate, stop=self._stop)
-
-        def serve() -> None:
-            Service(settings, self.cluster(), stop=self._stop, watched=False).run()
-
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(run,)) for run in (serve, generate)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _guarded(self, run: Callable[[], None]) -> None:
-        try:
-            run()
-        except BaseException as error:
-            self._errors.append(error)
-
-    def cluster(self) -> Cluster:
-        settings = self._settings
-        return MemoryCluster(
-            self._memory, group=settings.group, state_topic=settings.state_topic,
-            input_topic=settings.input_topic, output_topic=settings.output_topic,
-        )  # fmt: skip
-
-    def port(self) -> int | None:
-        return _port(self._folder / "service.log")
-
-    def failed(self) -> str | None:
-        return f"{type(self._errors[0]).__name__}: {self._errors[0]}" if self._errors else None
-
-    def tidy(self) -> None:
-        """Delete messages that have been used: they are all in memory."""
-        with self._memory.changed:
-            group = self._memory.groups.get(self._settings.group)
-            for (topic, p), at in (group.offsets if group else {}).items():
-                partition = self._memory.topics[topic].partitions[p]
-                for entry in partition.entries[partition.first : at]:
-                    entry.value = None
-                self._memory.trim(topic, p, max(at, partition.first))
-
-    def close(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(LEAVE_SECONDS)
-        self._out.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def service_command() -> list[str]:
@@ -251,7 +160,7 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _port(log: Path) -> int | None:
+def announced_port(log: Path) -> int | None:
     """Return the port that a service announces at the top of its log."""
     if log.exists():
         with log.open("rb") as lines:

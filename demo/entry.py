@@ -2,7 +2,6 @@
 
     python -m demo                   # until Ctrl-C
     python -m demo --seconds 30      # for a while; or --releases 10
-    python -m demo --no-broker       # on an in-memory broker
     python -m demo --unit subject    # privacy of a device, not of a record
     python -m demo --format otlp     # metrics of OpenTelemetry, gathered by host
     python -m demo --engine spark    # one model on a Spark cluster: `make cluster`
@@ -25,7 +24,6 @@ they last hours.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shlex
@@ -34,15 +32,18 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from pydantic import Field, model_validator
 from rich.console import Console
 from rich.text import Text
 
+from consumers.cli.flags import Options, add_options, read_options
 from consumers.cli.own import WatchOptions
 from consumers.cli.screen import BAD, LABEL
 from consumers.cli.watch import watch
@@ -50,15 +51,9 @@ from consumers.errors import ClusterError, ConfigurationError
 from consumers.model.describe import meaning, promise_in_words, status_in_words
 from consumers.settings import MESSAGE_KEY, PREFIX, ConnectionSettings, ViewSettings, load_part
 
-from . import broker as brokers
-from .deployments import (
-    DemoConfig,
-    Deployment,
-    ProcessDeployment,
-    ThreadDeployment,
-    as_flags,
-    service_command,
-)
+from .broker.base import ADDRESS_VARIABLE, Broker, BrokerError
+from .broker.provide import provide_broker
+from .deployments import DemoConfig, Deployment, as_flags, service_command
 from .generator import ROWS_PER_MESSAGE, service_format
 from .standalone import StandaloneCluster, spark_home
 from .telemetry import FEATURES
@@ -77,119 +72,118 @@ ROUND: Final = "2s"
 RATE: Final = {"packed": 20_000, "otlp": 4_000}
 #: Records per release. A job of Spark takes a quarter of a second however small it is.
 BATCH_SIZE: Final = {"local": 5_000, "spark": 20_000}
-#: Records per message without a broker: few messages, because their places are kept in memory.
-MEMORY_ROWS_PER_MESSAGE: Final = 500
+
+
+class DemoOptions(Options):
+    """Options of the demonstration."""
+
+    unit: Literal["record", "subject"] = "record"
+    """unit of privacy: one record, or everything that a device sends in a round"""
+    engine: Literal["local", "spark"] = "local"
+    """engine that adds up records: the service, or a Spark cluster started for it"""
+    format: Literal["packed", "otlp"] = "packed"
+    """format of the messages; otlp is with --unit subject"""
+    seconds: float | None = None
+    """duration; without it, until Ctrl-C"""
+    releases: int | None = None
+    """end after this number of releases"""
+    rate: float = Field(default=0.0, gt=0)
+    """records per second; without it, 20,000, or 4,000 with --format otlp"""
+    batch_size: int = Field(default=0, gt=0)
+    """records per release (devices per round); without it, 5,000, or 20,000 with --engine spark"""
+    epsilon: float = Field(default=1.0, gt=0)
+    """privacy guarantee of every record or device"""
+    delta: float = 1e-6
+    """small probability that epsilon does not cover"""
+    change: int | None = Field(default=None, gt=0)
+    """records after which the fleet changes, and changes back; without it, half-way, or every 60
+    batches"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        rate = RATE.get(data.get("format", "packed"))
+        size = BATCH_SIZE.get(data.get("engine", "local"))
+        more = {"unit": "subject"} if data.get("format") == "otlp" else {}
+        return {"rate": rate, "batch_size": size, **data, **more}
+
+    @model_validator(mode="after")
+    def _possible(self) -> DemoOptions:
+        if self.unit == "subject" and self.change is not None:
+            raise ValueError("--change is for --unit record: the number of records is secret")
+        if self.unit == "subject" and self.engine == "spark":
+            raise ValueError("--engine spark does not work with --unit subject")
+        return self
+
+    def change_after(self) -> int | None:
+        """Return the number of records after which the fleet changes; None if it never does."""
+        if self.unit == "subject" or self.change is not None:
+            return self.change  # a viewer does not know how many records of subjects there were
+        half_way = [float(CHANGE_BATCHES * self.batch_size)]
+        if self.seconds is not None:
+            half_way.append(self.seconds * self.rate / 2)
+        if self.releases is not None:
+            half_way.append(self.releases * self.batch_size / 2)
+        return max(int(min(half_way)), 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demonstration; returns its exit code."""
-    options = _options(arguments)
+    parser = ArgumentParser(
+        "python -m demo",
+        description="Send simulated telemetry to a Kafka broker, learn its main direction "
+        "privately, and show it as it is learned.",
+    )
+    add_options(parser, DemoOptions)
+    options = read_options(parser, DemoOptions, vars(parser.parse_args(arguments)))
+    simulated = Simulated(options.change_after())
+    return present(
+        lambda console: start(console, options), simulated, options.seconds, options.releases
+    )
+
+
+def present(
+    begin: Callable[[Console], Deployment],
+    simulated: Simulated | None,
+    seconds: float | None,
+    releases: int | None,
+) -> int:
+    """Start a deployment, show its model, and close everything; returns the exit code.
+
+    Parameters
+    ----------
+    begin
+        Starts the deployment.
+    simulated
+        The truth about the stream, if that is a simulation.
+    seconds, releases
+        Time, and number of releases, after which to end.
+    """
     console = Console(highlight=False)
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
         signal.signal(number, _interrupt)
     _keep_connection_only()
-    simulated = Simulated(_change_after(options))
     deployment: Deployment | None = None
     failure = None
     try:
-        deployment, config = _start(console, options)
-        _watch(deployment, config, simulated, options)
+        deployment = begin(console)
+        _watch(deployment, simulated, seconds, releases)
         failure = deployment.failed()
     except KeyboardInterrupt:
         pass
-    except (brokers.BrokerError, ClusterError, ConfigurationError) as error:
+    except (BrokerError, ClusterError, ConfigurationError) as error:
         failure = str(error)
     finally:
         if deployment is not None:
             deployment.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-    if deployment is not None:
-        _summary(console, simulated, deployment, config)
-    elif not failure:
-        console.print("stopped before a broker was running")
+    if deployment is not None and simulated is not None:
+        _summary(console, simulated, deployment)
     if failure:
         console.print(failure, style=BAD, soft_wrap=True, markup=False)
-    return 1 if failure or not simulated.releases else 0
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m demo",
-        description="Send simulated telemetry to a Kafka broker, learn its main direction "
-        "privately, and show it as it is learned.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument(
-        "--unit", choices=("record", "subject"), default="record",
-        help="unit of privacy: one record, or everything that a device sends in a round",
-    )  # fmt: skip
-    parser.add_argument(
-        "--engine", choices=("local", "spark"), default="local",
-        help="engine that adds up records: the service, or a Spark cluster started for it",
-    )  # fmt: skip
-    parser.add_argument(
-        "--format", choices=("packed", "otlp"), default="packed",
-        help="format of the messages; otlp is with --unit subject",
-    )  # fmt: skip
-    parser.add_argument("--seconds", type=float, help="duration; without it, until Ctrl-C")
-    parser.add_argument("--releases", type=int, help="end after this number of releases")
-    parser.add_argument(
-        "--rate", type=float, help=f"records per second; without it, {RATE['packed']:,}, or "
-        f"{RATE['otlp']:,} with --format otlp",
-    )  # fmt: skip
-    parser.add_argument(
-        "--batch-size", type=int,
-        help=f"records per release (devices per round); without it, {BATCH_SIZE['local']}, or "
-        f"{BATCH_SIZE['spark']} with --engine spark",
-    )  # fmt: skip
-    parser.add_argument(
-        "--epsilon", type=float, default=1.0, help="privacy guarantee of every record or device"
-    )
-    parser.add_argument(
-        "--delta", type=float, default=1e-6, help="small probability that epsilon does not cover"
-    )
-    parser.add_argument(
-        "--no-broker", action="store_true", help="use an in-memory broker instead of Kafka"
-    )
-    parser.add_argument(
-        "--change", type=int, metavar="N",
-        help="records after which the fleet changes, and changes back; without it, half-way, or "
-        f"every {CHANGE_BATCHES} batches",
-    )  # fmt: skip
-    options = parser.parse_args(arguments)
-    if options.rate is None:
-        options.rate = RATE[options.format]
-    if options.format == "otlp":
-        options.unit = "subject"
-    if options.batch_size is None:
-        options.batch_size = BATCH_SIZE[options.engine]
-    for name in ("rate", "batch_size", "epsilon", "change"):
-        value = getattr(options, name)
-        if value is not None and not value > 0:
-            parser.error(f"--{name.replace('_', '-')} must be positive")
-    if options.unit == "subject" and options.change is not None:
-        parser.error("--change is for --unit record: the number of records is secret otherwise")
-    if options.engine == "spark":
-        for name, value in (("unit", "record"), ("no_broker", False)):
-            if getattr(options, name) != value:
-                parser.error(f"--engine spark does not work with --{name.replace('_', '-')}")
-    return options
-
-
-def _change_after(options: argparse.Namespace) -> int | None:
-    """Return the number of records after which the fleet changes; None if it never does."""
-    if options.unit == "subject":
-        return None  # a viewer does not know how many records there were
-    if options.change is not None:
-        return int(options.change)
-    half_way = [CHANGE_BATCHES * options.batch_size]
-    if options.seconds is not None:
-        half_way.append(options.seconds * options.rate / 2)
-    if options.releases is not None:
-        half_way.append(options.releases * options.batch_size / 2)
-    return max(int(min(half_way)), 1)
+    return 1 if failure or (simulated and not simulated.releases) else 0
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -204,57 +198,46 @@ def _keep_connection_only() -> None:
             del os.environ[name]
 
 
-def _start(console: Console, options: argparse.Namespace) -> tuple[Deployment, DemoConfig]:
+def start(console: Console, options: DemoOptions) -> Deployment:
     """Start everything, on the best broker that this machine can have."""
-    if options.engine == "spark":
+    on_spark = options.engine == "spark"
+    if on_spark:
         spark_home()  # raises before a broker is started for nothing
-    if not options.no_broker:
-        try:
-            broker = _find_broker(console, local=options.engine == "spark")
-        except brokers.BrokerUnavailable as error:
-            if os.environ.get(brokers.ADDRESS_VARIABLE) or options.engine == "spark":
-                raise  # the address was binding, or executors need a broker that they can reach
-            console.print(str(error), soft_wrap=True, markup=False)
-            console.print("So this runs without Kafka, on an in-memory broker.\n")
-        else:
-            spark = None
-            try:
-                spark = _start_spark(console) if options.engine == "spark" else None
-                engine = {} if spark is None else {"engine": "spark", "spark_master": spark.master}
-                config = _config(
-                    options, ROWS_PER_MESSAGE, bootstrap_servers=broker.bootstrap_servers,
-                    # On a cluster of somebody else, this run gets topics of its own.
-                    input_topic=f"telemetry-demo-{os.urandom(3).hex()}"
-                    if broker.kind == "env" else "telemetry",
-                    **engine,
-                )  # fmt: skip
-                return ProcessDeployment(config, broker, spark), config
-            except BaseException:
-                if spark is not None:
-                    spark.close()
-                broker.close()
-                raise
-    rows = max(1, min(MEMORY_ROWS_PER_MESSAGE, int(options.rate / 10)))
-    config = _config(options, rows, input_topic="telemetry")
-    return ThreadDeployment(config), config
+    broker = find_broker(console, local=on_spark)
+    spark = None
+    try:
+        # On a cluster of somebody else, this run gets topics of its own.
+        topic = f"telemetry-demo-{os.urandom(3).hex()}" if broker.kind == "env" else "telemetry"
+        flags = {"bootstrap_servers": broker.bootstrap_servers, "input_topic": topic}
+        if on_spark:
+            with console.status("starting Apache Spark: a master and two workers"):
+                spark = StandaloneCluster()
+            flags |= {"engine": "spark", "spark_master": spark.master}
+        return Deployment(make_config(options, ROWS_PER_MESSAGE, **flags), broker, spark)
+    except BaseException:
+        if spark is not None:
+            spark.close()
+        broker.close()
+        raise
 
 
-def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoConfig:
+def make_config(options: DemoOptions, most_rows: int, **flags: Any) -> DemoConfig:
     """Return the options as a configuration, with at most `most_rows` records per message."""
     by_device = options.unit == "subject"
-    rows = DEVICE_ROWS if by_device else _largest_divisor(options.batch_size, most_rows)
+    # Of a batch, each message holds the same number of records.
+    divisors = (n for n in range(1, most_rows + 1) if options.batch_size % n == 0)
     flags |= {
         "features": FEATURES,
         "epsilon": options.epsilon,
         "delta": options.delta,
         "places" if by_device else "batch_size": options.batch_size,
         "format": service_format("packed"),
-        "rows_per_message": rows,
+        "rows_per_message": DEVICE_ROWS if by_device else max(divisors),
         "http_port": 0,
         "partition_refresh_s": 1,
     }
     if not by_device:
-        return DemoConfig(flags, options.rate, _change_after(options))
+        return DemoConfig(flags, options.rate, options.change_after())
     flags |= {"subject": MESSAGE_KEY, "round": ROUND, "clock_slack": "500ms"}
     if options.format == "otlp":
         del flags["rows_per_message"]
@@ -262,62 +245,48 @@ def _config(options: argparse.Namespace, most_rows: int, **flags: Any) -> DemoCo
     return DemoConfig(flags, options.rate, None, machines=DEVICES, format=options.format)
 
 
-def _largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number that is not above `most`.
-
-    >>> [_largest_divisor(n, 64) for n in (5000, 5120, 97, 7)]
-    [50, 64, 1, 7]
-    """
-    return max(divisor for divisor in range(1, most + 1) if number % divisor == 0)
-
-
-def _find_broker(console: Console, local: bool) -> brokers.Broker:
+def find_broker(console: Console, local: bool = False) -> Broker:
     """Find a broker or start one; on the local JVM if `local`, because Spark needs Java anyway."""
-
-    kind = "local" if local and not os.environ.get(brokers.ADDRESS_VARIABLE) else None
+    kind = "local" if local and not os.environ.get(ADDRESS_VARIABLE) else None
     with console.status("looking for a Kafka broker, or starting one") as status:
 
         def tell(line: str) -> None:
             console.print(Text(line, style=LABEL), soft_wrap=True)
             status.update(Text(line))
 
-        return brokers.provide_broker(tell, kind)
-
-
-def _start_spark(console: Console) -> StandaloneCluster:
-    with console.status("starting Apache Spark: a master and two workers"):
-        return StandaloneCluster()
+        return provide_broker(tell, kind)
 
 
 def _watch(
-    deployment: Deployment, config: DemoConfig, simulated: Simulated, options: argparse.Namespace
+    deployment: Deployment, simulated: Simulated | None, seconds: float | None, releases: int | None
 ) -> None:
     """Show the model until Ctrl-C, for as long as was asked, or until a part fails."""
     stop = threading.Event()
-    simulated.began = time.monotonic()
-    end = math.inf if options.seconds is None else time.monotonic() + options.seconds
+    began = time.monotonic()
+    end = math.inf if seconds is None else began + seconds
+    if simulated is not None:
+        simulated.began = began
 
     def look() -> None:
         while not stop.wait(max(min(LOOK_SECONDS, end - time.monotonic()), 0.0)):
             if time.monotonic() >= end or deployment.failed():
                 stop.set()
-            deployment.tidy()
-            simulated.facts = list(_facts(deployment, config))
+            if simulated is not None:
+                simulated.facts = list(_facts(deployment))
 
     looking = threading.Thread(target=look)
     looking.start()
-    shown = WatchOptions(releases=options.releases)
     try:
-        view = load_part(ViewSettings, config.flags)
-        watch(deployment.cluster(), view, shown, stop, simulated)
+        view = load_part(ViewSettings, deployment.config.flags)
+        watch(deployment.cluster(), view, WatchOptions(releases=releases), stop, simulated)
     finally:
         stop.set()
         looking.join()
 
 
-def _facts(deployment: Deployment, config: DemoConfig) -> Iterator[tuple[str, str]]:
+def _facts(deployment: Deployment) -> Iterator[tuple[str, str]]:
     """Yield what there is to know about the parts of the deployment."""
-    port = deployment.port()
+    port, config = deployment.port(), deployment.config
     yield "the service", _get(port, "/readyz").strip() or "is starting"
     if not config.by_device:  # the lag counts records, so it is secret with privacy per device
         metrics = _get(port, "/metrics").splitlines()
@@ -344,13 +313,11 @@ def _get(port: int | None, path: str) -> str:
         return ""
 
 
-def _summary(
-    console: Console, simulated: Simulated, deployment: Deployment, config: DemoConfig
-) -> None:
+def _summary(console: Console, simulated: Simulated, deployment: Deployment) -> None:
     """Print what remains on the terminal: how far the model came, and what to do next."""
     say = partial(console.print, soft_wrap=not console.is_terminal, markup=False)
+    config, release = deployment.config, simulated.release
     settings = config.settings()
-    release = simulated.release
     if release is None:
         service = dict(simulated.facts).get("the service", "is starting")
         say(f"{NO_RELEASE} (the service: {service}; broker: {deployment.broker})", style=BAD)

@@ -15,17 +15,20 @@ set as for the service (`DPPCA_SECURITY_PROTOCOL`, `DPPCA_SASL_*`, `DPPCA_SSL_*`
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import signal
 import sys
 import threading
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
+from pydantic import Field
+
+from consumers.cli.flags import Options, add_options, read_options
 from consumers.errors import ClusterError, ServiceError
 from consumers.events import set_up_logs
 from consumers.kafka.cluster import KafkaCluster
@@ -156,89 +159,73 @@ def produce(
     return sent
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        "python -m demo.generator",
-        description="Send telemetry of a simulated fleet to a Kafka topic.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument(
-        "--bootstrap-servers", default="localhost:9092", metavar="HOST:PORT,…",
-        help="brokers to ask first",
-    )  # fmt: skip
-    parser.add_argument("--topic", default="telemetry", help="topic, created if it does not exist")
-    parser.add_argument("--partitions", type=int, default=4, help="partitions of a new topic")
-    parser.add_argument("--rate", type=float, default=5000.0, help="records per second")
-    parser.add_argument(
-        "--format", choices=get_args(Format), default="json", help="format of the messages"
-    )
-    parser.add_argument(
-        "--rows", type=int, default=ROWS_PER_MESSAGE, help="records per packed message"
-    )
-    parser.add_argument(
-        "--seconds", type=float, help="duration; 0 only creates the topic; without it, until Ctrl-C"
-    )
-    parser.add_argument(
-        "--change-after", type=int, metavar="N",
-        help="records after which the fleet changes; without it, never",
-    )  # fmt: skip
-    parser.add_argument(
-        "--machines", type=int, default=MACHINES, help="machines of the fleet, which take turns"
-    )
-    parser.add_argument(
-        "--broker-time", action="store_true",
-        help="create the topic with LogAppendTime, for a service with privacy per subject",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=int, help="seed of the simulation, for the same records")
-    options = parser.parse_args(arguments)
-    for name in ("partitions", "rate", "rows", "change_after", "machines"):
-        value = getattr(options, name)
-        if value is not None and not value > 0:
-            parser.error(f"--{name.replace('_', '-')} must be positive")
+class GeneratorOptions(Options):
+    """Options of the generator."""
 
+    bootstrap_servers: str = "localhost:9092"
+    """brokers to ask first"""
+    topic: str = "telemetry"
+    """topic, created if it does not exist"""
+    partitions: int = Field(default=4, gt=0)
+    """partitions of a new topic"""
+    rate: float = Field(default=5000.0, gt=0)
+    """records per second"""
+    format: Format = "json"
+    """format of the messages"""
+    rows: int = Field(default=ROWS_PER_MESSAGE, gt=0)
+    """records per packed message"""
+    seconds: float | None = None
+    """duration; 0 only creates the topic; without it, until Ctrl-C"""
+    change_after: int | None = Field(default=None, gt=0)
+    """records after which the fleet changes; without it, never"""
+    machines: int = Field(default=MACHINES, gt=0)
+    """machines of the fleet, which take turns"""
+    broker_time: bool = False
+    """create the topic with LogAppendTime, for a service with privacy per subject"""
+    seed: int | None = None
+    """seed of the simulation, for the same records"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    about = "Send telemetry of a simulated fleet to a Kafka topic."
+    parser = ArgumentParser("python -m demo.generator", description=about)
+    add_options(parser, GeneratorOptions)
+    options = read_options(parser, GeneratorOptions, vars(parser.parse_args(arguments)))
     set_up_logs(sys.stderr)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        settings = load_part(
-            ClusterSettings,
-            {"bootstrap_servers": options.bootstrap_servers, "input_topic": options.topic},
-        )
-        config = kafka_config(settings, client_id="stream-dppca-generator")
-        ensure_topic(
-            KafkaCluster(config), options.topic, options.partitions,
-            broker_time=options.broker_time,
-        )  # fmt: skip
+        given = {"bootstrap_servers": options.bootstrap_servers, "input_topic": options.topic}
+        config = kafka_config(load_part(ClusterSettings, given), "stream-dppca-generator")
+        cluster, broker_time = KafkaCluster(config), options.broker_time
+        ensure_topic(cluster, options.topic, options.partitions, broker_time=broker_time)
         if options.seconds == 0:
             _say(f"topic {options.topic} exists")
             return 0
-        rows = options.rows
-        if options.format != "packed":  # one message per record: as even a flow as the rate allows
-            rows = max(1, min(64, int(options.rate * TICK_SECONDS)))
-        flags: dict[str, str] = {"format": service_format(options.format)}
-        if options.format == "packed":
-            flags["rows-per-message"] = str(rows)
-        if options.format == "otlp":
-            flags["subject"] = "host.name"
-        flags["features"] = ",".join(FEATURES)
-        _say(
-            f"{options.rate:,.0f} records/s to {options.topic} at {options.bootstrap_servers}, "
-            "for a service with " + " ".join(f"--{name} {flags[name]}" for name in flags)
-        )
         with closing(MessageProducer(config, options.topic)) as producer:
-            records = messages(
-                options.format, rows, options.seed, options.change_after, options.machines
-            )
-            sent = produce(
-                producer.send, records,
-                rows=rows, rate=options.rate, stop=stop, seconds=options.seconds, tell=_say,
-            )  # fmt: skip
+            sent = _send(options, producer.send, stop)
     except ServiceError as error:
         _say(f"{type(error).__name__}: {error}")
         return 1
     _say(f"{sent:,} records sent")
     return 0
+
+
+def _send(options: GeneratorOptions, send: Send, stop: threading.Event) -> int:
+    """Send records as the options say; return their number."""
+    rows, rate, format = options.rows, options.rate, options.format
+    if format != "packed":  # one message per record: as even a flow as the rate allows
+        rows = max(1, min(64, int(rate * TICK_SECONDS)))
+    more = {"packed": f" --rows-per-message {rows}", "otlp": " --subject host.name"}.get(format, "")
+    _say(
+        f"{rate:,.0f} records/s to {options.topic} at {options.bootstrap_servers}, for a service "
+        f"with --format {service_format(format)}{more} --features {','.join(FEATURES)}"
+    )
+    records = messages(format, rows, options.seed, options.change_after, options.machines)
+    return produce(
+        send, records, rows=rows, rate=rate, stop=stop, seconds=options.seconds, tell=_say
+    )
 
 
 def _say(line: str) -> None:

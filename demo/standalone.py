@@ -16,13 +16,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from consumers.errors import ConfigurationError
 from consumers.settings.engine import SPARK_CONF_PREFIX
 
-from .broker import LOOPBACK, free_port, kill_supervised, start_supervised
+from .broker.base import LOOPBACK
+from .broker.node import free_port
+from .supervised import kill_supervised, start_supervised
 
 #: A master or a worker that has not started by then will not start; machines may be busy.
 START_SECONDS: Final = 240.0
@@ -130,11 +131,10 @@ class StandaloneCluster:
     def _start(self, kind: str, *arguments: str) -> int:
         """Start a process under a supervisor; returns its number."""
         number = len(self._children)
-        command = [
-            str(self._spark / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}",
-            "--host", LOOPBACK, "--webui-port", "0",
-            "--properties-file", str(self.home / "spark.properties"), *arguments,
-        ]  # fmt: skip
+        properties = str(self.home / "spark.properties")
+        common = ["--host", LOOPBACK, "--webui-port", "0", "--properties-file", properties]
+        program = str(self._spark / "bin" / "spark-class")
+        command = [program, f"org.apache.spark.deploy.{kind}", *common, *arguments]
         environment = os.environ | {
             "SPARK_HOME": str(self._spark),
             "SPARK_LOCAL_IP": LOOPBACK,
@@ -169,10 +169,5 @@ class StandaloneCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -21,7 +21,7 @@ import uuid
 import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from demo.broker import provide_broker
+from demo.broker.provide import provide_broker
 from stream_dppca import Projector
 
 FEATURES = ("cpu", "memory", "disk.read")

@@ -13,58 +13,5 @@ last or stay secret does not belong there.
     python -m demo.broker         # start one, print its address, stop it on Ctrl-C
     python -m demo.broker jars    # fill the cache of jars, print where it is
 
-No Kafka client is imported: a plain socket asks in Kafka's own protocol whether a broker is ready.
 The service itself uses nothing of this.
 """
-
-from .base import Broker, ExternalBroker
-from .common import (
-    ADDRESS_VARIABLE,
-    KAFKA_VERSION,
-    LOCAL_IMAGE,
-    LOOPBACK,
-    START_SECONDS,
-    BrokerError,
-    BrokerFailed,
-    BrokerUnavailable,
-    kill_supervised,
-    start_supervised,
-)
-from .docker import DockerBroker, find_docker, find_image, has_bridge
-from .jars import ensure_jars
-from .local import LocalBroker
-from .node import (
-    broker_settings,
-    container_environment,
-    free_port,
-    is_ready,
-    metadata_brokers,
-)
-from .provide import provide_broker
-
-__all__ = [
-    "ADDRESS_VARIABLE",
-    "KAFKA_VERSION",
-    "LOCAL_IMAGE",
-    "LOOPBACK",
-    "START_SECONDS",
-    "Broker",
-    "BrokerError",
-    "BrokerFailed",
-    "BrokerUnavailable",
-    "DockerBroker",
-    "ExternalBroker",
-    "LocalBroker",
-    "broker_settings",
-    "container_environment",
-    "ensure_jars",
-    "find_docker",
-    "find_image",
-    "free_port",
-    "has_bridge",
-    "is_ready",
-    "kill_supervised",
-    "metadata_brokers",
-    "provide_broker",
-    "start_supervised",
-]

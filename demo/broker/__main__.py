@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from .common import LOCAL_IMAGE, BrokerError, Progress
+from .base import LOCAL_IMAGE, BrokerError, Progress
 from .jars import ensure_jars
 from .managed import ManagedBroker
 from .provide import KINDS, provide_broker

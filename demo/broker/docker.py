@@ -8,7 +8,7 @@ import subprocess
 import uuid
 from collections.abc import Mapping
 
-from .common import (
+from .base import (
     IMAGE_VARIABLE,
     LOCAL_IMAGE,
     LOOPBACK,

@@ -6,13 +6,11 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from .common import (
+from .base import (
     DOWNLOAD_SECONDS,
     JAVA_VERSION,
     KAFKA_VERSION,
@@ -57,10 +55,8 @@ def ensure_jars(progress: Progress | None = None) -> Path:
     with _locked(folder.with_name(folder.name + ".lock"), tell):
         if folder.is_dir():
             return folder
-        for stale in folder.parent.glob(
-            f"{folder.name}.part-*"
-        ):  # left by a process that was killed
-            shutil.rmtree(stale, ignore_errors=True)
+        for left in folder.parent.glob(f"{folder.name}.part-*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         mvn = shutil.which("mvn")
         if not mvn:
             raise BrokerUnavailable(f"no mvn command to fetch Kafka's jars with, and no {folder}")
@@ -104,35 +100,11 @@ def _download(mvn: str, work: Path, jars: Path, tell: Progress) -> None:
         "dependency:copy-dependencies",
         *("-DincludeScope=runtime", f"-DoutputDirectory={jars}"),
     ]
-    tell(f"fetching Apache Kafka {KAFKA_VERSION} with Maven (45 MB, once)")
-    lines: list[str] = []
-    fetched = 0
-    with subprocess.Popen(  # noqa: S603
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        cwd=work,
-    ) as process:
-        limit = threading.Timer(DOWNLOAD_SECONDS, process.kill)
-        limit.daemon = True
-        limit.start()
-        try:
-            for line in process.stdout or ():
-                lines.append(line.rstrip())
-                if "Downloaded" in line and ".jar " in line:
-                    fetched += 1
-                    if fetched % 20 == 0:
-                        tell(f"fetching Apache Kafka {KAFKA_VERSION}: {fetched} jars so far")
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            limit.cancel()
-    if process.returncode:
-        errors = [line for line in lines if line.startswith("[ERROR]")] or lines
+    tell(f"fetching Apache Kafka {KAFKA_VERSION} with Maven (45 MB, once; it takes a few minutes)")
+    done = run(command, DOWNLOAD_SECONDS)
+    if done.returncode:
+        lines = done.stdout.splitlines()
+        errors = [line for line in lines if line.startswith("[ERROR]")] or lines[-5:]
         raise BrokerUnavailable("Maven could not fetch Kafka's jars:\n" + "\n".join(errors[:5]))
     tell(f"Apache Kafka {KAFKA_VERSION} is in the cache")
 

@@ -6,7 +6,7 @@ import base64
 import uuid
 from typing import Any
 
-from .common import HEAP, START_SECONDS, BrokerFailed, run
+from .base import HEAP, START_SECONDS, BrokerFailed, run
 from .jars import ensure_jars, find_java
 from .managed import ManagedBroker
 from .node import broker_settings

@@ -13,17 +13,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .base import Broker
-from .common import (
+from ..supervised import kill_supervised, start_supervised
+from .base import (
     LOOPBACK,
     PORT_TRIES,
     START_SECONDS,
     STOP_SECONDS,
+    Broker,
     BrokerError,
     BrokerFailed,
     Progress,
-    kill_supervised,
-    start_supervised,
 )
 from .node import free_port, is_ready
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from .common import HEAP, LOOPBACK, BrokerUnavailable
+from .base import HEAP, LOOPBACK, BrokerUnavailable
 
 
 def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> dict[str, str]:
@@ -69,39 +68,22 @@ def free_port() -> int:
     raise BrokerUnavailable(f"no free TCP port on {LOOPBACK}")
 
 
-def metadata_brokers(host: str, port: int, timeout: float = 5.0) -> list[tuple[str, int]]:
-    """Ask the broker at an address which brokers are in service (Metadata, version 1).
+def listed_brokers(port: int, timeout_s: float = 1.0) -> list[tuple[str, int]]:
+    """Return the brokers in service, as the one at this port of loopback lists them.
 
     A broker accepts connections before the controller lets it serve; it lists itself once it may.
     """
-    client = b"stream-dppca"
-    request = struct.pack(">hhih", 3, 1, 1, len(client)) + client + struct.pack(">i", 0)
-    with socket.create_connection((host, port), timeout) as connection:
-        connection.settimeout(timeout)
-        connection.sendall(struct.pack(">i", len(request)) + request)
-        with connection.makefile("rb") as stream:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
 
-            def take(form: str) -> int:
-                data = stream.read(struct.calcsize(form))
-                if len(data) < struct.calcsize(form):
-                    raise ConnectionError("the answer was cut short")
-                return int(struct.unpack(form, data)[0])
-
-            take(">i")  # its length
-            if take(">i") != 1:
-                raise ConnectionError("the answer is not Kafka's")
-            brokers = []
-            for _ in range(take(">i")):
-                take(">i")  # node
-                name = stream.read(take(">h")).decode("ascii")
-                brokers.append((name, take(">i")))
-                stream.read(max(0, take(">h")))  # rack
-            return brokers
+    client = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{port}", "log_level": 0})
+    try:
+        found = client.list_topics(timeout=timeout_s).brokers.values()
+        return [(str(broker.host), int(broker.port)) for broker in found]
+    except KafkaException:  # nobody answers
+        return []
 
 
 def is_ready(port: int) -> bool:
     """Tell whether a broker serves clients at this port of loopback."""
-    try:
-        return (LOOPBACK, port) in metadata_brokers(LOOPBACK, port)
-    except (OSError, ValueError):
-        return False
+    return (LOOPBACK, port) in listed_brokers(port)

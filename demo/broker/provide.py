@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from .base import Broker, ExternalBroker
-from .common import ADDRESS_VARIABLE, BrokerError, BrokerUnavailable, Progress
+from .base import (
+    ADDRESS_VARIABLE,
+    Broker,
+    BrokerError,
+    BrokerUnavailable,
+    ExternalBroker,
+    Progress,
+)
 from .docker import DockerBroker
 from .local import LocalBroker
 from .managed import ManagedBroker

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-from ..broker import BrokerUnavailable
+from ..broker.base import BrokerUnavailable
 
 __all__ = ["FEATURES", "VERSION", "collector_config", "collector_program", "ensure_collector"]
 

@@ -10,66 +10,58 @@ one host alone cannot be private. `stream-dppca serve` learns, `stream-dppca wat
 
 from __future__ import annotations
 
-import argparse
-import signal
-import sys
 import tempfile
-import threading
+from argparse import ArgumentParser
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from consumers.cli.own import WatchOptions
-from consumers.cli.watch import watch
-from consumers.settings import ViewSettings, load_part
+from rich.console import Console
 
-from .. import broker as brokers
-from ..deployments import DemoConfig, ProcessDeployment
+from consumers.cli.flags import Options, add_options, read_options
+
+from ..deployments import DemoConfig, Deployment
+from ..entry import find_broker, present
 from . import FEATURES, collector_config, ensure_collector
 
 TOPIC: Final = "otlp_metrics"
 HOSTS: Final = 50
-LOOK_SECONDS: Final = 0.5
+
+
+class CollectorOptions(Options):
+    """Options of the demonstration with a collector."""
+
+    unit: Literal["subject", "record"] = "subject"
+    """unit of privacy: everything of a host in a round, or a message"""
+    encoding: Literal["otlp_proto", "otlp_json"] = "otlp_proto"
+    """encoding of the messages"""
+    split: bool = False
+    """partition messages by resource"""
+    releases: int | None = None
+    """end after this number of releases"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m demo.otel", description="Learn from a collector.")
-    parser.add_argument("--unit", choices=("subject", "record"), default="subject")
-    parser.add_argument("--encoding", choices=("otlp_proto", "otlp_json"), default="otlp_proto")
-    parser.add_argument("--split", action="store_true", help="partition messages by resource")
-    parser.add_argument("--releases", type=int, help="end after this number of releases")
-    options = parser.parse_args(arguments)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    try:
-        _say("the collector is built once, which takes minutes")
-        collector = ensure_collector()
-        broker = brokers.provide_broker(_say)
-    except brokers.BrokerError as error:
-        _say(str(error))
-        return 1
-    servers = broker.bootstrap_servers
-    flags = settings(options.unit, options.encoding, servers)
+    parser = ArgumentParser("python -m demo.otel", description="Learn from a collector.")
+    add_options(parser, CollectorOptions)
+    options = read_options(parser, CollectorOptions, vars(parser.parse_args(arguments)))
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(
-            collector_config(
-                servers, TOPIC, HOSTS, encoding=options.encoding, interval="2s", split=options.split
-            )
-        )
-        file.flush()
-        command = (str(collector), f"--config={Path(file.name)}")
-        deployment = ProcessDeployment(DemoConfig(flags, 0.0, None, generator=command), broker)
-        try:
-            threading.Thread(target=_look, args=(deployment, stop), daemon=True).start()
-            shown = WatchOptions(releases=options.releases)
-            watch(deployment.cluster(), load_part(ViewSettings, flags), shown, stop)
-            if failure := deployment.failed():
-                _say(failure)
-            return 1 if failure else 0
-        finally:
-            stop.set()
-            deployment.close()
+        return present(partial(start, options, Path(file.name)), None, None, options.releases)
+
+
+def start(options: CollectorOptions, file: Path, console: Console) -> Deployment:
+    """Start the collector, with its configuration in this file, the broker and the service."""
+    with console.status("the collector is built once, which takes minutes"):
+        collector = str(ensure_collector())
+    broker = find_broker(console)
+    servers, encoding = broker.bootstrap_servers, options.encoding
+    text = collector_config(
+        servers, TOPIC, HOSTS, encoding=encoding, interval="2s", split=options.split
+    )
+    file.write_text(text, encoding="utf-8")
+    flags = settings(options.unit, encoding, servers)
+    return Deployment(DemoConfig(flags, generator=(collector, f"--config={file}")), broker)
 
 
 def settings(unit: str, encoding: str, servers: str) -> dict[str, Any]:
@@ -88,17 +80,6 @@ def settings(unit: str, encoding: str, servers: str) -> dict[str, Any]:
         return {**found, "batch_size": 500}
     rounds = {"subject": "host.name", "places": HOSTS, "round": "10s", "clock_slack": "1s"}
     return found | rounds
-
-
-def _look(deployment: ProcessDeployment, stop: threading.Event) -> None:
-    """End the view when a part has failed."""
-    while not stop.wait(LOOK_SECONDS):
-        if deployment.failed():
-            stop.set()
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
 
 
 if __name__ == "__main__":

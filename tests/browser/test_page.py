@@ -18,7 +18,7 @@ from consumers.web.follow import Follower
 from consumers.web.page import Page
 from consumers.web.server import WebServer
 from consumers.web.tracker import Tracker
-from demo.broker import free_port
+from demo.broker.node import free_port
 from demo.telemetry import FEATURES, telemetry
 from stream_dppca import DPPCA
 from tests.support.memory import MemoryBroker, MemoryCluster

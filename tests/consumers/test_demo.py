@@ -26,14 +26,16 @@ from consumers.protocols import Message
 from consumers.web.tracker import Tracker
 from demo import entry as demo
 from demo import generator
-from demo.broker import ADDRESS_VARIABLE, BrokerUnavailable, provide
 from demo.broker import __main__ as broker_command
+from demo.broker import provide
+from demo.broker.base import ADDRESS_VARIABLE, BrokerUnavailable
 from demo.broker.managed import ManagedBroker
 from demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from demo.truth import Simulated
 from stream_dppca import PrivacyStatement
 from stream_dppca.noise import SecureNoise
 
+from ..support.demo import BROKER, start_in_memory
 from ..support.processes import PATIENCE_SECONDS
 
 TRUE_DIRECTION = true_direction(changed=False)
@@ -199,9 +201,9 @@ def test_the_angle_to_the_truth() -> None:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enough time to close, also on a busy machine."""
-    monkeypatch.setattr("demo.deployments.LEAVE_SECONDS", PATIENCE_SECONDS)
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same parts as threads, on a broker in memory."""
+    monkeypatch.setattr(demo, "start", start_in_memory)
 
 
 @pytest.fixture
@@ -219,15 +221,17 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecureNoise, "_rounded_gaussian", rounded_gaussian)
 
 
-def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None, steady: None) -> None:
+def test_without_a_broker(
+    capsys: pytest.CaptureFixture[str], in_memory: None, steady: None
+) -> None:
     handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
     arguments = ["--releases", "40", "--batch-size", "2000", "--epsilon", "2"]
-    code = demo.main(["--no-broker", *arguments])
+    code = demo.main(arguments)
     said = capsys.readouterr().out
     assert code == 0, said
     lines = [line for line in said.splitlines() if line.startswith("batch ")]
     assert [int(line.split()[1]) for line in lines] == list(range(1, 41))
-    assert " releases; broker: none: an in-memory broker inside this process" in said
+    assert f" releases; broker: {BROKER}" in said
     assert "(ε = 2) plus 1e-06 (δ), over the whole stream" in said
     assert "serve" in said and "--bootstrap-servers HOST:9092" in said
     assert lines[0].startswith("batch 1  status learned")
@@ -246,9 +250,9 @@ def test_without_a_broker(capsys: pytest.CaptureFixture[str], patient: None, ste
 
 @pytest.mark.slow
 def test_privacy_per_device_without_a_broker(
-    capsys: pytest.CaptureFixture[str], patient: None, steady: None
+    capsys: pytest.CaptureFixture[str], in_memory: None, steady: None
 ) -> None:
-    arguments = ["--no-broker", "--unit", "subject", "--releases", "5", "--rate", "8000"]
+    arguments = ["--unit", "subject", "--releases", "5", "--rate", "8000"]
     assert demo.main([*arguments, "--epsilon", "4"]) == 0
     said = capsys.readouterr().out
     assert "(ε = 4, δ = 1e-06)-differentially private for everything that one subject" in said
@@ -261,34 +265,35 @@ def test_privacy_per_device_without_a_broker(
         demo.main(["--unit", "subject", "--change", "5"])
 
 
-@pytest.mark.parametrize("other", (["--unit", "subject"], ["--no-broker"]))
-def test_what_a_cluster_cannot_do_is_refused(
-    capsys: pytest.CaptureFixture[str], other: list[str]
-) -> None:
+def test_what_a_cluster_cannot_do_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        demo.main(["--engine", "spark", *other])
-    assert f"--engine spark does not work with {other[0]}" in capsys.readouterr().err
+        demo.main(["--engine", "spark", "--unit", "subject"])
+    assert "--engine spark does not work with --unit subject" in capsys.readouterr().err
 
 
-def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--no-broker", "--seconds", "1", "--batch-size", "1000000"]) == 1
+def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str], in_memory: None) -> None:
+    assert demo.main(["--seconds", "1", "--batch-size", "1000000"]) == 1
     assert demo.NO_RELEASE in capsys.readouterr().out
 
 
+def test_settings_of_another_model_are_forgotten(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_memory: None
+) -> None:
+    monkeypatch.setenv("DPPCA_SEED", "1")
+    assert demo.main(["--releases", "1", "--batch-size", "2000"]) == 0
+    assert "Not private" not in capsys.readouterr().out
+
+
 def test_a_machine_without_brokers(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, patient: None
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(*options: Any) -> Any:
         raise BrokerUnavailable("no Kafka broker can be had here:\n  docker: no docker command")
 
     monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
-    monkeypatch.setattr(demo.brokers, "provide_broker", none)
-    monkeypatch.setenv("DPPCA_SEED", "1")  # of somebody's own model
-    assert demo.main(["--releases", "1", "--batch-size", "2000"]) == 0
-    said = capsys.readouterr().out
-    assert "docker: no docker command" in said
-    assert "an in-memory broker inside this process" in said
-    assert "Not private" not in said
+    monkeypatch.setattr(demo, "provide_broker", none)
+    assert demo.main(["--releases", "1"]) == 1
+    assert "docker: no docker command" in capsys.readouterr().out
 
 
 def test_an_address_is_an_order(

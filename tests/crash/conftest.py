@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.broker import BrokerUnavailable, LocalBroker
+from demo.broker.base import BrokerUnavailable
+from demo.broker.local import LocalBroker
 
 from ..consumers.conftest import _no_settings_from_outside  # noqa: F401
 from ..integration.conftest import QUICK, fresh_name, refuse  # noqa: F401

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demo.broker import LocalBroker
+from demo.broker.local import LocalBroker
 
 from ..support.harness import Model, model
 from ..support.processes import Instance

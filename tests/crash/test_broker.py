@@ -15,7 +15,7 @@ from kafka.net.compat import KafkaNetClient
 
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
-from demo.broker import LocalBroker
+from demo.broker.local import LocalBroker
 
 from ..consumers.helpers import settled
 from ..support.harness import BATCH, Fresh, model, read_topic

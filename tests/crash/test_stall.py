@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from demo.broker import BrokerUnavailable
+from demo.broker.base import BrokerUnavailable
 
 from ..integration.conftest import refuse
 from ..support.harness import BATCH, READERS, Fresh, model

@@ -27,14 +27,9 @@ from typing import ClassVar, NoReturn, Protocol
 
 import pytest
 
-from demo.broker import (
-    ADDRESS_VARIABLE,
-    BrokerError,
-    BrokerUnavailable,
-    DockerBroker,
-    ExternalBroker,
-    LocalBroker,
-)
+from demo.broker.base import ADDRESS_VARIABLE, BrokerError, BrokerUnavailable, ExternalBroker
+from demo.broker.docker import DockerBroker
+from demo.broker.local import LocalBroker
 
 WAYS_VARIABLE = "STREAM_DPPCA_BROKERS"
 REQUIRE_VARIABLE = "STREAM_DPPCA_REQUIRE_BROKERS"

@@ -9,19 +9,9 @@ from typing import ClassVar, Self
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 
-from demo.broker import (
-    LOOPBACK,
-    START_SECONDS,
-    BrokerFailed,
-    BrokerUnavailable,
-    broker_settings,
-    container_environment,
-    find_docker,
-    find_image,
-    free_port,
-    has_bridge,
-    is_ready,
-)
+from demo.broker.base import LOOPBACK, START_SECONDS, BrokerFailed, BrokerUnavailable
+from demo.broker.docker import find_docker, find_image, has_bridge
+from demo.broker.node import broker_settings, container_environment, free_port, is_ready
 
 
 class KafkaContainer(DockerContainer):

@@ -16,18 +16,12 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import ProducerFencedError
 
-from demo.broker import (
-    ADDRESS_VARIABLE,
-    KAFKA_VERSION,
-    BrokerFailed,
-    BrokerUnavailable,
-    DockerBroker,
-    LocalBroker,
-    ensure_jars,
-    free_port,
-    metadata_brokers,
-    provide_broker,
-)
+from demo.broker.base import ADDRESS_VARIABLE, KAFKA_VERSION, BrokerFailed, BrokerUnavailable
+from demo.broker.docker import DockerBroker
+from demo.broker.jars import ensure_jars
+from demo.broker.local import LocalBroker
+from demo.broker.node import free_port, listed_brokers
+from demo.broker.provide import provide_broker
 
 from ..support.processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .conftest import QUICK, WAYS, WAYS_VARIABLE, Brokers, RunningBroker, by, group, refuse
@@ -41,14 +35,6 @@ def make_topic(servers: str, name: str, **configs: str) -> None:
     topic = {"num_partitions": 2, "replication_factor": 1, "configs": configs}
     with KafkaAdminClient(bootstrap_servers=servers) as admin:
         admin.create_topics({name: topic}, wait_for_metadata=True)
-
-
-def listed_brokers(host: str, port: int) -> list[tuple[str, int]]:
-    """The brokers that serve, once there are any: a controller may remove a slow broker."""
-    found: list[tuple[str, int]] = wait_for(
-        "a broker on the list", lambda: metadata_brokers(host, port, PATIENCE_SECONDS)
-    )
-    return found
 
 
 def read_all(servers: str, topic: str, partition: int = 0) -> list[bytes]:
@@ -143,7 +129,8 @@ def test_serves_on_loopback_only(broker: RunningBroker) -> None:
     if os.environ.get(ADDRESS_VARIABLE) and broker.kind == "env":
         pytest.skip("a broker of somebody else may serve where it likes")
     host, _, port = broker.bootstrap_servers.partition(":")
-    assert listed_brokers(host, int(port)) == [(host, int(port))]
+    found = wait_for("a broker on the list", lambda: listed_brokers(int(port)))
+    assert found == [(host, int(port))]
     with socket.socket() as elsewhere:  # free on the other addresses, so not bound there
         elsewhere.bind(("127.0.0.2", int(port)))
 
@@ -182,8 +169,7 @@ def test_restart_and_crash_keep_data_and_address(
     assert own.bootstrap_servers == address
     produce(b"second")
     own.kill()
-    with pytest.raises(OSError):
-        metadata_brokers("127.0.0.1", own.port)
+    assert not listed_brokers(own.port)
     own.start()
     assert own.bootstrap_servers == address
     assert read_all(address, topic) == [b"first", b"second"]
@@ -202,17 +188,10 @@ def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline().rpartition(":")[2])
-        assert listed_brokers("127.0.0.1", port)
+        assert wait_for("a broker on the list", lambda: listed_brokers(port))
         parent.send_signal(signal.SIGKILL)
 
-    def gone() -> bool:
-        try:
-            metadata_brokers("127.0.0.1", port)
-        except OSError:
-            return True
-        return False
-
-    wait_for("the broker to end with its parent", gone)
+    wait_for("the broker to end with its parent", lambda: not listed_brokers(port))
 
 
 @pytest.mark.broker

@@ -17,7 +17,7 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.model.releases import parse_release
 from consumers.settings import Settings, load_settings
-from demo import broker as brokers
+from demo import supervised
 from demo.deployments import as_flags, service_command
 from demo.generator import ensure_topic
 from demo.otel import FEATURES, collector_config, collector_program
@@ -41,7 +41,7 @@ def children() -> Iterator[list[Any]]:
     started: list[Any] = []
     yield started
     for child in started:
-        brokers.kill_supervised(child)
+        supervised.kill_supervised(child)
 
 
 @pytest.mark.slow
@@ -81,12 +81,12 @@ def test_components_of_a_collector(
         collector_config(servers, topic, HOSTS, encoding=encoding, interval="1s", split=split)
     )
     command = [str(collector), f"--config={config}"]
-    children.append(brokers.start_supervised(command, tmp_path / "collector.log", tmp_path))
+    children.append(supervised.start_supervised(command, tmp_path / "collector.log", tmp_path))
 
     def serve(number: int) -> Any:
         log = tmp_path / f"service-{number}.log"
         children.append(
-            brokers.start_supervised([*service_command(), *as_flags(flags)], log, tmp_path)
+            supervised.start_supervised([*service_command(), *as_flags(flags)], log, tmp_path)
         )
         return children[-1]
 
@@ -95,7 +95,7 @@ def test_components_of_a_collector(
 
     first = serve(1)
     wait_for("components", lambda: learned(0), 240)
-    brokers.kill_supervised(first)  # with SIGKILL
+    supervised.kill_supervised(first)  # with SIGKILL
     done = max(r.batch for r in released(settings))
     serve(2)
     wait_for("components after kill -9", lambda: learned(done), 240)

@@ -20,7 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
 from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
-from demo.broker import BrokerUnavailable, LocalBroker, broker_settings, free_port
+from demo.broker.base import BrokerUnavailable
+from demo.broker.local import LocalBroker
+from demo.broker.node import broker_settings, free_port
 
 from ..support.harness import BATCH, READERS, model
 from .conftest import refuse

@@ -61,7 +61,8 @@ def session(cluster: Any) -> Any:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[str]:
     """A Kafka for all tests of this folder."""
-    from demo.broker import BrokerUnavailable, LocalBroker
+    from demo.broker.base import BrokerUnavailable
+    from demo.broker.local import LocalBroker
 
     broker = LocalBroker()
     try:

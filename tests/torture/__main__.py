@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from demo.broker import LocalBroker
+from demo.broker.local import LocalBroker
 
 from . import episodes, report
 from .nodes import single

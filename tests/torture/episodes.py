@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from demo.broker import LocalBroker
+from demo.broker.local import LocalBroker
 
 from ..support.harness import READERS, Model, model
 from ..support.processes import Instance, wait_for

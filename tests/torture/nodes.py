@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from demo.broker import LocalBroker, free_port
+from demo.broker.local import LocalBroker
+from demo.broker.node import free_port
 
 from .proxy import LOOPBACK, Proxy
 

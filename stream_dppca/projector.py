@@ -140,9 +140,14 @@ class Projector:
         with np.errstate(all="ignore"):
             z = np.where(np.isfinite(rows), (rows - self.center) / self.scale, np.nan)
         U = scores.standardised(z, self.clamp, self.mean, self.deviation)
-        n = int(np.count_nonzero(self.deviation > 0))
-        U[self._n_read(rows) < (max(1, _READABLE * n) if self.W.shape[1] else math.inf)] = np.nan
+        U[self._n_read(rows) < self.least_read] = np.nan
         return U
+
+    @property
+    def least_read(self) -> float:
+        """Features with spread that a record must have to be scored."""
+        n = int(np.count_nonzero(self.deviation > 0))
+        return max(1, _READABLE * n) if self.W.shape[1] else math.inf
 
     def transform(self, X: Any) -> Any:
         """Scores along the components: {0: ..., 1: ...} of one record, n x k of many."""
@@ -217,6 +222,16 @@ class Projector:
         """The raw records that have these scores and lie in the subspace: n x d."""
         U = np.asarray(scores, dtype=np.float64) @ self.W.T
         return np.asarray(self.center + self.scale * (self.mean + self.deviation * U))
+
+    def to_onnx(self) -> bytes:
+        """Return a model for any runtime of ONNX, with `pip install "stream-dppca[onnx]"`.
+
+        Its input `X` has rows of doubles, n x d, NaN for what is missing; its outputs are `scores`
+        (n x k), `spe` and `t2`. Names of features and limits are in its metadata, as JSON.
+        """
+        from .onnx import graph_of
+
+        return graph_of(self)
 
     # In raw units
 

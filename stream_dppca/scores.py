@@ -23,7 +23,7 @@ from .arrays import FloatArray
 __all__ = ["along", "grown", "residual", "spe", "standardised", "t2"]
 
 #: Values of z beyond this are taken to be this large, so that no square overflows.
-_LARGEST = 1e150
+LARGEST = 1e150
 
 
 def grown(z: FloatArray, clamp: FloatArray | float) -> FloatArray:
@@ -35,7 +35,7 @@ def grown(z: FloatArray, clamp: FloatArray | float) -> FloatArray:
     [-1.0, 5.0, 16.51, 39.54]
     """
     with np.errstate(all="ignore"):
-        size = np.minimum(np.abs(z), _LARGEST)
+        size = np.minimum(np.abs(z), LARGEST)
         far = np.copysign(clamp * (1 + np.log(np.maximum(size / clamp, 1.0))), z)
         return np.where(size > clamp, far, np.copysign(size, z))
 

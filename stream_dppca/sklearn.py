@@ -47,7 +47,8 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     not private; the model is.
 
     A row with a value that is missing, infinite or not a number is a null: it counts as a row and
-    teaches nothing. No row raises an error. In `transform` such a value counts as its mean.
+    teaches nothing. No row raises an error. In `transform` such a value counts as its mean, and a
+    row that has fewer than half of its features has the score 0.
 
     With too few rows there is a `NothingLearnedWarning`. If nothing was learned, `components_` and
     `explained_variance_ratio_` are zeros, and so are all scores: steps after this one still work.
@@ -76,8 +77,8 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         Noisy share of the variance of the scaled features along each component.
     mean_, scale_
         Noisy mean and standard deviation of each feature, in its own unit; the scale is 1 for a
-        feature without spread. Scores are (X - mean_)/scale_ @ components_.T for rows in which
-        nothing is clamped (`Projector`).
+        feature without spread. Scores are (X - mean_)/scale_ @ components_.T for values within the
+        clamp (`Projector`).
     n_components_
         Number of components.
     n_samples_seen_

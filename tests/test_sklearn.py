@@ -83,6 +83,7 @@ def test_one_fit_is_one_release() -> None:
     pca = private().fit(X)
     assert pca.release_.batch == 1 and pca.release_.n_seen == len(X) == pca.n_samples_seen_
     assert (pca.privacy_.epsilon, pca.privacy_.delta, pca.privacy_.private) == (1.0, 1e-6, True)
+    assert pca.model_.batches == 1  # its noise does not allow for later batches
     assert aligned(pca) > 0.99
     assert np.allclose(pca.components_ @ pca.components_.T, np.eye(2))
     assert pca.explained_variance_ratio_[0] == pytest.approx(0.7, abs=0.1)

@@ -6,8 +6,9 @@
     python -m benchmarks.accuracy --ours          # `DPPCA` again; results of the others are kept
     python -m benchmarks.accuracy --render        # tables and figures again, from the JSON
 
-`problems.py` has the problems and `methods.py` the methods; `runs.py` runs a cell, `claims.py` and
-`peers.py` measure the paper's claims and other libraries, and `figures.py` makes the tables.
+`problems.py` has the problems and `methods.py` the methods; `runs.py` runs a cell, `claims.py`
+measures the paper's claims, and `figures.py` makes the tables. Other libraries and published
+experiments are in `comparisons.py`.
 `DPPCA` gets epsilon, delta, features and batch size, and nothing else. All others get the settings
 that they need **free**: each is run with several settings on the same data, and the setting with
 the best median counts. The noise is seeded, of the same law as in production.
@@ -38,7 +39,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .claims import claims
 from .figures import draw, readme_table, render, write_docs
-from .peers import peers
 from .problems import CELLS, DRIFTS, Cell
 from .runs import planned, run_cell, run_drift
 
@@ -62,8 +62,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, help="for all cells")
     parser.add_argument("--ours", action="store_true", help="keep what is stored of the others")
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--peers", action="store_true", help="diffprivlib and OpenDP too")
-    parser.add_argument("--peer-limit", type=float, default=30.0, help="seconds for one fit")
     parser.add_argument("--docs", action="store_true", help="docs/accuracy.md and figures too")
     parser.add_argument("--render", action="store_true", help="measure nothing, write again")
     options = parser.parse_args(arguments)
@@ -135,9 +133,6 @@ def measure(options: argparse.Namespace, results: dict[str, Any], stored: Path) 
         if with_claims:
             progress.update(task, description="the paper's claims")
             results["claims"] = claims(options.quick, nothing)
-        if options.peers:
-            progress.update(task, description="diffprivlib, OpenDP")
-            results["peers"] = peers(options.peer_limit, 1 if options.quick else 3, nothing)
         save(results, stored, spent, started)
 
 

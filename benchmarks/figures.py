@@ -67,8 +67,6 @@ def render(results: dict[str, Any]) -> str:
             "a = .5, C1 = 8, eight batches, steps 50/(1 + t).",
             table(["claim", "setting", "sin"], rows),
         ]
-    if results.get("peers"):
-        parts += ["### diffprivlib 0.6.6 and OpenDP 0.16", _library_table(results["peers"])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -264,21 +262,6 @@ def _plan_table(cells: list[dict[str, Any]]) -> str:
         "Told the spectrum's trace and gap and, for T(s), the range of the gradients. Outside a "
         f"factor 2: {off} of {len(rows)}.\n\n"
         + table(["problem", "planned", "measured", "factor", "within 2"], rows)
-    )
-
-
-def _library_table(rows: list[dict[str, Any]]) -> str:
-    if "result" in rows[0]:
-        return rows[0]["result"]
-    lines = [
-        [r["peer"], str(r["d"]), f"{r['n']:g}", number(r["median"]), str(r["returned"]),
-         str(r["failed"]), "; ".join(r["why"])]
-        for r in rows
-    ]  # fmt: skip
-    return (
-        "G(.1), pure epsilon 1, in their own environment, one component, records known to be "
-        "centred, the better of two norm bounds given free.\n\n"
-        + table(["library", "d", "n", "sin", "returned", "failed", "why"], lines)
     )
 
 

@@ -60,7 +60,10 @@ def analyze_gauss(
         Bound on the norm of a record, public. Required unless `unit_norm`.
     unit_norm
         Scale every record to norm 1 instead: needs no bound, keeps the eigenvectors of elliptical
-        data, changes the eigenvalues.
+        data, changes the eigenvalues. The centre must be known. With differences of records, each
+        record in one of them, it need not be: that is Kim and Jung's method [^3] on n/2 pairs in
+        place of all n (n - 1)/2 of them, at the same noise, 2 sqrt(2)/(n mu): a record is in one
+        pair of n/2, or in n - 1 of n (n - 1)/2.
     n_components
         Number of eigenvectors, k.
     seed
@@ -84,6 +87,7 @@ def analyze_gauss(
     [^1]: Dwork, Talwar, Thakurta, Zhang. Analyze Gauss: optimal bounds for privacy-preserving
         principal component analysis. STOC 2014.
     [^2]: Liu, Kong, Jain, Oh. DP-PCA, section 2.4.
+    [^3]: Kim, Jung. Robust and differentially private PCA for non-Gaussian data. arXiv 2507.15232.
     """
     mu = gaussian_mu(epsilon, delta)
     if unit_norm == (clip is not None):

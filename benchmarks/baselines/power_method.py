@@ -53,6 +53,17 @@ def noisy_power_method(
       ||(x x^T - y y^T) W||_F <= ||x x^T - y y^T||_F.
     - clip_on="gradient", x x^T W scaled to Frobenius norm `clip`: 2 clip.
 
+    Noise of sd sensitivity sqrt(n_iterations) / mu, with mu from the exact Gaussian formula for
+    delta, goes to every coordinate of the d x k sum.
+
+    **The noise does not grow with k.** The bounds hold for the whole d x k product, because W has
+    orthonormal columns. To bound each column by b^2 and compose the k of them would cost
+    sqrt(k) b^2. Variance that no longer grows linearly with the rank is what [^3] announces for the
+    randomised power method, in the central and in a decentralised setting. This is its counterpart
+    for replace-one and records of norm at most b, with a proof of its own; the paper's text beyond
+    its abstract was not available, so its adjacency and its constants may differ. With k = 2 both
+    ways of counting agree, sqrt(2) b^2.
+
     Parameters
     ----------
     X
@@ -87,6 +98,8 @@ def noisy_power_method(
     ----------
     [^1]: Hardt, Price. The noisy power method: a meta algorithm with applications. NIPS 2014.
     [^2]: Liu, Kong, Jain, Oh. DP-PCA, section 2.4.
+    [^3]: Nicolas, Sabater, Maouche, Ben Mokhtar, Coates. Differentially private and decentralized
+        randomized power method. arXiv 2411.01931.
     """
     whole("n_iterations", n_iterations)
     mu = gaussian_mu(epsilon, delta) / math.sqrt(n_iterations)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .fold import Point, make_point
-from .series import Attributes, Selectors
+from .series import Attributes, Selectors, Series
 
 #: Numbers below these are seconds, milliseconds, microseconds; others are nanoseconds.
 _UNITS: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
@@ -70,16 +70,14 @@ def points_of(
     name = find(object, fields.name)
     if not isinstance(name, str):
         return ()
-    attributes: Attributes | None = None
+    of_object: Series | None = None
     found = []
     for metric, value in values_of(name, find(object, fields.value), fields.text):
         if (of_metric := selectors.get(metric)) is not None:
-            if attributes is None:
-                attributes, time = (
-                    attributes_of(object, fields),
-                    _time(find(object, fields.time), now),
-                )
-            features, series = of_metric.select(attributes)
+            if of_object is None:
+                of_object = Series(attributes_of(object, fields))
+                time = _time(find(object, fields.time), now)
+            features, series = of_metric.select(of_object)
             found += [
                 make_point(feature, function, "level", series, 0, time, value, 1, only_last)
                 for feature, function in features

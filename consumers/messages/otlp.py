@@ -25,7 +25,7 @@ import msgspec
 
 from .cutting import protobuf_pieces
 from .fold import Kind, Point, make_point
-from .series import Attributes, Selectors
+from .series import Attributes, Selectors, Series
 
 _NO_RECORDED_VALUE: Final = 1
 _DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
@@ -113,7 +113,7 @@ def points_of(resource: Any, selectors: Selectors, only_last: bool) -> list[Poin
                 spelled = None if histogram else spell(point)
                 selected = of_metric.get(spelled)
                 if selected is None:
-                    selected = of_metric.select(attributes_of(point.attributes), spelled)
+                    selected = of_metric.select(Series(attributes_of(point.attributes)), spelled)
                 features, series = selected
                 if not features or point.flags & _NO_RECORDED_VALUE:
                     continue

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from ..errors import ConfigurationError
@@ -142,7 +143,23 @@ class Selected(NamedTuple):
     """The features that select a series."""
 
     features: tuple[tuple[int, str], ...]  #: their numbers and functions
-    key: Attributes  #: stands for the attributes; bounded
+    key: Attributes  #: stands for the attributes, if there are features; bounded
+
+
+class Series:
+    """The attributes of a series. What stands for them is made once, and only if it is needed."""
+
+    def __init__(self, attributes: Attributes) -> None:
+        self.named = dict(attributes)
+        self._attributes = attributes
+
+    @cached_property
+    def key(self) -> Attributes:
+        key = tuple(sorted(self._attributes))
+        if sum(len(name) + len(text) for name, text in key) > _LONGEST:
+            digest = hashlib.sha256(repr(key).encode("utf-8", "backslashreplace"))
+            key = (("", digest.hexdigest()),)
+        return key
 
 
 class Selectors(dict[str, "OfMetric"]):
@@ -151,7 +168,7 @@ class Selectors(dict[str, "OfMetric"]):
     def __init__(self, features: Sequence[Feature]) -> None:
         super().__init__()
         for number, feature in enumerate(features):
-            self.setdefault(feature.name, OfMetric()).features.append((number, feature))
+            self.setdefault(feature.name, OfMetric()).add(number, feature)
 
 
 class OfMetric(dict[bytes | None, Selected]):
@@ -162,21 +179,26 @@ class OfMetric(dict[bytes | None, Selected]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features: list[tuple[int, Feature]] = []
+        # By the attributes that must be equal to something, and by what: a message may have many
+        # points, and each of them must not cost as much as all features.
+        self._features: dict[tuple[str, ...], dict[tuple[str, ...], list[tuple[int, Feature]]]] = {}
 
-    def select(self, attributes: Attributes, spelled: bytes | None = None) -> Selected:
+    def add(self, number: int, feature: Feature) -> None:
+        names, texts = zip(*feature.equal, strict=True) if feature.equal else ((), ())
+        self._features.setdefault(names, {}).setdefault(texts, []).append((number, feature))
+
+    def select(self, series: Series, spelled: bytes | None = None) -> Selected:
         """Find the features of a series, and remember them for what spells its attributes."""
-        named = dict(attributes)
+        named = series.named
         features = tuple(
-            (number, feature.function)
-            for number, feature in self.features
-            if feature.selects(named)
+            sorted(
+                (number, feature.function)
+                for names, by_text in self._features.items()
+                for number, feature in by_text.get(tuple(named.get(n, "") for n in names), ())
+                if feature.selects(named)
+            )
         )
-        key = tuple(sorted(attributes))
-        if sum(len(name) + len(text) for name, text in key) > _LONGEST:
-            digest = hashlib.sha256(repr(key).encode("utf-8", "backslashreplace"))
-            key = (("", digest.hexdigest()),)
-        found = Selected(features, key)
+        found = Selected(features, series.key if features else ())
         if spelled is not None and len(spelled) <= 2 * _LONGEST:
             if len(self) == _REMEMBERED:
                 self.clear()

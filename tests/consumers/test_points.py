@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,12 @@ from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError
 from consumers.messages import fold as folding
+from consumers.messages import series as series_module
 from consumers.messages.fold import MOST_SERIES, Fold, make_point
 from consumers.messages.gathered import Gathering, GroupedMessages, Grouping
 from consumers.messages.long import Fields
 from consumers.messages.otlp import points_of, protobuf_parsers
-from consumers.messages.series import Selectors, parse_feature, parse_features
+from consumers.messages.series import Feature, Selectors, parse_feature, parse_features
 from tests.consumers.otlp import as_json, message, recorded, resource
 
 S = 10**9
@@ -570,6 +573,43 @@ def test_what_is_remembered_of_series_is_bounded() -> None:
 
 
 # Damaged JSON
+
+
+def test_the_work_of_a_message_does_not_grow_with_the_number_of_features(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A producer must not multiply the size of its message by the number of features."""
+    work = 0
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any) -> Any:
+            nonlocal work
+            work += 1
+            return call(*arguments)
+
+        return counting
+
+    monkeypatch.setattr(series_module, "hashlib", SimpleNamespace(sha256=counted(hashlib.sha256)))
+    fields = {f"f{i}": i for i in range(200)}
+    sent = {"metric": "m", "value": fields, "labels": {"host.name": "a" * 300, "b": "c"}}
+    grouping = Grouping(
+        "long", tuple(f"m.{name}" for name in fields), 1 << 20, "labels.host.name",
+        fields=Fields(labels="labels"),
+    )  # fmt: skip
+    value = json.dumps(sent).encode()
+    [(_, points)] = grouping.groups()(value, None, 0)
+    assert [point.value for point in points] == [*range(200)] and work == 1
+    work = 0
+    monkeypatch.setattr(Feature, "selects", counted(Feature.selects))
+    features = [f'm{{cpu="{i}", state!="idle"}}' for i in range(200)]
+    sent_points = [{"name": "m", "value": i, "attributes": {"cpu": str(i)}} for i in range(300)]
+    host = resource({"host.name": "a"}, *sent_points)
+    expected = {(i, i) for i in range(200)}
+    for format, value in (("otlp", message(host)), ("otlp-json", as_json([host]))):
+        work = 0
+        made = Grouping(format, tuple(features), 1 << 20, "host.name")  # type: ignore[arg-type]
+        [(_, points)] = made.groups()(value, None, 0)
+        assert {(point.feature, point.value) for point in points} == expected and work == 200
 
 
 def test_one_element_that_cannot_be_parsed_is_missing_alone() -> None:

@@ -19,6 +19,10 @@ class SubspaceDistance(base.AnomalyDetector):
     function of the scored record and of releases, so it is as private as the releases for the
     records that were learned; the scored record is not protected from anybody who sees its score.
 
+    Filters of river must have `protect_anomaly_detector=False`. If a filter keeps a record from the
+    detector because of its score, that record decides which slots all later ones take, and the
+    guarantee is broken. `ThresholdFilter` then learns nothing: pass records to `pca.learn_one`.
+
     Parameters
     ----------
     pca

@@ -60,10 +60,11 @@ class DPPCA(StreamingPCA):
     does: it scales each record by statistics of those before it, so that one record is used in
     every later batch. Use `PublicScaler`. With `compose.Grouper` the key must be public, because it
     decides which records share a batch: a key that a record could change would move it, and all
-    after it, to other batches. A `clone` does not know what its original
-    released: feeding the same records to both spends twice; a copy, a pickle and the child of a
-    fork do not keep the partial batch. The time that a batch takes is not hidden, though a null
-    takes no longer than a record. One estimator belongs to one thread.
+    after it, to other batches. So would a filter before it that drops records by their content. A
+    `clone` does not know what its original released: feeding the same records to both spends twice;
+    a copy, a pickle and the child of a fork do not keep the partial batch. The time that a batch
+    takes is not hidden, though a null takes no longer than a record. One estimator belongs to one
+    thread.
 
     Parameters
     ----------

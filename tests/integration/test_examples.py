@@ -34,10 +34,12 @@ def run(name: str, *arguments: str, **environment: str) -> str:
 
 
 def test_every_example_is_listed_and_tested() -> None:
-    listed = re.findall(r"\]\((\w+\.py)\)", (EXAMPLES / "README.md").read_text())
-    assert sorted(listed) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+    listed = re.findall(r"\]\((\w+\.(?:go|py))\)", (EXAMPLES / "README.md").read_text())
+    assert sorted(listed) == sorted(
+        path.name for path in EXAMPLES.iterdir() if path.suffix in (".go", ".py")
+    )
     texts = (Path(__file__).read_text(), (ROOT / "tests/spark/test_examples.py").read_text())
-    tested = re.findall(r'(?:run|load)\(\s*"(\w+\.py)"', "".join(texts))
+    tested = re.findall(r'(?:run|load|score)\(\s*"(\w+\.(?:go|py))"', "".join(texts))
     assert sorted(set(tested)) == sorted(listed)
 
 
@@ -98,6 +100,54 @@ def test_project_release(release: bytes, tmp_path: Path) -> None:
     path.write_bytes(release)
     shown = run("project_release.py", str(path), '{"cpu": 93.0, "memory": 2e10, "disk.read": 7}')
     assert re.search(r"scores: -?\d.*\nspe: \d.*\nt2: \d", shown)
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
+def test_score_in_go(release: bytes, tmp_path: Path) -> None:
+    """The bytes of a release are enough in another language: the results are those of `Projector`,
+    with limits and without, and for a release that has hardly any numbers."""
+
+    def score(name: str, message: bytes, lines: str) -> list[dict[str, Any]]:
+        path = tmp_path / "release.json"
+        path.write_bytes(message)
+        done = subprocess.run(
+            ["go", "run", str(EXAMPLES / name), str(path)], input=lines, capture_output=True,
+            text=True, timeout=2 * PATIENCE_SECONDS, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def same(found: float | None, expected: float) -> bool:
+        return math.isnan(expected) if found is None else found == pytest.approx(expected, rel=1e-9)
+
+    fields = json.loads(release)
+    limits = {
+        "spe": [{"rate": 0.01, "value": 0.5, "sd": 0.1}, {"rate": 0.001, "value": 9.0, "sd": 0.1}],
+        "t2": [{"rate": 0.01, "value": 3.0, "sd": 0.1}],
+    }
+    bare = dict.fromkeys(("center", "scale", "clamp", "mean", "deviation", "spread"))
+    rng = np.random.default_rng(1)
+    X = [40, 8e9, 5] + [15, 2e9, 1] * rng.standard_normal((200, 3)) * 10.0 ** rng.integers(
+        -1, 4, (200, 3)
+    )
+    records = [dict(zip(fields["features"], row, strict=True)) for row in X.tolist()]
+    records += [{"cpu": 55.0}, {}, {"cpu": "text", "memory": 1e10, "disk.read": True},
+                {"cpu": 1e300, "memory": -1e300, "disk.read": 0}]  # fmt: skip
+    lines = "\n".join(map(json.dumps, records)) + "\nnot a record\n"
+    for known in (fields, {**fields, "limits": limits}, {**fields, **bare, "limits": limits}):
+        message = json.dumps(known).encode()
+        projector = Projector.from_release(message)
+        found = score("score.go", message, lines)
+        flags = set()
+        for record, line in zip([*records, {}], found, strict=True):
+            along = list(projector.transform(record).values())
+            assert all(map(same, line["scores"], along)) and len(along) == len(line["scores"])
+            assert same(line["spe"], projector.spe(record)) and same(
+                line["t2"], projector.t2(record)
+            )
+            assert line["flag"] is projector.is_anomaly(record)
+            flags.add(line["flag"])
+        assert flags >= ({True, None} if known.get("limits") else {None})
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")

@@ -33,7 +33,7 @@ from consumers.errors import ClusterError, ServiceError
 from consumers.events import set_up_logs
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
-from consumers.kafka.producer import MessageProducer
+from consumers.kafka.confluent import MessageProducer
 from consumers.protocols import Cluster, Message, TopicInfo
 from consumers.settings import ClusterSettings, load_part
 

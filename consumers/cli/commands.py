@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from . import brokers
 from .exits import EXIT_CONFIGURATION, exit_code, fail
@@ -253,34 +253,9 @@ def _watch(options: WatchOptions, given: Given) -> int:
 
 
 def _score(options: ScoreOptions, given: Given) -> int:
-    from ..events import set_up_logs
-    from ..kafka.configure import kafka_config, open_registry
-    from ..kafka.producer import MessageProducer
-    from ..kafka.subscription import Subscription
-    from ..model.scores import NOT_PRIVATE, CurrentModel
-    from ..service.score import codec_of, ensure_scores_topic, run_scoring
-    from ..settings import ClusterSettings
+    from .score import score
 
-    settings = given.load(ClusterSettings)
-    topic = options.scores_topic or f"{settings.model}.scores"
-    group = options.scores_group or f"{settings.group}.scores"
-    sys.stderr.write(f"warning: {NOT_PRIVATE}\n")
-    cluster = brokers.connect(settings)
-    config = kafka_config(settings)
-    set_up_logs(sys.stdout, model=settings.model, pid=os.getpid())
-    stop = _stop_on_signals()
-    ensure_scores_topic(cluster, settings, topic)
-    registry = open_registry(settings)
-    start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
-    written = run_scoring(
-        cluster, CurrentModel(settings.model), stop=stop, once=options.once,
-        output_topic=settings.output_topic, input_topic=settings.input_topic,
-        open_source=lambda: Subscription(config, settings.input_topic, group, start),
-        open_target=lambda: MessageProducer(config, topic),
-        make_codec=lambda release: codec_of(settings, release, registry),
-    )  # fmt: skip
-    sys.stderr.write(f"{written} scores written to {topic}\n")
-    return 0
+    return score(options, given, _stop_on_signals())
 
 
 def _run(options: RunOptions, given: Given) -> int:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from ..settings import ClusterSettings, FileSettings, Part, PlanSettings, Settings, ViewSettings
+from ..settings import (
+    ClusterSettings,
+    FileSettings,
+    Part,
+    PlanSettings,
+    ScoreSettings,
+    Settings,
+    ViewSettings,
+)
 from .flags import Options
+
+#: Shares of the records that releases have limits for.
+RATES: Final = (0.1, 0.05, 0.01, 0.001)
 
 
 class PlanOptions(Options):
@@ -64,17 +75,29 @@ class ScoreOptions(Options):
     """Options of `score`."""
 
     about = (
-        "Write the projections and the anomaly score of each record of the input topic to another "
-        "topic, with the current release of a model. THE SCORES ARE NOT PRIVATE: each is about one "
-        "record, so their topic is as secret as the input topic."
+        "Write SPE, T2, the projections, a flag and the largest contributions of each record of "
+        "the input topic to another topic, with the current release of a model, at least once. THE "
+        "SCORES ARE NOT PRIVATE: each is about one record, so their topic is as secret as the "
+        "input topic, and so are the metrics of this process."
     )
 
+    rate: float = 0.01
+    """share of the records to flag, by the limits of the release: 0.1, 0.05, 0.01 or 0.001"""
+    top: int = Field(3, ge=0)
+    """features named for each record, those that contribute most"""
     scores_topic: str | None = None
     """topic to write to; default: <model>.scores"""
     scores_group: str | None = None
     """consumer group that remembers what has been scored; default: <group>.scores"""
     once: bool = False
     """end when all records that are in the topic at the start have been scored"""
+
+    @field_validator("rate")
+    @classmethod
+    def _has_limits(cls, rate: float) -> float:
+        if rate not in RATES:
+            raise ValueError(f"must be one of {', '.join(map(str, RATES))}. Found {rate}.")
+        return rate
 
 
 class RunOptions(Options):
@@ -115,6 +138,6 @@ OWN: Final[dict[str, tuple[type[Options], type[Part]]]] = {
     "topics": (Options, ClusterSettings),
     "inspect": (InspectOptions, ViewSettings),
     "watch": (WatchOptions, ViewSettings),
-    "score": (ScoreOptions, ClusterSettings),
+    "score": (ScoreOptions, ScoreSettings),
     "run": (RunOptions, FileSettings),
 }

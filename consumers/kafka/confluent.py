@@ -1,7 +1,7 @@
-"""The default reader of the input: librdkafka behind the same Protocol as kafka-python.
+"""librdkafka: the default reader of the input, and what `score` reads and writes with.
 
 kafka-python spends more time on reading a message than the service spends on decoding it;
-librdkafka reads in C. It only reads: the group, the transactions and the fencing of a task stay
+librdkafka reads in C. For a task it only reads: the group, the transactions and the fencing stay
 with kafka-python, which also reads the batches that librdkafka cannot. librdkafka decompresses
 whole batches, so its memory is not bounded where producers are not trusted.
 """
@@ -11,21 +11,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
     KafkaException,
+    Producer,
     TopicPartition,
 )
 
 from ..errors import ClusterError, OffsetsGone, Unavailable
-from ..protocols import Chunk
-from .config import POLL_BYTES, KafkaConfig
+from ..protocols import Chunk, Message
+from .config import MAX_RECORD_BYTES, POLL_BYTES, KafkaConfig
 from .reader import KafkaOffsets, KafkaReader
 
 #: Most that is read ahead. Without a bound, librdkafka would fill the memory.
@@ -68,7 +69,9 @@ _LASTING: Final = frozenset(
 class ConfluentReader(KafkaOffsets):
     """Reads messages with librdkafka; kafka-python still lists the partitions and their ends."""
 
-    def __init__(self, config: KafkaConfig, topic: str, *, stamped: bool = False) -> None:
+    def __init__(
+        self, config: KafkaConfig, topic: str, *, stamped: bool = False, group: str = ""
+    ) -> None:
         super().__init__(config, topic)
         self._stamped = stamped
         self._most, self._at_once = config.most_messages, config.messages_at_once
@@ -82,7 +85,10 @@ class ConfluentReader(KafkaOffsets):
             {
                 **(config.librdkafka or {}),
                 **_OPTIONS,
-                "group.id": f"{config.group}.reader",  # required, but nothing joins the group
+                # Required, also where nothing joins the group.
+                "group.id": group or f"{config.group}.reader",
+                "session.timeout.ms": int(config.session_timeout_s * 1000),
+                "heartbeat.interval.ms": int(config.session_timeout_s * 250),
                 "queued.max.messages.kbytes": max(1, min(AHEAD_BYTES, most_bytes) >> 10),
                 "fetch.max.bytes": most_bytes,
                 "receive.message.max.bytes": max(ANSWER_BYTES, most_bytes + 512),
@@ -196,6 +202,139 @@ class ConfluentReader(KafkaOffsets):
         with contextlib.suppress(KafkaException, RuntimeError):
             self._fast.close()
         super().close()
+
+
+class Subscription(ConfluentReader):
+    """A share of the partitions of a topic, as a member of an ordinary consumer group.
+
+    Parameters
+    ----------
+    config, topic
+        The cluster, and the topic to read.
+    group
+        Group that shares the partitions and remembers the offsets.
+    start
+        Where to begin in a partition for which the group has no offset.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        topic: str,
+        group: str,
+        start: Literal["earliest", "latest"],
+    ) -> None:
+        super().__init__(config, topic, stamped=True, group=group)
+        self._start = start
+        self._kept: dict[int, int] = {}  # offsets that the group has
+        with _translated():
+            self._fast.subscribe([topic], on_assign=self._take)
+
+    def _take(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        with _translated():
+            kept = consumer.committed(partitions, timeout=self._config.request_timeout_s)
+        bounds = self.bounds([tp.partition for tp in partitions])
+        found = {tp.partition: tp.offset for tp in kept}
+        for partition, (first, end) in bounds.items():
+            if found[partition] < 0:
+                found[partition] = first if self._start == "earliest" else end
+            found[partition] = min(max(found[partition], first), end)  # what retention has left
+        self.assign(found)
+        self._kept = {tp.partition: tp.offset for tp in kept}
+
+    def read(self, timeout_s: float) -> list[Chunk]:
+        found = super().read(timeout_s)
+        mine = {tp.partition for tp in self._fast.assignment()}
+        self._at = {p: at for p, at in self._at.items() if p in mine}
+        return [chunk for chunk in found if chunk.partition in mine]
+
+    def commit(self) -> None:
+        """Let the group remember that everything so far is done."""
+        new = {p: at for p, at in self._at.items() if at != self._kept.get(p)}
+        if new:
+            places = [TopicPartition(self._topic, p, at) for p, at in new.items()]
+            with _translated():
+                self._fast.commit(offsets=places, asynchronous=False)
+            self._kept |= new
+
+
+class GroupNote:
+    """A number that a group remembers, next to an offset of a topic that nobody subscribes to."""
+
+    def __init__(self, config: KafkaConfig, topic: str, group: str) -> None:
+        self._place, self._patience_s = (topic, 0, 0), config.request_timeout_s
+        options = {**(config.librdkafka or {}), "group.id": group, "enable.auto.commit": False}
+        self._consumer = Consumer(options, logger=logging.getLogger("kafka.librdkafka"))
+        self.close = self._consumer.close
+
+    def load(self) -> int | None:
+        """The number; None if there is none."""
+        with _translated():
+            (kept,) = self._consumer.committed(
+                [TopicPartition(*self._place)], timeout=self._patience_s
+            )
+        return int(kept.metadata) if kept.metadata else None
+
+    def keep(self, number: int) -> None:
+        """Make a number durable."""
+        with _translated():
+            place = TopicPartition(*self._place, metadata=str(number))
+            self._consumer.commit(offsets=[place], asynchronous=False)
+
+
+class MessageProducer:
+    """Sends messages to a topic for as long as it is open, without transactions."""
+
+    def __init__(self, config: KafkaConfig, topic: str) -> None:
+        self._topic, self._patience_s = topic, config.request_timeout_s
+        self._failed: KafkaError | None = None
+        self._producer = Producer(
+            {
+                **(config.librdkafka or {}),
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "compression.type": "lz4",
+                "partitioner": "murmur2_random",  # the one of all other clients
+                "message.max.bytes": MAX_RECORD_BYTES,
+                "delivery.timeout.ms": int(self._patience_s * 1000),
+                "delivery.report.only.error": True,
+                "on_delivery": self._note,
+            },
+            logger=logging.getLogger("kafka.librdkafka"),
+        )
+
+    def _note(self, error: KafkaError | None, message: object) -> None:
+        self._failed = self._failed or error
+
+    def put(self, messages: Iterable[tuple[bytes | None, bytes]]) -> None:
+        """Begin to send keys with their values."""
+        produce, topic = self._producer.produce, self._topic
+        with _translated():
+            for key, value in messages:
+                try:
+                    produce(topic, value, key)
+                except BufferError:  # so many are on their way
+                    self._producer.flush(self._patience_s)
+                    produce(topic, value, key)
+        self._producer.poll(0)
+
+    def send(self, messages: Iterable[Message]) -> None:
+        """Send messages, and return once the brokers have them."""
+        self.put((message.key, message.value) for message in messages)
+        self.flush()
+
+    def flush(self) -> None:
+        """Return once the brokers have everything."""
+        left = self._producer.flush(self._patience_s)
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise ClusterError(f"librdkafka: {failed.name()}")
+        if left:
+            raise Unavailable(f"{self._topic}: the brokers did not take all messages in time")
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.flush(0)
 
 
 @contextlib.contextmanager

@@ -7,15 +7,16 @@ from. So a topic of scores is as secret as the topic of the records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from stream_dppca import Projector
-from stream_dppca.scores import spe
+from stream_dppca.scores import along, residual
 
 from .releases import PublishedRelease, parse_release
 
@@ -25,18 +26,37 @@ NOT_PRIVATE: Final = (
 )
 
 
-class Score(msgspec.Struct, frozen=True):
-    """The output for each record."""
+class Score(msgspec.Struct, frozen=True, gc=False):
+    """The output for each row."""
 
     model: str
     batch: int  #: of the release
-    partition: int  #: of the record
-    offset: int  #: of its message
-    row: int  #: in its message; 0 unless messages hold several
-    scores: tuple[float, ...] | None  #: along the components; None if the record is not readable
-    anomaly: float | None  #: squared distance from the components: larger is stranger
+    #: Of the record; with `subject` there are many.
+    partition: int | UnsetType
+    offset: int | UnsetType
+    row: int  #: in its message, or of its subject in the round; 0 unless there are several
+    n_read: int  #: features that the row has
+    scores: Sequence[float] | None  #: along the components; None if too little could be read
+    spe: float | None  #: squared distance to the components: a strange combination
+    t2: float | None  #: squared distance along them, in standard deviations: strange amounts
+    rate: float  #: share of the records that a limit lets pass as anomalies
+    anomaly: bool | None  #: beyond a limit; None without a score or a limit
+    #: The features that add most to the score that is further beyond its limit, with signs.
+    contributions: Sequence[tuple[str, float]]
+    subject: str | UnsetType = UNSET
+    round: str | UnsetType = UNSET  #: its beginning
     private: bool = False
     version: int = 1
+
+
+class Rows(NamedTuple):
+    """Rows to score."""
+
+    values: NDArray[np.float64]
+    #: For each row: partition, offset (None of both for a subject), number of the row, and subject.
+    places: Sequence[tuple[int | UnsetType, int | UnsetType, int, str | UnsetType]]
+    keys: Sequence[bytes | None]
+    round: str | UnsetType = UNSET
 
 
 class CurrentModel:
@@ -60,24 +80,80 @@ class CurrentModel:
 
 
 class Scorer:
-    """Scores rows with one release, exactly as `Projector.from_release` does."""
+    """Scores rows with one release, exactly as `Projector.from_release` does.
 
-    def __init__(self, release: PublishedRelease) -> None:
-        self.release = release
+    Parameters
+    ----------
+    rate
+        Share of the records that should be flagged, one that the release may have a limit for.
+    top
+        Number of contributions that are named.
+    """
+
+    def __init__(self, release: PublishedRelease, rate: float = 0.01, top: int = 3) -> None:
+        self.release, self._rate, self._top = release, rate, min(top, len(release.features))
         self._projector = Projector.from_release(release)
+        #: Limits at the rate, by score.
+        self.limits = {
+            name: limit.value
+            for name, limits in release.limits.items()
+            for limit in limits
+            if limit.rate == rate
+        }
+        self._names = np.array(release.features, dtype=object)
+        # NaN for a score that this model does not have.
+        mean = self._projector.center[np.newaxis]
+        self._no = 0 * self._projector.spe(mean)[0], 0 * self._projector.t2(mean)[0]
+        self._encode = msgspec.json.Encoder().encode
 
-    def scores(
-        self, rows: NDArray[np.float64], places: Sequence[tuple[int, int]], per_message: int
-    ) -> Iterator[Score]:
-        """Scores of rows, `per_message` for each of the places (partition, offset)."""
-        U, W = self._projector.standardise(rows), self._projector.W
-        readable = np.asarray(~np.isnan(U).any(axis=1)).tolist()
-        along, away = (U @ W).tolist(), spe(U, W).tolist()
-        release = self.release
-        for i, (known, scores, anomaly) in enumerate(zip(readable, along, away, strict=True)):
-            message, row = divmod(i, per_message)
-            partition, offset = places[message]
-            yield Score(
-                release.model, release.batch, partition, offset, row,
-                tuple(scores) if known else None, anomaly if known else None,
-            )  # fmt: skip
+    def messages(self, rows: Rows) -> tuple[list[tuple[bytes | None, bytes]], list[bool | None]]:
+        """The key and the message of each row, and whether each is beyond a limit."""
+        found, encode = self.scores(rows), self._encode
+        messages: list[tuple[bytes | None, bytes]] = [
+            (key or f"{score.partition}/{score.offset}".encode(), encode(score))
+            for key, score in zip(rows.keys, found, strict=True)
+        ]
+        return messages, [score.anomaly for score in found]
+
+    def scores(self, rows: Rows) -> list[Score]:
+        """Scores of rows, in their order."""
+        p, X, release, rate = self._projector, rows.values, self.release, self._rate
+        U = p.standardise(X)  # once: this takes most of the time
+        parts = residual(U, p.W), along(U, p.W, p.variance)
+        spe, t2 = (np.sum(part**2, axis=1) + no for part, no in zip(parts, self._no, strict=True))
+        over = [spe / self.limits.get("spe", np.nan), t2 / self.limits.get("t2", np.nan)]
+        most = np.fmax(*over)
+        # The score that is further beyond its limit says which features.
+        part = np.where((over[1] == most)[:, None], parts[1], parts[0])
+        top: NDArray[np.intp] = np.argsort(-np.abs(part), axis=1)[:, : self._top]
+        sizes = np.take_along_axis(part, top, axis=1)
+        columns = (
+            rows.places,
+            p.n_read(X).tolist(),
+            _listed(U @ p.W),
+            _listed(spe),
+            _listed(t2),
+            [None if one != one else one > 1 for one in most.tolist()],
+            np.take(self._names, top).tolist(),
+            _listed(sizes * np.abs(sizes)),
+        )
+        model, batch = release.model, release.batch
+        return [
+            Score(
+                model, batch, partition, offset, row, n, t, q, h, rate, flag,
+                () if t is None else list(zip(names, adds, strict=True)), subject, rows.round,
+            )
+            for (partition, offset, row, subject), n, t, q, h, flag, names, adds in zip(
+                *columns, strict=True
+            )
+        ]  # fmt: skip
+
+
+def _listed(values: NDArray[np.float64]) -> list[Any]:
+    """Numbers as they are written; None for a row that has none."""
+    values = values.round(6)
+    missing = np.isnan(values) if values.ndim == 1 else np.isnan(values).any(axis=1)
+    found: list[Any] = values.tolist()
+    for i in np.flatnonzero(missing).tolist():
+        found[i] = None
+    return found

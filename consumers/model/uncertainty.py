@@ -25,6 +25,14 @@ def angle(w: FloatArray, v: FloatArray) -> float:
     return math.degrees(math.atan2(float(np.linalg.norm(w - v * (v @ w))), along))
 
 
+def movement(before: Release, release: Release) -> float | None:
+    """The angle by which a release moved the first component; None if it did not learn."""
+    learned = release.status == "learned" and before.features == release.features
+    if not (learned and before.components and release.components):
+        return None
+    return angle(np.array(release.components[0]), np.array(before.components[0]))
+
+
 def noise_movement(release: Release) -> float | None:
     """Estimate how far the noise of this batch alone moves the component, in degrees.
 

@@ -20,7 +20,6 @@ from typing import Final, Protocol
 
 from ..web.page import Page
 from ..web.server import TEXT, Answer, WebServer
-from .metrics import Metrics
 
 #: Paths for probes, which have no token.
 OPEN_PATHS: Final = ("/livez", "/readyz")
@@ -36,6 +35,12 @@ class Status(Protocol):
     def component(self) -> bytes | None: ...
 
 
+class Rendered(Protocol):
+    """Metrics in the text format of Prometheus."""
+
+    def render(self) -> bytes: ...
+
+
 class HttpServer(WebServer):
     """Serves the pages of a service until `close` is called."""
 
@@ -44,7 +49,7 @@ class HttpServer(WebServer):
         host: str,
         port: int,
         status: Status,
-        metrics: Metrics,
+        metrics: Rendered,
         page: Page | None = None,
         token: str | None = None,
         hosts: Collection[str] = (),
@@ -55,7 +60,7 @@ class HttpServer(WebServer):
         super().__init__(host, port, page, routes, token, OPEN_PATHS, hosts)
 
 
-def _answer(path: str, status: Status, metrics: Metrics) -> Answer | None:
+def _answer(path: str, status: Status, metrics: Rendered) -> Answer | None:
     data = "application/json"
     if path == "/livez":
         alive = status.alive()

@@ -92,7 +92,6 @@ class Service:
         watched: bool = True, remote: Remote | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.stop = settings, stop or threading.Event()
-        self.metrics = Metrics()
         self._cluster = cluster
         if remote is not None:
             remote = replace(remote, may_wait=self._may_wait)
@@ -102,6 +101,12 @@ class Service:
         self._needed: int | None = None  # messages of a batch
         if self._config.rounds is None:
             self._needed = self._config.offsets_per_batch(size)
+        rule = settings.rounds()
+        self.metrics = Metrics(
+            None if rule is None else rule.length_ms / 1000,
+            self._needed or math.nan,
+            settings.stall_timeout_s,
+        )
         self._task: Task | None = None
         self._membership: Membership | None = None
         self._claim: Claim | None = None

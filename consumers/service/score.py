@@ -1,50 +1,230 @@
 """`stream-dppca score`: reads a topic, and writes the scores of each record to another one.
 
-    releases ─────────────> current model ┐
-    records ─> decode ─> rows ─────────────┴─> scores ─> scores topic ─> commit the offsets
+    releases ────────> current model ┐
+    records ─> rows ─────────────────┴─> scores ─> scores topic ─> commit the offsets
 
-The group commits offsets only after the brokers have the scores. A process that dies in between
-writes some of them again: a score names the partition, offset and row of its record, so readers can
-recognise these. Several processes share the partitions, as in every consumer group.
+The release says what a row is, as it says for learning: a message, a part of one, or all points of
+a subject in a round (`RoundRows`).
+
+**At least once.** Offsets are committed only after the brokers have the scores. A process that dies
+in between writes some of them again: a score names the partition, offset and row of its record (or
+the subject and the round), by which readers can recognise these. Several processes share the
+partitions, as in every consumer group; rounds are read by one process.
 """
 
 from __future__ import annotations
 
+import datetime
+import gc
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
-import msgspec
+from msgspec import UNSET
+from numpy.typing import NDArray
+
+from stream_dppca import SubjectStatement
 
 from ..errors import ClusterError, ConfigurationError
 from ..events import describe_error, log_event
 from ..formats import POINT_FORMATS
-from ..kafka.subscription import Received
 from ..messages.codecs import Codec
+from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..model.releases import PublishedRelease
-from ..model.scores import NOT_PRIVATE, CurrentModel, Score, Scorer
-from ..protocols import Cluster, Message, Reader, SchemaSource, TopicInfo
-from ..settings import ClusterSettings, TopicSettings
+from ..model.scores import NOT_PRIVATE, CurrentModel, Rows, Scorer
+from ..protocols import Chunk, Cluster, Reader, SchemaSource, TopicInfo
+from ..settings import RoundRule, ScoreSettings, TopicSettings
+from .metrics import Metrics, ScoreMetrics
+from .round_planner import RoundPlanner
+from .round_reader import RoundReader
 
-POLL_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 0.5
+COMMIT_SECONDS: Final = 1.0
 BACKOFF_SECONDS: Final = 1.0
 
 
-class Source(Protocol):
-    """The source of records."""
+class ScoreStatus:
+    """The state of this process, for its probes."""
 
-    def read(self, timeout_s: float) -> list[Received]: ...
+    def __init__(self, metrics: ScoreMetrics, stall_s: float) -> None:
+        self._metrics, self._stall_s = metrics, stall_s
+
+    def alive(self) -> bool:
+        return time.monotonic() < self._metrics.turned_at + self._stall_s
+
+    def ready(self) -> tuple[bool, str]:
+        return self._metrics.ready, "scoring" if self._metrics.ready else "waiting for a model"
+
+    def component(self) -> bytes | None:
+        return None
+
+
+class Group(Protocol):
+    """A member of the group that reads the records."""
+
+    def read(self, timeout_s: float) -> list[Chunk]: ...
     def positions(self) -> dict[int, int]: ...
     def commit(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Notes(Protocol):
+    """A number that the group remembers."""
+
+    def load(self) -> int | None: ...
+    def keep(self, number: int) -> None: ...
     def close(self) -> None: ...
 
 
 class Target(Protocol):
     """The destination of scores."""
 
-    def send(self, messages: Sequence[Message]) -> None: ...
+    def put(self, messages: Iterable[tuple[bytes | None, bytes]]) -> None: ...
+    def flush(self) -> None: ...
     def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """The rows of the input."""
+
+    def read(self, timeout_s: float) -> list[Rows]: ...
+    def commit(self) -> None: ...
+    def at_end(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class MessageRows:
+    """Rows that are in messages."""
+
+    def __init__(self, group: Group, codec: Codec, ends: dict[int, int]) -> None:
+        self._group, self._codec, self._ends = group, codec, ends
+        self.commit, self.close = group.commit, group.close
+
+    def read(self, timeout_s: float) -> list[Rows]:
+        return [self._rows(chunk) for chunk in self._group.read(timeout_s)]
+
+    def _rows(self, chunk: Chunk) -> Rows:
+        of, partition = range(self._codec.rows_per_message), chunk.partition
+        return Rows(
+            self._codec.decode(chunk.values),
+            [(partition, offset, row, UNSET) for offset in chunk.offsets for row in of],
+            chunk.keys if len(of) == 1 else [key for key in chunk.keys for _ in of],
+        )
+
+    def at_end(self) -> bool:
+        """Tell whether all assigned partitions have been read up to where they ended at first."""
+        at = self._group.positions()
+        return bool(at) and all(offset >= self._ends.get(p, 0) for p, offset in at.items())
+
+
+class RoundRows:
+    """Rows that are made of all points of a subject in a round, once the round is over."""
+
+    def __init__(
+        self, cluster: Cluster, settings: ScoreSettings, release: PublishedRelease, notes: Notes
+    ) -> None:
+        self._rule, gathering = _rounds(settings, release)
+        self._notes, self._found = notes, list[Rows]()
+        topic, metrics, now = settings.input_topic, Metrics(), time.time() * 1000
+        self._planner = RoundPlanner(
+            cluster.offsets(topic), topic, self._rule, metrics, slack_ms=settings.clock_slack,
+            interval_s=settings.plan_interval_ms / 1000, refresh_s=settings.partition_refresh_s,
+            timestamp_type=lambda: cluster.timestamp_type(topic), clock=time.time,
+        )  # fmt: skip
+        self._reader = RoundReader(
+            cluster.reader(topic, stamped=True), topic, gathering, self._rule, metrics,
+            stall_s=settings.stall_timeout_s, bounds=self._planner.bounds, take=self._take,
+        )  # fmt: skip
+        done = notes.load()
+        # A group that is new begins with the round of the newest release, which is over.
+        first = self._rule.round_at(_ms(release)) if done is None else done + 1
+        self._next = self._kept = first
+        self._last = self._rule.round_at(int(now) - settings.clock_slack)
+        self._planner.begin({}, first, 0)
+
+    def read(self, timeout_s: float) -> list[Rows]:
+        planned = self._planner.next_round()
+        if planned is None:
+            self._planner.wait(timeout_s)
+            return []
+        self._reader.start(planned)
+        while not self._reader.complete:
+            self._reader.read(timeout_s)
+        self._found = []
+        self._reader.finish()
+        self._next += 1
+        return self._found
+
+    def _take(self, rows: NDArray[Any], subjects: Sequence[object]) -> None:
+        names = [str(s, "utf-8", "replace") if isinstance(s, bytes) else str(s) for s in subjects]
+        seen: dict[str, int] = {}
+        places = []
+        for name in names:
+            seen[name] = row = seen.get(name, -1) + 1
+            places.append((UNSET, UNSET, row, name))
+        start = datetime.datetime.fromtimestamp(
+            self._rule.start_ms(self._next) / 1000, datetime.UTC
+        ).isoformat()
+        self._found.append(Rows(rows, places, [name.encode() for name in names], start))
+
+    def commit(self) -> None:
+        if self._next != self._kept:
+            self._notes.keep(self._next - 1)
+            self._kept = self._next
+
+    def at_end(self) -> bool:
+        return self._next >= self._last
+
+    def close(self) -> None:
+        self._reader.close()
+        self._planner.close()
+        self._notes.close()
+
+
+def _ms(release: PublishedRelease) -> int:
+    """The time in the middle of the round of a release, in milliseconds."""
+    if release.round is None:
+        raise ConfigurationError(f"model {release.model!r} has no rounds")
+    times = (release.round.start, release.round.end)
+    return int(sum(datetime.datetime.fromisoformat(t).timestamp() for t in times) * 500)
+
+
+def _rounds(settings: ScoreSettings, release: PublishedRelease) -> tuple[RoundRule, Gathering]:
+    """The rule by which the points of subjects became the rows of a release."""
+    said = release.privacy
+    if release.round is None or not isinstance(said, SubjectStatement):
+        raise ConfigurationError(f"model {release.model!r} has no rounds")
+    start = datetime.datetime.fromisoformat(release.round.start).timestamp()
+    length_ms = 2 * (_ms(release) - round(start * 1000))
+    recipe = MessageRecipe.of(settings, release.features)
+    codec = replace(recipe, subject=said.subject, records=said.records).subject_codec(None)
+    if not isinstance(codec, Gathering):
+        raise ConfigurationError(f"`format` {settings.format} has no points")
+    return RoundRule(said.subject, length_ms, said.period), codec
+
+
+def open_rows(
+    cluster: Cluster,
+    settings: ScoreSettings,
+    release: PublishedRelease,
+    registry: SchemaSource | None,
+    open_group: Callable[[], Group],
+    open_notes: Callable[[], Notes],
+) -> Source:
+    """Open the rows of the input, by the rule of the model of this release."""
+    if settings.format in POINT_FORMATS and release.privacy.unit == "subject":
+        return RoundRows(cluster, settings, release, open_notes())
+    codec = MessageRecipe.of(settings, release.features).codec(registry)
+    offsets = cluster.offsets(settings.input_topic)
+    try:
+        ends = offsets.ends(sorted(offsets.partitions()))
+    finally:
+        offsets.close()
+    return MessageRows(open_group(), codec, ends)
 
 
 def run_scoring(
@@ -52,12 +232,13 @@ def run_scoring(
     current: CurrentModel,
     *,
     output_topic: str,
-    input_topic: str,
-    open_source: Callable[[], Source],
+    open_source: Callable[[PublishedRelease], Source],
     open_target: Callable[[], Target],
-    make_codec: Callable[[PublishedRelease], Codec],
+    metrics: ScoreMetrics,
     stop: threading.Event,
     once: bool = False,
+    rate: float = 0.01,
+    top: int = 3,
 ) -> int:
     """Score records until `stop` is set; return the number of scores written.
 
@@ -67,60 +248,31 @@ def run_scoring(
         The model to follow.
     output_topic
         Topic of its releases.
-    input_topic
-        Topic of the records.
     open_source, open_target
-        Open the source of the records and the destination of the scores.
-    make_codec
-        Makes the codec for the features of a release, or refuses it.
+        Open the rows for a release, and the destination of the scores.
     once
         Return when all records that are there at the start have been scored.
+    rate, top
+        The share of the records to flag, and the number of contributions to name.
     """
     log_event("not_private", level="warning", reason=NOT_PRIVATE)
     written = 0
     while not stop.is_set():
-        worker = None
         try:
-            worker = _Worker(cluster, current, output_topic, make_codec)
-            worker.open(open_source, open_target, stop)
-            ends = cluster_ends(cluster, input_topic) if once else None
-            while not stop.is_set():
-                written += worker.step()
-                if ends is not None and worker.past(ends):
+            with ExitStack() as opened:
+                worker = _Worker(cluster, current, output_topic, metrics, opened, rate, top)
+                worker.open(open_source, open_target, stop)
+                while not stop.is_set():
+                    written += worker.step()
+                    if once and worker.source.at_end():
+                        break
+                worker.settle()
+                if once:
                     return written
         except ClusterError as error:
             log_event("scoring_interrupted", level="warning", **describe_error(error))
             stop.wait(BACKOFF_SECONDS)
-        finally:
-            if worker is not None:
-                worker.close()
     return written
-
-
-def codec_of(
-    settings: ClusterSettings, release: PublishedRelease, registry: SchemaSource | None
-) -> Codec:
-    """Make the codec for the records of a release, by the rule of its model."""
-    if settings.format in POINT_FORMATS and release.privacy.unit == "subject":
-        raise ConfigurationError(
-            f"model {release.model!r} has no scores of single messages: its row is everything that "
-            "a subject sends in a round"
-        )
-    return MessageRecipe.of(settings, release.features).codec(registry)
-
-
-def cluster_ends(cluster: Cluster, topic: str) -> dict[int, int]:
-    """The current ends of the partitions of a topic."""
-    offsets = cluster.offsets(topic)
-    try:
-        return offsets.ends(sorted(offsets.partitions()))
-    finally:
-        offsets.close()
-
-
-def _place(score: Score) -> bytes:
-    """The key of a score whose record has no key."""
-    return b"%d/%d" % (score.partition, score.offset)
 
 
 def ensure_scores_topic(cluster: Cluster, settings: TopicSettings, topic: str) -> None:
@@ -143,84 +295,86 @@ def ensure_scores_topic(cluster: Cluster, settings: TopicSettings, topic: str) -
 
 
 class _Worker:
-    """Scores records over one set of connections. After any error, close it and make another."""
+    """Scores records over one set of connections. After any error, make another."""
 
     def __init__(
         self,
         cluster: Cluster,
         current: CurrentModel,
         output_topic: str,
-        make_codec: Callable[[PublishedRelease], Codec],
+        metrics: ScoreMetrics,
+        opened: ExitStack,
+        rate: float,
+        top: int,
     ) -> None:
-        self._current, self._make_codec = current, make_codec
-        self._open: list[Any] = []
+        self._current, self._metrics, self._opened = current, metrics, opened
+        self._rate, self._top = rate, top
         self._releases: Reader = cluster.reader(output_topic)
-        self._open.append(self._releases)
-        self._ends: dict[int, int] = {}
+        opened.callback(self._releases.close)
         self._scorer: Scorer | None = None
-        self._codec: Codec | None = None
+        self._settled_at = time.monotonic()
 
     def open(
         self,
-        open_source: Callable[[], Source],
+        open_source: Callable[[PublishedRelease], Source],
         open_target: Callable[[], Target],
         stop: threading.Event,
     ) -> None:
         """Wait for a model that has learned something; only then begin to read records."""
         bounds = self._releases.bounds(sorted(self._releases.partitions()))
         self._releases.assign({p: first for p, (first, _) in bounds.items()})
-        self._ends = {p: end for p, (_, end) in bounds.items()}
         waiting = False
         while not stop.is_set():
             self._follow(POLL_SECONDS)
             at = self._releases.positions()
-            if all(at.get(p, 0) >= end for p, end in self._ends.items()):
+            if all(at.get(p, 0) >= end for p, (_, end) in bounds.items()):
                 if self._scorer is not None:
                     break
                 if not waiting:
                     waiting = True
                     log_event("waiting_for_model")
+        if self._scorer is None:
+            return  # stopped
+        # The collector would look through all modules again and again: two thirds of the time.
+        gc.freeze()
         self._target = open_target()
-        self._open.append(self._target)
-        self._source = open_source()
-        self._open.append(self._source)
+        self._opened.callback(self._target.close)
+        self.source = open_source(self._scorer.release)
+        self._opened.callback(self.source.close)
 
     def _follow(self, timeout_s: float) -> None:
         """Take the newest release."""
+        self._metrics.turned()
         for chunk in self._releases.read(timeout_s):
             self._current.see(chunk.values)
-        release = self._current.release
-        if release is not None and (self._scorer is None or self._scorer.release != release):
-            if self._codec is None or self._scorer is None or (
-                self._scorer.release.features != release.features
-            ):  # fmt: skip
-                self._codec = self._make_codec(release)
-            self._scorer = Scorer(release)
-            log_event("model_current", batch=release.batch)
+        release, scorer = self._current.release, self._scorer
+        if release is None or (scorer is not None and scorer.release is release):
+            return
+        if scorer is not None and scorer.release.features != release.features:
+            raise ClusterError("the features of the model have changed")
+        self._scorer = Scorer(release, self._rate, self._top)
+        self._metrics.ready = True
+        self._metrics.rate.set(self._rate * len(self._scorer.limits))
+        log_event("model_current", batch=release.batch, limits=self._scorer.limits)
 
     def step(self) -> int:
         """Score the next records; return their number."""
         self._follow(0.0)
-        received = self._source.read(POLL_SECONDS)
-        if not received or self._scorer is None or self._codec is None:
-            return 0
-        per_message = self._codec.rows_per_message
-        rows = self._codec.decode([message.value for message in received])
-        places = [(message.partition, message.offset) for message in received]
-        encode = msgspec.json.Encoder().encode
-        messages = [
-            Message(received[i // per_message].key or _place(score), encode(score))
-            for i, score in enumerate(self._scorer.scores(rows, places, per_message))
-        ]
-        self._target.send(messages)
-        self._source.commit()
-        return len(messages)
+        count = 0
+        for rows in self.source.read(POLL_SECONDS):
+            if self._scorer is not None:
+                messages, flags = self._scorer.messages(rows)
+                self._target.put(messages)
+                told = [flag for flag in flags if flag is not None]
+                self._metrics.scored(len(flags), len(told), sum(told))
+                count += len(messages)
+        if time.monotonic() > self._settled_at + COMMIT_SECONDS:
+            self.settle()
+        return count
 
-    def past(self, ends: dict[int, int]) -> bool:
-        """Tell whether all assigned partitions have been read up to these offsets."""
-        at = self._source.positions()
-        return bool(at) and all(offset >= ends.get(p, 0) for p, offset in at.items())
-
-    def close(self) -> None:
-        while self._open:
-            self._open.pop().close()
+    def settle(self) -> None:
+        """Wait until the brokers have all scores; only then are their records done."""
+        if self._scorer is not None:
+            self._target.flush()
+            self.source.commit()
+        self._settled_at = time.monotonic()

@@ -214,16 +214,18 @@ class Task:
             self._metrics.batches.inc()
             nothing = learned_nothing(released.status, released.reason)
             self.fruitless = self.fruitless + 1 if nothing else 0
+            self._metrics.fruitless_run.set(self.fruitless)
             if nothing:
                 self._metrics.fruitless.inc()
+            if released.drift:
+                self._metrics.changed.set(int(time.time()))
             log_event("released", level="warning" if nothing else "info",
                       batch=released.number, status=released.status, reason=released.reason,
                       drift=released.drift)  # fmt: skip
 
     def _note_published(self, message: Message) -> None:
         self.current = message
-        # To the second, because the duration of a batch may depend on its records.
-        self._metrics.published.set(int(time.time()))
+        self._metrics.note_release(message.value)
 
     def settle(self, timeout_s: float | None = None) -> None:
         """Wait until all full batches are published; raise the error if that failed."""

@@ -22,6 +22,7 @@ from .combined import (
     FileSettings,
     OnceSettings,
     PlanSettings,
+    ScoreSettings,
     Settings,
     names_by_part,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "PlanSettings",
     "Recipe",
     "RoundRule",
+    "ScoreSettings",
     "Settings",
     "TopicSettings",
     "ViewSettings",

@@ -6,7 +6,7 @@ import datetime
 from dataclasses import replace
 from typing import Any, Final
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from ..formats import ARRAY_FORMATS, PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings
@@ -51,6 +51,23 @@ class PlanSettings(ModelSettings):
 
 class ClusterSettings(TopicSettings, ConnectionSettings):
     """Settings for working with the topics of a model without learning."""
+
+
+class ScoreSettings(ClusterSettings, OperationSettings):
+    """Settings for scoring the records of a topic."""
+
+    http_port: int = Field(8323, ge=0, le=65535)
+    """port of /livez, /readyz and /metrics; 0 takes any free port"""
+
+    @model_validator(mode="after")
+    def _counts_are_not_private(self) -> ScoreSettings:
+        """Refuse to count records that are beyond a limit for everybody who reaches the port."""
+        if self.http_token is None and not is_loopback(self.http_host):
+            raise ValueError(
+                "`http_token` must be set if `http_host` is not loopback: /metrics counts the "
+                f"records that are beyond a limit. Found http_host={self.http_host}."
+            )
+        return self
 
 
 class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..model.describe import meaning, promise_in_words, raw_units, status_in_words
 from ..model.releases import PublishedRelease, parse_release
-from ..model.uncertainty import angle, loading_noise, noise_movement
+from ..model.uncertainty import loading_noise, movement, noise_movement
 from ..protocols import Message
 
 FloatArray = NDArray[np.float64]
@@ -138,8 +138,7 @@ class Tracker:
         moved = floor = None
         same = known is not None and known.features == release.features
         if rows:
-            if same and known and known.components and release.status == "learned":
-                moved = angle(rows[0], np.array(known.components[0]))
+            moved = None if known is None else movement(known, release)
             floor = noise_movement(release)
         cells = [_cells(row) for row in rows]
         point = Point(

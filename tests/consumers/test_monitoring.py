@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from consumers.service.http import HttpServer
-from consumers.service.metrics import DEFINITIONS, Metrics
+from consumers.service.metrics import DEFINITIONS, SCORE_DEFINITIONS, Metrics, ScoreMetrics
 
 from ..browser.conftest import REQUIRE_VARIABLE
 from ..support.processes import ROOT, wait_for
@@ -41,14 +41,14 @@ def program(name: str) -> str:
 
 
 def exported() -> set[str]:
-    """The names of the service's metrics in queries."""
+    """The names of the metrics of the service and of `score` in queries."""
     found = {
         f"{name}{suffix}"
-        for name, definition in DEFINITIONS.items()
+        for name, definition in (DEFINITIONS | SCORE_DEFINITIONS).items()
         for suffix in (("_bucket", "_sum", "_count") if definition.kind == "histogram" else ("",))
     }
-    families = text_string_to_metric_families(Metrics().render().decode())
-    defined = {family.name for family in families}
+    rendered = Metrics().render() + ScoreMetrics().render()
+    defined = {family.name for family in text_string_to_metric_families(rendered.decode())}
     assert {re.sub("_(total|bucket|sum|count)$", "", name) for name in found} == defined
     return found
 
@@ -59,7 +59,7 @@ def named(text: str) -> set[str]:
 
 def expressions() -> list[str]:
     return [target["expr"] for panel in json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-            for target in panel["targets"]]  # fmt: skip
+            for target in panel.get("targets", ())]  # fmt: skip
 
 
 def test_every_metric_that_is_named_exists() -> None:
@@ -70,14 +70,17 @@ def test_every_metric_that_is_named_exists() -> None:
     shown = named(DASHBOARD.read_text(encoding="utf-8"))
     assert shown <= exported()
     # Nothing that the service counts is left out of the dashboard.
-    assert {re.sub("_bucket$", "", name) for name in shown} == set(DEFINITIONS)
+    assert {re.sub("_bucket$", "", name) for name in shown} == (
+        DEFINITIONS | SCORE_DEFINITIONS
+    ).keys()
 
 
 def test_the_dashboard_is_one() -> None:
     board: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     numbers = [panel["id"] for panel in board["panels"]]
-    assert len(set(numbers)) == len(numbers) == 10
-    assert all(panel["title"] and panel["description"] for panel in board["panels"])
+    assert len(set(numbers)) == len(numbers) == 17
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    assert all(panel["title"] and panel["description"] for panel in panels)
     places = {(p["gridPos"]["x"], p["gridPos"]["y"]) for p in board["panels"]}
     assert len(places) == len(numbers)
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from consumers import crashpoints
-from consumers.errors import ConfigurationError
 from consumers.messages.fold import MOST_SERIES
 from consumers.messages.gathered import Gatherer, Gathering
 from consumers.model.learner import Learner
-from consumers.service.score import codec_of
-from consumers.settings import ClusterSettings, Settings, load_part
+from consumers.service.score import open_rows
+from consumers.settings import ScoreSettings, Settings, load_part
 from tests.support.memory import MemoryBroker
 
 from .otlp import message, resource
@@ -25,6 +24,7 @@ from .test_round_task import (
     broker,
     check,
     drain,
+    log_of,
     releases,
     start_task,
 )
@@ -221,13 +221,43 @@ def test_one_host_changes_no_row_of_others(kind: str, shared: bool) -> None:
         assert rows == wanted
 
 
-def test_scores_are_for_rows_of_single_messages() -> None:
-    on = broker()
+class Note:
+    """A number that a group remembers."""
+
+    number: int | None = None
+
+    def load(self) -> int | None:
+        return self.number
+
+    def keep(self, number: int) -> None:
+        self.number = number
+
+    def close(self) -> None:
+        pass
+
+
+def test_scores_are_for_the_same_rows_as_learning() -> None:
+    """The release says whose points in what time are a row; the group remembers the round."""
+    on = broker(2)
     fill(on)
-    drain(start_task(on, 3, settings()))
-    given = load_part(ClusterSettings, {"input_topic": "in", "format": "otlp"})
-    with pytest.raises(ConfigurationError, match="everything that a subject sends in a round"):
-        codec_of(given, releases(on)[3], None)
+    wanted = learned(on, changes={"parts": 2})
+    given = load_part(ScoreSettings, {"input_topic": "in", "format": "otlp", "clock_slack": "1s"})
+    note, published = Note(), releases(on)
+    for number in (1, 2, 3):
+        # A group that is new begins with the round of the release.
+        release = published[1 if number == 1 else 3]
+        source = open_rows(log_of(on), given, release, None, pytest.fail, lambda: note)
+        found: dict[bytes, bytes] = {}
+        [rows] = source.read(0.0)
+        assert rows.round == published[number].round.start
+        for (*_, row, subject), key, values in zip(
+            rows.places, rows.keys, rows.values, strict=True
+        ):
+            assert key == subject.encode() and (row == 1) == (key in found)
+            found[key] = found.get(key, b"") + values.tobytes()
+        assert found == wanted.pop(0)
+        source.commit()
+        source.close()
 
 
 def test_a_round_without_points_is_released_like_any_other() -> None:

@@ -20,7 +20,7 @@ from consumers.model.releases import (
     release_message,
     schema,
 )
-from consumers.service.metrics import DEFINITIONS, Metrics
+from consumers.service.metrics import DEFINITIONS, SCORE_DEFINITIONS, Metrics, ScoreMetrics
 from consumers.settings import RoundRule
 from stream_dppca import DPPCA, PerSubject, Projector
 
@@ -219,6 +219,7 @@ def test_the_current_release() -> None:
 def test_every_metric_is_defined_and_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     shown = Metrics().render().decode()
-    for name, definition in DEFINITIONS.items():
+    shown += ScoreMetrics().render().decode()
+    for name, definition in (DEFINITIONS | SCORE_DEFINITIONS).items():
         assert f"# HELP {name} " in shown
         assert f"| `{name}` | {definition.kind} | {definition.help} | {definition.action} |" in text

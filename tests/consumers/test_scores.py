@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Unavailable
-from consumers.kafka.subscription import Received
 from consumers.messages.codecs import make_codec
-from consumers.model.scores import CurrentModel, Scorer
-from consumers.protocols import Message
+from consumers.model.scores import UNSET, CurrentModel, Rows, Scorer
+from consumers.protocols import Chunk
 from consumers.service import score
-from consumers.service.score import ensure_scores_topic, run_scoring
+from consumers.service.metrics import ScoreMetrics
+from consumers.service.score import MessageRows, ensure_scores_topic, run_scoring
 from consumers.settings import ClusterSettings, load_part
 from stream_dppca import Projector
 
@@ -57,11 +57,11 @@ class Records:
         self._values, self._committed, self._fail_at = values, committed, fail_at
         self._at = committed[-1] if committed else 0
 
-    def read(self, timeout_s: float) -> list[Received]:
-        piece = [Received(0, o, b"k" if o % 2 else None, self._values[o])
-                 for o in range(self._at, min(self._at + 7, len(self._values)))]  # fmt: skip
-        self._at += len(piece)
-        return piece
+    def read(self, timeout_s: float) -> list[Chunk]:
+        piece = range(self._at, min(self._at + 7, len(self._values)))
+        self._at = piece.stop
+        keys = [b"k" if o % 2 else None for o in piece]
+        return [Chunk(0, piece, [self._values[o] for o in piece], (), keys)] if piece else []
 
     def positions(self) -> dict[int, int]:
         return {0: self._at}
@@ -75,33 +75,47 @@ class Records:
         pass
 
 
-class Written(list[Message]):
-    def send(self, messages: Any) -> None:
-        self.extend(messages)
+class Written(list[tuple[bytes, bytes]]):
+    """Takes messages, and gives them to its readers when it is told to wait for the brokers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: list[Any] = []
+
+    def put(self, messages: Any) -> None:
+        self._sent += messages
+
+    def flush(self) -> None:
+        self.extend(self._sent)
+        self._sent = []
 
     def close(self) -> None:
-        pass
+        self._sent = []
 
 
 def run(releases: list[bytes], values: list[bytes | None], fail_at: int = -1) -> Any:
     on = cluster()
     for value in releases:
         on.produce(OUTPUT, value)
-    for value in values:
-        on.produce(INPUT, value)
     committed: list[int] = []
-    written = Written()
-    sources = [Records(values, committed, fail_at)]
+    written, metrics = Written(), ScoreMetrics()
+    groups = [Records(values, committed, fail_at)]
 
-    def open_source() -> Records:
-        return sources.pop() if sources else Records(values, committed)
+    def open_source(release: Any) -> MessageRows:
+        group = groups.pop() if groups else Records(values, committed)
+        return MessageRows(group, make_codec("json", release.features, 1000), {0: len(values)})
 
     count = run_scoring(
-        memory_log(on), CurrentModel(MODEL), output_topic=OUTPUT, input_topic=INPUT,
-        open_source=open_source, open_target=lambda: written, stop=threading.Event(), once=True,
-        make_codec=lambda release: make_codec("json", release.features, 1000),
+        memory_log(on), CurrentModel(MODEL), output_topic=OUTPUT, open_source=open_source,
+        open_target=lambda: written, metrics=metrics, stop=threading.Event(), once=True,
     )  # fmt: skip
-    return count, written, committed
+    return count, written, committed, metrics
+
+
+def with_limits(release: bytes, spe: float, t2: float) -> bytes:
+    limits = {name: [{"rate": 0.01, "value": value, "sd": 0.1}]
+              for name, value in (("spe", spe), ("t2", t2))}  # fmt: skip
+    return json.dumps({**json.loads(release), "limits": limits}).encode()
 
 
 def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
@@ -111,21 +125,55 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
     few = dict(zip(FEATURES[:-1], X[4], strict=False))
     values[4] = json.dumps(few).encode()
     values[5] = b'{"cpu": 1.5}'
-    count, written, committed = run(releases, values)
+    release = with_limits(releases[-1], spe=1.0, t2=4.0)
+    count, written, committed, metrics = run([*releases[:-1], release], values)
     assert count == 50 and committed[-1] == 50
-    projector = Projector.from_release(releases[-1])
-    for offset, message in enumerate(written):
-        found = json.loads(message.value)
+    projector = Projector.from_release(release)
+    flags = []
+    for offset, (key, value) in enumerate(written):
+        found = json.loads(value)
         assert (found["model"], found["batch"]) == (MODEL, 3)
         assert (found["partition"], found["offset"], found["row"]) == (0, offset, 0)
         assert found["private"] is False
-        assert message.key == (b"k" if offset % 2 else b"0/%d" % offset)
+        assert key == (b"k" if offset % 2 else b"0/%d" % offset)
         if offset in (3, 5):
-            assert found["scores"] is found["anomaly"] is None
+            assert found["scores"] is found["spe"] is found["t2"] is found["anomaly"] is None
+            assert found["contributions"] == [] and found["n_read"] == (offset == 5)
             continue
         record = few if offset == 4 else dict(zip(FEATURES, X[offset], strict=True))
-        assert found["scores"] == pytest.approx(list(projector.transform(record).values()))
-        assert found["anomaly"] == pytest.approx(projector.spe(record))
+        spe, t2 = projector.spe(record), projector.t2(record)
+        assert found["n_read"] == projector.n_read(record) == len(record)
+        assert found["scores"] == pytest.approx(
+            list(projector.transform(record).values()), abs=1e-6
+        )
+        assert (found["spe"], found["t2"]) == pytest.approx((spe, t2), abs=1e-6)
+        assert found["anomaly"] is projector.is_anomaly(record) is (spe > 1 or t2 > 4)
+        flags.append(found["anomaly"])
+        shares = projector.contributions(record, "t2" if t2 / 4 > spe else "spe")
+        assert dict(found["contributions"]) == pytest.approx(shares, abs=1e-6)
+        assert [name for name, _ in found["contributions"]] == list(shares)
+    assert 0 < sum(flags) < len(flags)
+    shown = re.sub("#.*\n", "", metrics.render().decode())
+    assert f"dppca_scored_total 50.0\ndppca_beyond_total {sum(flags)}.0" in re.sub(
+        "#.*\n", "", shown
+    )
+    assert "dppca_beyond_rate 0.02" in shown and "dppca_beyond_share NaN" in shown
+
+
+def test_without_a_limit_there_is_no_flag(releases: list[bytes]) -> None:
+    bare = json.dumps({**json.loads(releases[-1]), "limits": {}}).encode()
+    _, written, _, _ = run([bare], [as_json(rows(1)[0])])
+    found = json.loads(written[0][1])
+    assert found["anomaly"] is None and found["spe"] >= 0 and len(found["contributions"]) == 3
+
+
+def test_the_share_beyond_a_limit_is_of_the_last_records() -> None:
+    metrics = ScoreMetrics()
+    for beyond in (1, 5):
+        for _ in range(1000):
+            metrics.scored(count=120, compared=100, beyond=beyond)
+        share = metrics.registry.get_sample_value("dppca_beyond_share")
+        assert share == pytest.approx(beyond / 100, rel=0.01)
 
 
 def test_after_a_failure_it_resumes_at_the_offsets_of_the_group(
@@ -133,8 +181,9 @@ def test_after_a_failure_it_resumes_at_the_offsets_of_the_group(
 ) -> None:
     monkeypatch.setattr(score, "BACKOFF_SECONDS", 0.0)
     values: list[bytes | None] = [as_json(row) for row in rows(50)]
-    _, written, _ = run(releases, values, fail_at=3)
-    offsets = [json.loads(message.value)["offset"] for message in written]
+    monkeypatch.setattr(score, "COMMIT_SECONDS", 0.0)
+    _, written, _, _ = run(releases, values, fail_at=3)
+    offsets = [json.loads(value)["offset"] for _, value in written]
     # What was written before the commit failed is written again, in full.
     assert offsets == [*range(28), *range(21, 50)]
 
@@ -155,11 +204,11 @@ def test_packed_rows(releases: list[bytes]) -> None:
     current.see(releases)
     assert current.release is not None
     X = rows(4)
-    found = list(Scorer(current.release).scores(X, [(0, 5), (1, 6)], 2))
-    assert [(s.partition, s.offset, s.row) for s in found] == [(0, 5, 0), (0, 5, 1), (1, 6, 0),
-                                                               (1, 6, 1)]  # fmt: skip
+    places = [(0, 5, 0, UNSET), (0, 5, 1, UNSET), (1, 6, 0, UNSET), (1, 6, 1, UNSET)]
+    found = Scorer(current.release).scores(Rows(X, places, [None] * 4))
+    assert [(s.partition, s.offset, s.row, s.subject) for s in found] == places
     expected = Projector.from_release(releases[-1]).spe(X)
-    assert np.array_equal([s.anomaly for s in found], expected)
+    assert [s.spe for s in found] == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_topic_is_made_like_the_input_or_refused() -> None:

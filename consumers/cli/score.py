@@ -1,0 +1,67 @@
+"""The command `score`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Literal
+
+from ..events import log_event, set_up_logs
+from ..kafka.configure import kafka_config, open_registry
+from ..kafka.confluent import GroupNote, MessageProducer, Subscription
+from ..model.scores import NOT_PRIVATE, CurrentModel
+from ..service.http import HttpServer
+from ..service.metrics import ScoreMetrics
+from ..service.score import ScoreStatus, ensure_scores_topic, open_rows, run_scoring
+from ..settings import ScoreSettings
+from ..settings.connection import reveal
+from . import brokers
+from .options import Given
+from .own import ScoreOptions
+
+
+def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
+    """Score the records of a topic until `stop` is set."""
+    # librdkafka writes, so it reads, too.
+    settings = given.load(ScoreSettings).model_copy(update={"reader": "confluent"})
+    topic = options.scores_topic or f"{settings.model}.scores"
+    group = options.scores_group or f"{settings.group}.scores"
+    sys.stderr.write(f"warning: {NOT_PRIVATE}\n")
+    cluster = brokers.connect(settings)
+    config, records = kafka_config(settings), settings.input_topic
+    set_up_logs(sys.stdout, settings.log_format, model=settings.model, pid=os.getpid())
+    ensure_scores_topic(cluster, settings, topic)
+    registry, metrics = open_registry(settings), ScoreMetrics()
+    http = HttpServer(
+        settings.http_host,
+        settings.http_port,
+        ScoreStatus(metrics, settings.stall_timeout_s),
+        metrics,
+        token=reveal(settings.http_token),
+        hosts=settings.http_hosts,
+    )
+    log_event("listening", host=settings.http_host, port=http.port)
+    start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
+    written = run_scoring(
+        cluster,
+        CurrentModel(settings.model),
+        output_topic=settings.output_topic,
+        open_source=lambda release: open_rows(
+            cluster,
+            settings,
+            release,
+            registry,
+            lambda: Subscription(config, records, group, start),
+            lambda: GroupNote(config, records, group),
+        ),
+        open_target=lambda: MessageProducer(config, topic),
+        metrics=metrics,
+        stop=stop,
+        once=options.once,
+        rate=options.rate,
+        top=options.top,
+    )
+    http.close()
+    sys.stderr.write(f"{written} scores written to {topic}\n")
+    return 0

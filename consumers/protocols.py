@@ -273,7 +273,10 @@ class Cluster(Protocol):
         ...
 
     def groups_of(self, topic: str) -> list[str] | None:
-        """The consumer groups that have committed offsets of a topic; None without permission."""
+        """The consumer groups that have read of a topic; None without permission.
+
+        A group whose committed offsets are all 0 has read nothing.
+        """
 
     def follow(self, topic: str, back: int | None = None) -> Feed:
         """Follow a topic from `back` offsets before its end; by default from its beginning."""

@@ -11,7 +11,7 @@ from ..kafka.configure import open_registry
 from ..messages.recipe import MessageRecipe
 from ..messages.sample import describe_sample
 from ..protocols import Cluster
-from ..service.stored import check_stored, other_models, reads_old_records
+from ..service.stored import check_complete, other_models, reads_old_records
 from ..service.topics import ensure_topics
 from ..settings import Settings
 
@@ -24,9 +24,9 @@ SAMPLE_SECONDS: Final = 10.0
 def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> None:
     """Check the topics and the stored state; say what will happen, and warn."""
     missing = ensure_topics(cluster, settings, create=False, rounds=settings.rounds())
+    stored = check_complete(cluster, settings, config, missing)
     if missing:
         sys.stdout.write(f"will be created: {', '.join(missing)}\n")
-    stored = None if settings.state_topic in missing else check_stored(cluster, settings, config)
     if stored is not None:
         sys.stdout.write(f"the settings fit the stored model, at batch {stored:,}\n")
     elif reads_old_records(settings) and (others := other_models(cluster, settings)):

@@ -141,7 +141,7 @@ class KafkaCluster:
                     group
                     for group in groups
                     for offsets in admin.list_group_offsets({group: None}).values()
-                    if any(partition.topic == topic for partition in offsets)
+                    if any(at.topic == topic and offsets[at].offset > 0 for at in offsets)
                 ]
         except (ClusterError, LookupError):  # not allowed, or an old broker
             return None

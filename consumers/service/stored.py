@@ -6,11 +6,22 @@ takes over, which in a rolling update is after the last instance with the old se
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Final
+
+from ..errors import StateRefused
 from ..model.learner import Learner
+from ..model.releases import parse_release
 from ..model.states import read_history
 from ..protocols import Cluster
 from ..settings import Settings
 from .config import REFUSAL, TaskConfig
+
+#: What to do if states are lost.
+WAY_OUT: Final = (
+    "Restore the state topic; or, to begin a new model, give it its own name, group and state "
+    "topic, and start='latest'."
+)
 
 
 def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> int | None:
@@ -26,6 +37,50 @@ def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> in
     if not history:
         return None
     return Learner(config.identity(), config.estimator, history[-1:]).n_batches
+
+
+def last_release(cluster: Cluster, config: TaskConfig) -> int | None:
+    """Return the number of the newest release on the output topic; None if there is none.
+
+    It is 0 if releases of the model are there and none of them can be read.
+    """
+    found = [m for m in cluster.scan(config.output_topic) if m.key == config.model.encode()]
+    numbers = []
+    for message in found:
+        with suppress(ValueError):
+            numbers.append(parse_release(message.value).batch)
+    return max(numbers, default=0) if found else None
+
+
+def lost(last: int | None, known: int, config: TaskConfig) -> str | None:
+    """Say what is wrong if a release was published that the states do not know; else None."""
+    if last is None or (known and last <= known):
+        return None
+    return (
+        f"the state ends with batch {known}, but {config.output_topic!r} holds a later release of "
+        f"model {config.model!r}: states are lost, and the records behind that release must not "
+        f"be used again. {WAY_OUT}"
+    )
+
+
+def check_complete(
+    cluster: Cluster, settings: Settings, config: TaskConfig, missing: list[str]
+) -> int | None:
+    """Return the last batch of the stored state, as `check_stored`; refuse if states are lost.
+
+    The state is read last: what an owner publishes in the meantime is in it.
+    """
+    used = settings.group in (cluster.groups_of(settings.input_topic) or [])
+    last = None if settings.output_topic in missing else last_release(cluster, config)
+    stored = None if settings.state_topic in missing else check_stored(cluster, settings, config)
+    if why := lost(last, stored or 0, config):
+        raise StateRefused(why)
+    if used and stored is None:
+        raise StateRefused(
+            f"group {settings.group!r} has used records of {settings.input_topic!r}, and there is "
+            f"no state: states are lost. {WAY_OUT}"
+        )
+    return stored
 
 
 def reads_old_records(settings: Settings) -> bool:

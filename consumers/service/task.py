@@ -26,7 +26,6 @@ from ..errors import StateRefused
 from ..events import log_event
 from ..model.describe import learned_nothing
 from ..model.learner import Finisher, Learner
-from ..model.releases import parse_release
 from ..model.states import read_history
 from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Message
 from .background import Background
@@ -34,6 +33,7 @@ from .config import REFUSAL, TaskConfig
 from .input import open_input
 from .kept_plan import KeptPlans
 from .metrics import Metrics
+from .stored import WAY_OUT, last_release, lost
 
 CLOSE_SECONDS: Final = 1.0
 #: Longest wait of a release for a batch that is being read, to be published with its commit. A
@@ -128,41 +128,18 @@ class Task:
         emptied, copied back, unclean election). Offsets may expire; but releases stay on the output
         topic, and if there is a release without a state, the state is lost, too.
         """
-        way_out = (
-            "Restore the state topic; or, to begin a new model, give it its own name, group and "
-            "state topic, and start='latest'."
-        )
         used = membership.committed(self._config.input_topic, self.input.partitions())
         if unknown := self.input.unknown_use(used):
-            self._refuse(f"{unknown}: states are lost. {way_out}")
-        for message in cluster.scan(self._config.output_topic):
-            if self._is_ahead(message):
-                self._refuse(
-                    f"the state ends with batch {self._learner.n_batches}, but "
-                    f"{self._config.output_topic!r} holds a later release of model "
-                    f"{self._config.model!r}: states are lost, and the records behind that "
-                    f"release must not be used again. {way_out}"
-                )
+            self._refuse(f"{unknown}: states are lost. {WAY_OUT}")
+        last = last_release(cluster, self._config)
+        self._visible = last or 0
+        if why := lost(last, self._learner.n_batches, self._config):
+            self._refuse(why)
 
     def _refuse(self, why: str) -> NoReturn:
         """Refuse the state, unless what contradicts it was written by a successor since then."""
         self._store.confirm_owned()
         raise StateRefused(why)
-
-    def _is_ahead(self, message: Message) -> bool:
-        """Tell whether a published release used records that the state does not know.
-
-        Also notes the newest release.
-        """
-        if message.key != self._config.model.encode():
-            return False
-        known = self._learner.n_batches
-        try:
-            release = parse_release(message.value)
-        except ValueError:
-            return known == 0
-        self._visible = max(self._visible, release.batch)
-        return release.batch > known
 
     # The loop
 

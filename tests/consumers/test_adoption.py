@@ -10,7 +10,7 @@ import pytest
 from consumers import crashpoints
 from consumers.errors import StateRefused
 from consumers.model.states import decode_state
-from consumers.service.stored import check_stored
+from consumers.service.stored import check_complete, check_stored
 from consumers.settings import Settings
 from tests.support.memory import MemoryBroker, MemoryReader, _Entry
 
@@ -18,6 +18,11 @@ from .helpers import BATCH, GROUP, INPUT, OUTPUT, STATE, check_output, cluster, 
 
 from .helpers import drain, memory_log, releases, start_task  # isort: skip
 from .test_task import Crash, check_states, crash_at, fill, grouped, riding, states
+
+SETTINGS = Settings(
+    bootstrap_servers="b:9092", input_topic=INPUT, state_topic=STATE, output_topic=OUTPUT,
+    group=GROUP, features="cpu", epsilon=1, delta=1e-6, batch_size=BATCH,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -168,14 +173,27 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     kill(on)
     with pytest.raises(StateRefused, match="epsilon"):
         start_task(memory_log(on), epsilon=4.0)
-    settings = Settings(
-        bootstrap_servers="b:9092", input_topic=INPUT, state_topic=STATE, output_topic=OUTPUT,
-        features="cpu", epsilon=1, delta=1e-6, batch_size=BATCH,
-    )  # fmt: skip
-    assert check_stored(memory_log(on), settings, config()) == 1
+    assert check_stored(memory_log(on), SETTINGS, config()) == 1
     with pytest.raises(StateRefused, match="epsilon"):
-        check_stored(memory_log(on), settings, config(epsilon=4.0))
+        check_stored(memory_log(on), SETTINGS, config(epsilon=4.0))
     assert not states(on)
+
+
+def test_a_check_notices_lost_states() -> None:
+    """By releases, and by offsets that were used; a new model has neither."""
+    on = cluster()
+    assert check_complete(memory_log(on), SETTINGS, config(), []) is None
+    task = start_task(memory_log(on))
+    on.groups[GROUP].offsets[INPUT, 0] = 0  # of a plan
+    assert check_complete(memory_log(on), SETTINGS, config(), []) is None
+    fill(on, 2 * BATCH)
+    drain(task)
+    assert check_complete(memory_log(on), SETTINGS, config(), []) == 2
+    del on.topics[STATE].partitions[0].entries[:]
+    with pytest.raises(StateRefused, match="holds a later release"):
+        check_complete(memory_log(on), SETTINGS, config(), [])
+    with pytest.raises(StateRefused, match="has used records"):
+        check_complete(memory_log(on), SETTINGS, config(), [OUTPUT, STATE])
 
 
 def test_offsets_beyond_it_are_a_loss_of_states() -> None:

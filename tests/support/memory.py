@@ -211,7 +211,8 @@ class MemoryCluster:
     def groups_of(self, topic: str) -> list[str] | None:
         with self.broker.changed:
             groups = self.broker.groups.items()
-            return sorted(name for name, g in groups if any(t == topic for t, _ in g.offsets))
+            used = {name: {t for (t, _), at in g.offsets.items() if at} for name, g in groups}
+            return sorted(name for name, topics in used.items() if topic in topics)
 
     def follow(self, topic: str, back: int | None = None) -> MemoryFeed:
         return MemoryFeed(self, topic, back)

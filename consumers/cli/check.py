@@ -50,14 +50,10 @@ def show_sample(cluster: Cluster, settings: Settings, count: int) -> tuple[str, 
             "--sample needs a terminal: its output describes single records, so it is not written "
             "to a pipe, a file or a log"
         )
-    rounds = settings.rounds()
-    values, keys = _read(cluster, settings.input_topic, count, keyed=rounds is not None)
-    found = describe_sample(
-        values, settings.features, settings.format, nested=settings.nested,
-        rows_per_message=settings.rows_per_message, max_bytes=settings.max_message_bytes,
-        registry=open_registry(settings), subject=rounds.subject if rounds else None, keys=keys,
-        grouping=MessageRecipe.of(settings).grouping,
-    )  # fmt: skip
+    recipe = MessageRecipe.of(settings)
+    keyed = recipe.subject is not None
+    values, keys = _read(cluster, settings.input_topic, count, keyed=keyed)
+    found = describe_sample(values, recipe, open_registry(recipe), keys)
     end = "(this describes single records: do not pass it on)"
     sys.stdout.write("\n".join(["", *found.lines, end, "", ""]))
     if found.fits:

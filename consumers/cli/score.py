@@ -10,6 +10,7 @@ from typing import Literal
 from ..events import log_event, set_up_logs
 from ..kafka.configure import kafka_config, open_registry
 from ..kafka.confluent import GroupNote, MessageProducer, Subscription
+from ..messages.recipe import MessageRecipe
 from ..model.scores import NOT_PRIVATE, CurrentModel
 from ..service.http import HttpServer
 from ..service.metrics import ScoreMetrics
@@ -32,7 +33,7 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
     config, records = kafka_config(settings), settings.input_topic
     set_up_logs(sys.stdout, settings.log_format, model=settings.model, pid=os.getpid())
     ensure_scores_topic(cluster, settings, topic)
-    registry, metrics = open_registry(settings), ScoreMetrics()
+    registry, metrics = open_registry(MessageRecipe.of(settings)), ScoreMetrics()
     http = HttpServer(
         settings.http_host,
         settings.http_port,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
-from ..messages.codecs import make_codec
+from ..messages.recipe import MessageRecipe
 from .cells import cell, cells_of_csv, members
 from .streams import existing_file, first_line, line_blocks, longest_line, opened
 
@@ -46,7 +46,7 @@ def read_blocks(
 
 
 def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
-    codec = make_codec("json", features, longest_line(len(features)))
+    codec = MessageRecipe("json", tuple(features), longest_line(len(features))).codec()
     for lines in line_blocks(stream, len(features)):
         rows = codec.decode(lines)
         for i in np.flatnonzero(

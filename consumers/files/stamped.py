@@ -15,7 +15,7 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 
 from ..errors import ConfigurationError
-from ..messages.codecs import Subject, make_member_parser, make_subject_codec
+from ..messages.codecs import JsonObjects, Subject, SubjectInMessage, make_member_parser
 from .blocks import FileFormat, Rows, csv_cells, csv_columns, parquet_batches
 from .cells import cell, cells_of_csv, members
 from .cells import subject as subject_of
@@ -116,7 +116,7 @@ def _jsonl(
     wanted: Callable[[int], bool],
 ) -> Iterator[StampedRows]:
     longest = longest_line(len(features))
-    codec = make_subject_codec("json", features, longest, subject=subject, records=1)
+    codec = SubjectInMessage(JsonObjects(features, longest, True, subject))
     find_time = make_member_parser(time)
     for lines in _among(line_blocks(stream, len(features)), wanted):
         rows, subjects = codec.decode(lines, ())

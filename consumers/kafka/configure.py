@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from ..formats import REGISTERED_FORMATS, Format
+from ..formats import REGISTERED_FORMATS
+from ..messages.recipe import MessageRecipe
 from ..protocols import SchemaSource
 from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
@@ -137,30 +137,11 @@ def _librdkafka(
     return texts if tokens is None else {**texts, "oauth_cb": tokens.for_librdkafka}
 
 
-def open_registry(settings: ClusterSettings) -> SchemaSource | None:
-    """Return the Schema Registry of these settings; None if their format does not need one."""
-    options = registry_options(settings)
-    return None if options is None else connect_registry(settings.format, options)
-
-
-def registry_options(settings: ClusterSettings) -> dict[str, str] | None:
-    """Return the options of the Schema Registry's client, password included.
-
-    None if the format does not need a registry.
-    """
-    if settings.format not in REGISTERED_FORMATS:
+def open_registry(recipe: MessageRecipe) -> SchemaSource | None:
+    """Return the Schema Registry of a recipe; None if its format does not need one."""
+    format, options = recipe.format, dict(recipe.registry)
+    if format not in REGISTERED_FORMATS:
         return None
-    password = reveal(settings.schema_registry_password)
-    options = {
-        "url": settings.schema_registry_url,
-        "basic.auth.user.info": password and f"{settings.schema_registry_username}:{password}",
-        "ssl.ca.location": settings.schema_registry_cafile and str(settings.schema_registry_cafile),
-    }
-    return {name: value for name, value in options.items() if value}
-
-
-def connect_registry(format: Format, options: Mapping[str, str]) -> SchemaSource:
-    """Return the Schema Registry at these options, for one of the formats that need it."""
     try:
         from .registry import RegistryClient
     except ModuleNotFoundError as error:

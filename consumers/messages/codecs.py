@@ -16,8 +16,8 @@ nothing of it is ever raised, logged or counted.
 
 JSON may have the frame of a Schema Registry around it, which is not needed. Booleans are 0 or 1.
 
-With privacy per subject each row also has the id of its subject (`make_subject_codec`): the key of
-its message, or a field that is a text or a number. The subject of a row without an id is None, and
+With privacy per subject each row also has the id of its subject (`SubjectCodec`): the key of its
+message, or a field that is a text or a number. The subject of a row without an id is None, and
 the row is ignored.
 """
 
@@ -35,9 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
-from ..formats import PACKED_FORMATS, REGISTERED_FORMATS, Format
+from ..formats import Format
 from ..protocols import SchemaSource
-from ..settings import MESSAGE_KEY
 from .cutting import unframed
 from .paths import path_of
 
@@ -82,57 +81,7 @@ class SubjectCodec(Protocol):
         ...
 
 
-def make_codec(
-    format: Format,
-    features: Sequence[str],
-    max_bytes: int,
-    nested: bool = True,
-    rows_per_message: int | None = None,
-    registry: SchemaSource | None = None,
-) -> Codec:
-    """Make the codec of a format.
-
-    Parameters
-    ----------
-    format
-        One that is not gathered from points (`gathered`).
-    features
-        The features, in order.
-    max_bytes
-        Longer messages are nulls.
-    nested
-        True if a dot in a feature's name leads into a nested object (`json`, `avro`, `protobuf`).
-    rows_per_message
-        Number of rows that each message becomes. JSON messages hold one row; for packed formats
-        it must be given, because with any default the other rows would be ignored silently.
-    registry
-        The source of schemas for `avro` and `protobuf`.
-    """
-    if format not in PACKED_FORMATS:
-        if rows_per_message not in (None, 1):
-            raise ConfigurationError(
-                f"`rows_per_message` must be 1 with format {format}: a message holds one row. "
-                f"Found {rows_per_message}."
-            )
-        if format == "json":
-            return _JsonObjects(features, max_bytes, nested)
-        if format != "json-array":
-            return _registered(format, features, max_bytes, nested, registry)
-        return _JsonArrays(len(features), max_bytes)
-    if rows_per_message is None:
-        raise ConfigurationError(
-            f"`rows_per_message` must be set with format {format}: the number of rows in each "
-            "message. A message with fewer rows leaves nulls; extra rows are ignored."
-        )
-    if rows_per_message < 1:
-        raise ConfigurationError(
-            f"`rows_per_message` must be at least 1. Found {rows_per_message}."
-        )
-    dtype = "<f4" if format == "float32" else "<f8"
-    return _Packed(len(features), dtype, max_bytes, rows_per_message)
-
-
-def _registered(
+def make_registered(
     format: Format,
     features: Sequence[str],
     max_bytes: int,
@@ -161,42 +110,6 @@ def _registered(
     )
 
 
-def make_subject_codec(
-    format: Format,
-    features: Sequence[str],
-    max_bytes: int,
-    nested: bool = True,
-    rows_per_message: int | None = None,
-    registry: SchemaSource | None = None,
-    *,
-    subject: str,
-    records: int,
-) -> SubjectCodec:
-    """Make the codec of a format for privacy per subject.
-
-    Parameters
-    ----------
-    format, features, max_bytes, nested, rows_per_message, registry
-        See `make_codec`.
-    subject
-        The field that holds the id, or `@key` for the key of the message.
-    records
-        Number of rows of a subject that count. A packed message has one subject, so no more than
-        these are decoded from one message.
-    """
-    if subject != MESSAGE_KEY:
-        if format == "json":
-            return _SubjectInMessage(_JsonObjects(features, max_bytes, nested, subject))
-        if format in REGISTERED_FORMATS:
-            names = (*features, subject)
-            return _SubjectInMessage(_registered(format, names, max_bytes, nested, registry, True))
-        raise ConfigurationError(f"`subject` must be {MESSAGE_KEY} with format {format}.")
-    codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
-    if isinstance(codec, _Packed):
-        codec = codec.keeping(records)
-    return _KeyedMessages(codec)
-
-
 def make_member_parser(
     name: str, nested: bool = True
 ) -> Callable[[bytes], str | int | float | None]:
@@ -213,7 +126,7 @@ def make_member_parser(
     return find
 
 
-class _KeyedMessages:
+class KeyedMessages:
     """Messages whose key is the subject of all their rows."""
 
     def __init__(self, codec: Codec) -> None:
@@ -225,7 +138,7 @@ class _KeyedMessages:
         return self._codec.decode(values), ids
 
 
-class _SubjectInMessage:
+class SubjectInMessage:
     """Messages that hold the id of their subject."""
 
     def __init__(self, codec: RowPerMessage) -> None:
@@ -320,13 +233,13 @@ class RowPerMessage:
         return True
 
 
-class _JsonArrays(RowPerMessage):
+class JsonArrays(RowPerMessage):
     def __init__(self, width: int, max_bytes: int) -> None:
         decode = msgspec.json.Decoder(list[float | bool | None]).decode
         super().__init__(width, max_bytes, lambda v: decode(unframed(v)), lambda array: array)
 
 
-class _JsonObjects(RowPerMessage):
+class JsonObjects(RowPerMessage):
     """The objects are read into structs that have the wanted members and skip all others."""
 
     def __init__(
@@ -435,7 +348,7 @@ def _leaf_type(below: Any) -> Any:
     return list[float | bool | None] if items else _struct(below)
 
 
-class _Packed:
+class Packed:
     """Packed rows, of which the first `rows_per_message` are kept.
 
     Parameters
@@ -452,10 +365,10 @@ class _Packed:
         self._width, self._dtype, self._max_bytes = width, np.dtype(dtype), max_bytes
         self._row_bytes = width * self._dtype.itemsize
 
-    def keeping(self, rows: int) -> _Packed:
+    def keeping(self, rows: int) -> Packed:
         """The same codec, but keeping at most this many rows of a message."""
         most = min(rows, self.rows_per_message)
-        return _Packed(self._width, self._dtype.str, self._max_bytes, most, self._full)
+        return Packed(self._width, self._dtype.str, self._max_bytes, most, self._full)
 
     def decode(self, values: Values) -> Rows:
         return _as_float64(self.read(values))

@@ -5,22 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..errors import ConfigurationError
-from ..formats import POINT_FORMATS
+from ..formats import PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
 from ..protocols import SchemaSource
-from ..settings import ClusterSettings, Settings
-from .codecs import Codec, SubjectCodec, make_codec, make_subject_codec
+from ..settings import MESSAGE_KEY, ClusterSettings, Settings
+from .codecs import (
+    Codec,
+    JsonArrays,
+    JsonObjects,
+    KeyedMessages,
+    Packed,
+    SubjectCodec,
+    SubjectInMessage,
+    make_registered,
+)
 from .gathered import Gathering, GroupedMessages, Grouping
 from .long import Fields
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # the registry may have a password
 class MessageRecipe(Grouping):
     """Makes codecs where they are needed, in any process."""
 
-    nested: bool = True
-    rows_per_message: int | None = None
+    nested: bool = True  #: a dot in a feature's name leads into a nested object
+    rows_per_message: int | None = None  #: rows that each message becomes; None if not given
     records: int = 1  #: rows of a subject that count
     places: int | None = None  #: subjects of a round
+    registry: tuple[tuple[str, str], ...] = ()  #: options of the client of a Schema Registry
 
     @classmethod
     def of(cls, settings: ClusterSettings, features: tuple[str, ...] = ()) -> MessageRecipe:
@@ -34,6 +44,7 @@ class MessageRecipe(Grouping):
             fields=Fields(**settings.long_fields, text=settings.text_values),
             nested=settings.nested,
             rows_per_message=settings.rows_per_message if given else None,
+            registry=settings.registry_options(),
         )
         if not isinstance(settings, Settings):
             return recipe
@@ -51,28 +62,55 @@ class MessageRecipe(Grouping):
         """The rule by which points become rows; None if messages hold rows."""
         return self if self.format in POINT_FORMATS else None
 
-    def codec(self, registry: SchemaSource | None) -> Codec:
-        """Make the codec for privacy per record."""
-        if self.grouping is not None:
-            return GroupedMessages(self.grouping, self.rows_per_message or 1)
-        return make_codec(
-            self.format, self.features, self.max_bytes, self.nested, self.rows_per_message, registry
-        )
+    def codec(self, registry: SchemaSource | None = None) -> Codec:
+        """Make the codec for privacy per record.
 
-    def subject_codec(self, registry: SchemaSource | None) -> SubjectCodec | Gathering:
+        For packed formats the number of rows must be given: with any default, other rows would be
+        ignored silently.
+        """
+        rows, format = self.rows_per_message, self.format
+        if self.grouping is not None:
+            return GroupedMessages(self.grouping, rows or 1)
+        if format not in PACKED_FORMATS:
+            if rows not in (None, 1):
+                raise ConfigurationError(
+                    f"`rows_per_message` must be 1 with format {format}: a message holds one row. "
+                    f"Found {rows}."
+                )
+            if format == "json":
+                return JsonObjects(self.features, self.max_bytes, self.nested)
+            if format == "json-array":
+                return JsonArrays(len(self.features), self.max_bytes)
+            return make_registered(format, self.features, self.max_bytes, self.nested, registry)
+        if rows is None:
+            raise ConfigurationError(
+                f"`rows_per_message` must be set with format {format}: the number of rows in each "
+                "message. A message with fewer rows leaves nulls; extra rows are ignored."
+            )
+        if rows < 1:
+            raise ConfigurationError(f"`rows_per_message` must be at least 1. Found {rows}.")
+        dtype = "<f4" if format == "float32" else "<f8"
+        return Packed(len(self.features), dtype, self.max_bytes, rows)
+
+    def subject_codec(self, registry: SchemaSource | None = None) -> SubjectCodec | Gathering:
         """Make the codec for privacy per subject, or the rule by which points become rows."""
-        if self.subject is None:
+        names, limit, subject = self.features, self.max_bytes, self.subject
+        if subject is None:
             raise ConfigurationError("`subject` must be set with unit=subject")
         if self.grouping is not None:
             self.grouping.groups()  # which reads the features
             return Gathering(self.grouping, self.records, self.places)
-        return make_subject_codec(
-            self.format,
-            self.features,
-            self.max_bytes,
-            self.nested,
-            self.rows_per_message,
-            registry,
-            subject=self.subject,
-            records=self.records,
+        if subject == MESSAGE_KEY:
+            codec = self.codec(registry)
+            # A packed message has one subject, of which no more rows count.
+            return KeyedMessages(
+                codec.keeping(self.records) if isinstance(codec, Packed) else codec
+            )
+        if self.format == "json":
+            return SubjectInMessage(JsonObjects(names, limit, self.nested, subject))
+        if self.format not in REGISTERED_FORMATS:
+            raise ConfigurationError(f"`subject` must be {MESSAGE_KEY} with format {self.format}.")
+        found = make_registered(
+            self.format, (*names, subject), limit, self.nested, registry, with_id=True
         )
+        return SubjectInMessage(found)

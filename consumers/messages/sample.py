@@ -11,7 +11,7 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -21,9 +21,9 @@ from stream_dppca.subjects.ids import canonical_all
 
 from ..formats import Format
 from ..protocols import RegisteredSchema, SchemaSource
-from .codecs import make_codec, make_subject_codec
 from .cutting import unframed
 from .gathered import Gathering, GroupedMessages, Grouping
+from .recipe import MessageRecipe
 from .registered import DEEPEST_NAME, FRAME_BYTES, LARGEST_ID
 from .series import parse_feature
 from .shapes import Shape, recognise, shown_series
@@ -50,16 +50,9 @@ class Described:
 
 def describe_sample(
     values: Values,
-    features: Sequence[str],
-    format: Format,
-    *,
-    nested: bool = True,
-    rows_per_message: int = 1,
-    max_bytes: int = 1 << 20,
+    recipe: MessageRecipe,
     registry: SchemaSource | None = None,
-    subject: str | None = None,
     keys: Values = (),
-    grouping: Grouping | None = None,
 ) -> Described:
     """Describe how many messages can be learned from, what is missing, and their subjects.
 
@@ -67,19 +60,18 @@ def describe_sample(
     ----------
     values, keys
         The messages. Keys are needed with a subject only.
-    features, format, nested, rows_per_message, max_bytes, registry
-        As for `make_codec`.
-    subject
-        The field that names the subject of a record, or `@key`.
-    grouping
-        The rule by which points become rows, for the formats that have some.
+    recipe
+        The recipe of their codecs.
+    registry
+        The source of schemas, for the formats that need it.
     """
+    features, format, subject = recipe.features, recipe.format, recipe.subject
+    rows_per_message = recipe.rows_per_message or 1
     if not values:
         return Described(["sample: the topic holds no messages yet"], fits=False)
-    if grouping is not None:
-        return _points(values, keys, grouping, rows_per_message)
-    codec = make_codec(format, features, max_bytes, nested, rows_per_message, registry)
-    rows = codec.decode(values).reshape(len(values), -1, len(features))
+    if recipe.grouping is not None:
+        return _points(values, keys, recipe.grouping, rows_per_message)
+    rows = recipe.codec(registry).decode(values).reshape(len(values), -1, len(features))
     good = np.isfinite(rows).all(axis=(1, 2))
     if format in _ITEM_BYTES:  # extra rows of a longer message would be ignored
         size = rows_per_message * len(features) * _ITEM_BYTES[format]
@@ -94,21 +86,18 @@ def describe_sample(
         elif format in _ITEM_BYTES:
             lines += _lengths(values, len(features), rows_per_message, _ITEM_BYTES[format])
         elif format == "json":
-            lines += _names(values, features, nested)
+            lines += _names(values, features, recipe.nested)
         elif format == "json-array":
             lines += _counts(values, len(features))
         elif registry is not None:
-            lines += _fields(values, features, format, nested, max_bytes, registry)
+            lines += _fields(values, recipe, registry)
     fits = whole == len(values)
     if subject is not None:
-        decode = make_subject_codec(
-            format, features, max_bytes, nested, rows_per_message, registry, subject=subject,
-            records=rows_per_message,
-        ).decode  # fmt: skip
-        ids = canonical_all(decode(values, keys)[1])
+        codec: Any = replace(recipe, records=rows_per_message).subject_codec(registry)
+        ids = canonical_all(codec.decode(values, keys)[1])
         missing = sum(who is None for who in ids)
         fits = fits and not missing
-        lines.append(_subjects(values, ids, subject, nested))
+        lines.append(_subjects(values, ids, subject, recipe.nested))
     return Described(lines, fits, any_fits=whole > 0)
 
 
@@ -208,10 +197,8 @@ def _other_format(values: Values, format: Format, width: int) -> str | None:
     if format not in _ITEM_BYTES and len(lengths) == 1 and _parsed(values[0]) is None:
         (length,) = lengths
         rows = {kind: length / (item * width) for kind, item in _ITEM_BYTES.items()}
-        kinds = [
-            f"format={kind} and rows_per_message={int(n)}" for kind, n in rows.items()
-            if n >= 1 and n.is_integer()
-        ]  # fmt: skip
+        whole = {kind: int(n) for kind, n in rows.items() if n >= 1 and n.is_integer()}
+        kinds = [f"format={kind} and rows_per_message={n}" for kind, n in whole.items()]
         if kinds:
             return (
                 f"these are not JSON, and {length} bytes long each; if they are packed rows of "
@@ -270,9 +257,12 @@ def _counts(values: Values, width: int) -> list[str]:
     for value in values:
         parsed = _parsed(value)
         found[f"{len(parsed)} values" if isinstance(parsed, list) else "not JSON arrays"] += 1
-    return [f"  {count} of {len(values)} are {what}, not {width} values" if "values" in what
-            else f"  {count} of {len(values)} are {what}"
-            for what, count in found.most_common(5) if what != f"{width} values"]  # fmt: skip
+    wanted = f"{width} values"
+    return [
+        f"  {count} of {len(values)} are {what}" + (f", not {wanted}" if "values" in what else "")
+        for what, count in found.most_common(5)
+        if what != wanted
+    ]
 
 
 # Packed rows
@@ -302,15 +292,9 @@ def _lengths(values: Values, width: int, rows_per_message: int, item: int) -> li
 # Schemas of a registry
 
 
-def _fields(
-    values: Values,
-    features: Sequence[str],
-    format: Format,
-    nested: bool,
-    max_bytes: int,
-    registry: SchemaSource,
-) -> list[str]:
+def _fields(values: Values, recipe: MessageRecipe, registry: SchemaSource) -> list[str]:
     """Missing features, with the field that was probably meant, and the fields of the schemas."""
+    features, format = recipe.features, recipe.format
     lines: list[str] = []
     names: dict[str, None] = {}  # in the order of the schemas
     framed = [(value, _schema_number(value)) for value in values if value]
@@ -328,7 +312,7 @@ def _fields(
         if schema is not None:
             names |= dict.fromkeys(islice(_schema_fields(value, schema), MOST_NAMES))
     for name in features:
-        alone = make_codec(format, [name], max_bytes, nested, 1, registry).decode(values)
+        alone = replace(recipe, features=(name,)).codec(registry).decode(values)
         count = int(np.isfinite(alone).sum())
         if count < len(values):
             hint = "" if count else _did_you_mean(name, names.keys() - set(features))

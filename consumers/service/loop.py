@@ -57,7 +57,8 @@ BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 def task_config(settings: Settings) -> TaskConfig:
     """The settings as a task needs them."""
-    registry, recipe = open_registry(settings), MessageRecipe.of(settings)
+    recipe = MessageRecipe.of(settings)
+    registry = open_registry(recipe)
     return TaskConfig(
         model=settings.model,
         input_topic=settings.input_topic,

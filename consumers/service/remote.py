@@ -19,13 +19,10 @@ from stream_dppca.engine import Engine, EngineError, SourceAway
 
 from ..errors import ClusterError, EngineLost, RegistryAway
 from ..kafka.config import TaskConnection
-from ..kafka.configure import connect_registry, registry_options
+from ..kafka.configure import open_registry
 from ..messages.codecs import Codec, SubjectCodec
-from ..messages.fold import MOST_SERIES
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
-from ..protocols import SchemaSource
-from ..settings import Settings
 from .cores import CoreWatch
 from .metrics import Metrics
 from .registry_wait import RegistryWait
@@ -37,57 +34,23 @@ R = TypeVar("R")
 ASK_AGAIN_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, repr=False)  # the registry may have a password
-class CodecRecipe:
-    """Makes the codec of a topic where it is needed, and once per process.
-
-    With a Schema Registry, tasks fetch schemas themselves, each process once per schema: the
-    schemas are known when messages are read, and the driver reads none. An id that is unknown makes
-    its own message a null and is not remembered (`model.registered`), so how a message is read
-    depends on no other message, in any process. While the registry is away, tasks fail and are run
-    again (`GuardedEngine`).
-    """
-
-    messages: MessageRecipe
-    registry: tuple[tuple[str, str], ...] | None = None  #: options of its client
-
-    @classmethod
-    def of(cls, settings: Settings) -> CodecRecipe:
-        """The recipe of the codec of a service with these settings."""
-        options = registry_options(settings)
-        known = None if options is None else tuple(sorted(options.items()))
-        return cls(MessageRecipe.of(settings), known)
-
-    def connect(self) -> SchemaSource | None:
-        """The Schema Registry, if the format needs one."""
-        if self.registry is None:
-            return None
-        return connect_registry(self.messages.format, dict(self.registry))
-
-    def __call__(self) -> Codec:
-        return _made(self)
-
-    def for_subjects(self) -> SubjectCodec | Gathering:
-        """Make the codec for privacy per subject."""
-        return _made_for_subjects(self)
-
-    @property
-    def rows_per_message(self) -> int:
-        """Most rows that one message stands for in the memory of a task, about."""
-        if self.messages.grouping is not None:
-            return MOST_SERIES
-        return min(self.messages.rows_per_message or 1, self.messages.records)
+# With a Schema Registry, tasks fetch schemas themselves, each process once per schema: the schemas
+# are known when messages are read, and the driver reads none. An id that is unknown makes its own
+# message a null and is not remembered (`messages.registered`), so how a message is read depends on
+# no other message, in any process. While the registry is away, tasks fail and are run again
+# (`GuardedEngine`).
 
 
 @lru_cache(maxsize=8)
-def _made(recipe: CodecRecipe) -> Codec:
-    """The codec of a recipe, with the schemas that it has fetched."""
-    return recipe.messages.codec(recipe.connect())
+def codec_of(recipe: MessageRecipe) -> Codec:
+    """The codec of a recipe, made once per process, with the schemas that it has fetched."""
+    return recipe.codec(open_registry(recipe))
 
 
 @lru_cache(maxsize=8)
-def _made_for_subjects(recipe: CodecRecipe) -> SubjectCodec | Gathering:
-    return recipe.messages.subject_codec(recipe.connect())
+def subject_codec_of(recipe: MessageRecipe) -> SubjectCodec | Gathering:
+    """The same, for privacy per subject."""
+    return recipe.subject_codec(open_registry(recipe))
 
 
 @contextlib.contextmanager
@@ -106,12 +69,11 @@ class Remote:
     engine: Engine
     tasks: Callable[[], int]  #: approximate number of groups of the next batch
     connection: TaskConnection
-    codec: Callable[[], Codec]
+    recipe: MessageRecipe  #: of the messages
     cores: CoreWatch | None = None  #: watches whether the engine has executors
     lost: Callable[[], bool] = lambda: False  #: True if no job can ever run on the engine again
     #: Called again and again while a job waits for the registry; False ends the wait.
     may_wait: Callable[[], bool] = lambda: True
-    subjects: CodecRecipe | None = None  #: with privacy per subject
 
 
 class GuardedEngine:

@@ -25,14 +25,15 @@ from stream_dppca.subjects import first_rows
 from ..kafka.config import TaskConnection
 from ..kafka.executor import read_ranges
 from ..messages.codecs import Subject
-from ..messages.fold import Fold
+from ..messages.fold import MOST_SERIES, Fold
 from ..messages.gathered import Gatherer, Gathering
+from ..messages.recipe import MessageRecipe
 from ..protocols import Bounds
 from ..settings import RoundRule
 from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
-from .remote import CodecRecipe, GuardedEngine, Remote, later_if_away
+from .remote import GuardedEngine, Remote, later_if_away, subject_codec_of
 from .round_planner import PlannedRound
 from .round_reader import Take, refuse_sender_time
 
@@ -59,14 +60,14 @@ class RoundSource:
 
     connection: TaskConnection
     topic: str
-    codec: CodecRecipe
+    recipe: MessageRecipe
     window: tuple[int, int]  #: the round: from, and up to, in milliseconds
     width: int
     stall_s: float
 
     def read(self, piece: Piece) -> Kept:
         """The rows of a piece that may count, in the order of reading."""
-        codec, records = self.codec.for_subjects(), self.codec.messages.records
+        codec, records = subject_codec_of(self.recipe), self.recipe.records
         gatherer = codec.begin(self.window, whole=False) if isinstance(codec, Gathering) else None
         rows: list[NDArray[np.floating[Any]]] = [np.empty((0, self.width))]
         subjects: list[Subject] = []
@@ -164,10 +165,8 @@ class RemoteRows:
         take
             Called with the rows of the round that may count, in order, in pieces.
         """
-        if remote.subjects is None:
-            raise RuntimeError("the engine has no recipe for subjects")
         self._remote, self._topic, self._rule, self._metrics = remote, topic, rule, metrics
-        self._recipe = remote.subjects
+        self._recipe = remote.recipe
         self._width, self._stall_s, self._bounds, self._take = width, stall_s, bounds, take
         self._engine = GuardedEngine(remote, metrics)
         self._guard = TopicGuard(topic, metrics, secret=True)
@@ -180,9 +179,13 @@ class RemoteRows:
         found = self._bounds([r.partition for r in planned.ranges]) if planned.ranges else {}
         for wanted in planned.ranges:
             self._guard.first_left(wanted, found[wanted.partition])
-        number, rows = planned.number, self._recipe.rows_per_message
+        number, recipe = planned.number, self._recipe
+        # Rows that one message stands for in the memory of a task, about.
+        rows = min(recipe.rows_per_message or 1, recipe.records)
+        if recipe.grouping is not None:
+            rows = MOST_SERIES
         self._window = self._rule.start_ms(number), self._rule.end_ms(number)
-        codec = self._recipe.for_subjects()
+        codec = subject_codec_of(self._recipe)
         self._gatherer = codec.begin(self._window) if isinstance(codec, Gathering) else None
         tasks = self._remote.tasks()
         most = max(MOST_NUMBERS // (self._width * rows), tasks)
@@ -192,10 +195,10 @@ class RemoteRows:
         """Run the next job of the round, if there is one."""
         if not self._left:
             return False
+        connection, recipe = self._remote.connection, self._recipe
         source = RoundSource(
-            self._remote.connection, self._topic, self._recipe, self._window, self._width,
-            self._stall_s,
-        )  # fmt: skip
+            connection, self._topic, recipe, self._window, self._width, self._stall_s
+        )
         found = self._engine.map(partial(read_piece, source), self._left[0])
         for kept in found:
             if kept.refused is not None:

@@ -17,12 +17,12 @@ from stream_dppca.engine import Engine, EngineBatches, EngineRows, Group
 
 from ..kafka.config import TaskConnection
 from ..kafka.executor import read_ranges
-from ..messages.codecs import Codec
+from ..messages.recipe import MessageRecipe
 from ..protocols import TopicOffsets
 from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
-from .remote import GuardedEngine, Remote, later_if_away
+from .remote import GuardedEngine, Remote, codec_of, later_if_away
 
 
 @dataclass(frozen=True, repr=False)  # the connection holds passwords
@@ -35,13 +35,13 @@ class TopicSource:
     connection: TaskConnection
     topic: str
     ranges: tuple[Range, ...]
-    codec: Callable[[], Codec]  #: makes the codec where it is needed
+    recipe: MessageRecipe  #: makes the codec where it is needed
     width: int
     stall_s: float
 
     def read(self, group: Group) -> FloatArray:
         """The rows in these slots, nulls all NaN."""
-        codec = self.codec()
+        codec = codec_of(self.recipe)
         each = codec.rows_per_message
         first, last = group.start // each, -(-group.stop // each)  # places of whole messages
         rows = aligned(last - first, each, self.width)
@@ -128,10 +128,10 @@ class RemoteSums:
         """The batch, whose rows stay in the tasks."""
         if self._ranges is None:
             raise RuntimeError("the batch is not complete")
+        connection, recipe = self._remote.connection, self._remote.recipe
         source = TopicSource(
-            self._remote.connection, self._topic, self._ranges, self._remote.codec, self._width,
-            self._stall_s,
-        )  # fmt: skip
+            connection, self._topic, self._ranges, recipe, self._width, self._stall_s
+        )
         self._ranges = None
         self._metrics.slots.inc(self._slots)
         self._batches.split(self._remote.tasks())

@@ -12,10 +12,11 @@ from stream_dppca.errors import ParameterError
 
 from ..errors import ConfigurationError
 from ..kafka.config import TaskConnection
+from ..messages.recipe import MessageRecipe
 from ..settings import Settings
 from ..settings.connection import reveal
 from .cores import CoreWatch
-from .remote import CodecRecipe, Remote
+from .remote import Remote
 
 
 @contextlib.contextmanager
@@ -68,10 +69,9 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Rem
             # Executors come and go; at this moment there may be none.
             tasks=lambda: settings.spark_tasks or engine.parallelism,
             connection=connection,
-            codec=CodecRecipe.of(settings),
+            recipe=MessageRecipe.of(settings),
             cores=cores,
             lost=lambda: engine.stopped,
-            subjects=CodecRecipe.of(settings) if settings.rounds() else None,
         )
     finally:
         if cores is not None:

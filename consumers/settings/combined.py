@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field, model_validator
 
 from ..formats import ARRAY_FORMATS, PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
-from .connection import ConnectionSettings
+from .connection import ConnectionSettings, reveal
 from .engine import EngineSettings
 from .model import ModelSettings
 from .operation import OperationSettings, is_loopback
@@ -51,6 +51,20 @@ class PlanSettings(ModelSettings):
 
 class ClusterSettings(TopicSettings, ConnectionSettings):
     """Settings for working with the topics of a model without learning."""
+
+    def registry_options(self) -> tuple[tuple[str, str], ...]:
+        """Return the options of the Schema Registry's client; none if the format needs no schemas.
+
+        The password is among them.
+        """
+        password = reveal(self.schema_registry_password)
+        options = {
+            "url": self.schema_registry_url,
+            "basic.auth.user.info": password and f"{self.schema_registry_username}:{password}",
+            "ssl.ca.location": self.schema_registry_cafile and str(self.schema_registry_cafile),
+        }
+        needed = self.format in REGISTERED_FORMATS
+        return tuple((name, value) for name, value in options.items() if needed and value)
 
 
 class ScoreSettings(ClusterSettings, OperationSettings):

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from consumers.messages.codecs import make_codec
+from consumers.messages.codecs import Codec
+from consumers.messages.recipe import MessageRecipe
 from consumers.model.releases import PublishedRelease, parse_release
 from consumers.protocols import Claim, Cluster, Membership, Message, Positions
 from consumers.service.config import TaskConfig
@@ -56,6 +57,18 @@ def memory_log(on: MemoryBroker, max_records: int = 100, max_bytes: int = 1 << 2
                          max_records=max_records, max_bytes=max_bytes)  # fmt: skip
 
 
+def make_codec(
+    format: Any, features: Sequence[str], max_bytes: int, registry: Any = None, **more: Any
+) -> Codec:
+    return MessageRecipe(format, tuple(features), max_bytes, **more).codec(registry)
+
+
+def make_subject_codec(
+    format: Any, features: Sequence[str], max_bytes: int, registry: Any = None, **more: Any
+) -> Any:
+    return MessageRecipe(format, tuple(features), max_bytes, **more).subject_codec(registry)
+
+
 def config(
     format: str = "json",
     rows_per_message: int | None = None,
@@ -69,7 +82,7 @@ def config(
         output_topic=OUTPUT,
         features=FEATURES,
         estimator=Recipe(method, {**ESTIMATOR, **estimator}),
-        codec=make_codec(format, FEATURES, 1 << 20, True, rows_per_message),  # type: ignore[arg-type]
+        codec=make_codec(format, FEATURES, 1 << 20, rows_per_message=rows_per_message),
         plan_interval_s=3600.0,
         refresh_s=0.0,
     )

@@ -20,8 +20,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-from consumers.messages.codecs import make_codec
 from consumers.protocols import RegisteredSchema
+from tests.consumers.helpers import make_codec
 
 F = descriptor_pb2.FieldDescriptorProto
 LIMIT = 1 << 20

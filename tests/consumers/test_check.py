@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +22,8 @@ from google.protobuf import descriptor_pb2
 from consumers import cli
 from consumers.errors import StateRefused
 from consumers.events import set_up_logs
-from consumers.messages.gathered import Grouping
-from consumers.messages.sample import describe_sample
+from consumers.messages.recipe import MessageRecipe
+from consumers.messages.sample import Described, describe_sample
 from consumers.protocols import RegisteredSchema
 from consumers.service import loop
 from consumers.service.stored import other_models
@@ -45,9 +46,18 @@ MODEL = ["--features", "cpu,memory,disk.read", "--epsilon", "8", "--delta", "1e-
 # Samples
 
 
+def described(
+    values: Any, names: Any, format: Any, registry: Any = None, keys: Any = (), **more: Any
+) -> Described:
+    recipe = MessageRecipe(format, tuple(names), more.pop("max_bytes", 1 << 20), **more)
+    if format in ("float32", "float64"):
+        recipe = replace(recipe, rows_per_message=recipe.rows_per_message or 1)
+    return describe_sample(values, recipe, registry, keys)
+
+
 def sample(*values: bytes | None, format: Any = "json", **more: Any) -> str:
     names = ("cpu", "memory", "disk.read")
-    return "\n".join(describe_sample(values, names, format, **more).lines)
+    return "\n".join(described(values, names, format, **more).lines)
 
 
 def test_a_mistyped_feature_is_found() -> None:
@@ -110,7 +120,7 @@ def test_a_mistyped_field_of_a_registered_schema_is_found(format: Any) -> None:
     known, value = registered(format)
 
     def text_of(*features: str, values: Any = (value,) * 3) -> str:
-        return "\n".join(describe_sample(values, features, format, registry=known).lines)
+        return "\n".join(described(values, features, format, registry=known).lines)
 
     whole = "sample: 3 of 3 messages have all features"
     assert text_of("cpu", "memory", "disk.read") == whole
@@ -126,7 +136,7 @@ def test_a_mistyped_field_of_a_registered_schema_is_found(format: Any) -> None:
     assert "1 of 3 name a schema that the registry does not have" in said
     assert "1 of 3 do not begin with the number of a schema" in said
     other: Any = "protobuf" if format == "avro" else "avro"
-    said = "\n".join(describe_sample([value], ["cpu"], other, registry=known).lines)
+    said = "\n".join(described([value], ["cpu"], other, registry=known).lines)
     assert f"some have schemas of {format}, not of {other}" in said
 
 
@@ -150,7 +160,7 @@ def test_another_format_is_recognised() -> None:
 def test_a_sample_says_whether_subjects_are_named() -> None:
     def text_of(*values: bytes, subject: str, keys: Any = ()) -> tuple[str, bool]:
         names = ("cpu", "memory", "disk.read")
-        found = describe_sample(values, names, "json", subject=subject, keys=keys)
+        found = described(values, names, "json", subject=subject, keys=keys)
         return "\n".join(found.lines), found.fits
 
     row = as_json((1, 2, 3))
@@ -411,10 +421,7 @@ def test_what_the_client_repeats_is_summarised(capsys: pytest.CaptureFixture[str
 
 
 def recognised(*values: bytes, format: Any = "json", **more: Any) -> str:
-    grouping = None
-    if format in ("otlp", "otlp-json", "long"):
-        grouping = Grouping(format, ("x",), 1 << 20, more.pop("subject", None))
-    return "\n".join(describe_sample(values, ["x"], format, grouping=grouping, **more).lines)
+    return "\n".join(described(values, ["x"], format, **more).lines)
 
 
 @pytest.mark.parametrize(
@@ -459,16 +466,14 @@ def test_open_telemetry_is_recognised(topic: str, format: str) -> None:
 def test_a_sample_of_points_says_which_features_are_missing() -> None:
     values, keys = recorded("whole_proto")
     features = ("system.memory.usage", "system.memory.usag", "rate(system.cpu.time)")
-    grouping = Grouping("otlp", features, 1 << 20, "host.name")
-    found = describe_sample(values[:1], features, "otlp", keys=keys[:1], grouping=grouping)
+    found = described(values[:1], features, "otlp", keys=keys[:1], subject="host.name")
     said = "\n".join(found.lines)
     assert found.any_fits and not found.fits
     assert "sample: 1 subjects (host.name) in the messages; 0 have all features" in said
     assert "system.memory.usag: in 0 of 1; did you mean system.memory.usage?" in said
     assert "a rate needs two points in time" in said
     assert "no row has all features" in said
-    grouping = Grouping("otlp", features[:1], 1 << 20, "host.name")
-    found = describe_sample(values, features[:1], "otlp", keys=keys, grouping=grouping)
+    found = described(values, features[:1], "otlp", keys=keys, subject="host.name")
     assert found.fits
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError
 from consumers.formats import REGISTERED_FORMATS, Format
-from consumers.messages.codecs import make_codec, make_subject_codec
 from consumers.messages.recipe import MessageRecipe
 from consumers.protocols import RegisteredSchema
+
+from .helpers import make_codec, make_subject_codec
 
 FEATURES = ("a", "b.c", "b.d.e")
 GOOD = json.dumps({"a": 1, "b": {"c": 2.5, "d": {"e": -3}}, "other": [1, {}]}).encode()

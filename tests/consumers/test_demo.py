@@ -19,7 +19,6 @@ from rich.console import Console
 
 from consumers.cli.screen import screen
 from consumers.errors import ClusterError
-from consumers.messages.codecs import make_codec
 from consumers.model.releases import PublishedRelease, release_message
 from consumers.model.uncertainty import angle
 from consumers.protocols import Message
@@ -37,6 +36,7 @@ from stream_dppca.noise import SecureNoise
 
 from ..support.demo import BROKER, start_in_memory
 from ..support.processes import PATIENCE_SECONDS
+from .helpers import make_codec
 
 TRUE_DIRECTION = true_direction(changed=False)
 PROMISE = PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True)
@@ -48,7 +48,9 @@ PROMISE = PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=Tru
 def test_the_service_reads_what_the_generator_sends(format: generator.Format) -> None:
     records = [r for batch in islice(generator.messages(format, 64, seed=1), 40) for r in batch]
     per_message = 64 if format == "packed" else 1
-    codec = make_codec(generator.service_format(format), FEATURES, 1 << 20, True, per_message)
+    codec = make_codec(
+        generator.service_format(format), FEATURES, 1 << 20, rows_per_message=per_message
+    )
     rows = codec.decode([record.value for record in records])
     assert rows.shape == (40 * 64, len(FEATURES))
     assert np.isfinite(rows).all()

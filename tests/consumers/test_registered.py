@@ -28,11 +28,11 @@ from hypothesis import strategies as st
 from consumers.errors import ConfigurationError, RegistryAway
 from consumers.kafka.registry import RegistryClient
 from consumers.messages import registered
-from consumers.messages.codecs import make_codec, make_subject_codec
 from consumers.messages.registered import LARGEST_SCHEMA, _length
 from consumers.protocols import RegisteredSchema
 
 from ..support.registry import Registry, registry
+from .helpers import make_codec, make_subject_codec
 from .hostile import HOSTILE
 
 LIMIT = 1 << 20
@@ -800,9 +800,9 @@ def test_what_is_missing_is_named() -> None:
 import sys
 sys.modules[sys.argv[2]] = None
 from consumers.errors import ConfigurationError
-from consumers.messages.codecs import make_codec
+from consumers.messages.recipe import MessageRecipe
 try:
-    make_codec(sys.argv[1], ("a",), 9, registry=object())
+    MessageRecipe(sys.argv[1], ("a",), 9).codec(object())
 except ConfigurationError as error:
     print(error)
 """

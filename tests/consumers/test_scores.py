@@ -11,7 +11,6 @@ import pytest
 
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Unavailable
-from consumers.messages.codecs import make_codec
 from consumers.model.scores import UNSET, CurrentModel, Rows, Scorer
 from consumers.protocols import Chunk
 from consumers.service import score
@@ -28,6 +27,7 @@ from .helpers import (
     as_json,
     cluster,
     drain,
+    make_codec,
     memory_log,
     rows,
     start_task,

@@ -11,6 +11,7 @@ import pytest
 
 from consumers.errors import ConfigurationError, StateRefused
 from consumers.kafka.configure import kafka_config, open_registry
+from consumers.messages.recipe import MessageRecipe
 from consumers.model.states import make_estimator, restore_estimator
 from consumers.settings import (
     ClusterSettings,
@@ -424,9 +425,11 @@ def test_a_registry_has_an_address_and_both_halves_of_a_login() -> None:
         load_settings({**LEAST, **address, "schema_registry_username": "u"})
     login = {"schema_registry_username": "u", "schema_registry_password": SECRET}
     found = load_settings({**LEAST, **address, **login})
-    assert SECRET not in str(found.shown()) and open_registry(found) is not None
+    assert SECRET not in str(found.shown()) and open_registry(MessageRecipe.of(found)) is not None
     with pytest.raises(ConfigurationError, match="schema_registry_cafile"):
-        open_registry(load_settings({**LEAST, **address, "schema_registry_cafile": "/none"}))
+        open_registry(
+            MessageRecipe.of(load_settings({**LEAST, **address, "schema_registry_cafile": "/none"}))
+        )
 
 
 # Privacy per subject

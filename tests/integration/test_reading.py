@@ -17,7 +17,7 @@ from kafka.record import default_records
 
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
-from consumers.messages.codecs import make_codec
+from consumers.messages.recipe import MessageRecipe
 from consumers.protocols import TopicInfo
 from consumers.service.batch_reader import BatchReader
 from consumers.service.metrics import Metrics
@@ -68,7 +68,7 @@ def long_topic(broker: RunningBroker) -> str:
 def test_a_long_topic_is_read_to_its_end(broker: RunningBroker, long_topic: str, name: str) -> None:
     """Partitions are paused and resumed on the way, and none of them stands still."""
     reader = opened(broker, long_topic, name).reader(long_topic)
-    codec = make_codec("json", FEATURES, 1 << 20)
+    codec = MessageRecipe("json", FEATURES, 1 << 20).codec()
     ranges = BatchReader(
         reader, long_topic, codec, Metrics(), width=len(FEATURES), size=BATCH, stall_s=60.0
     )

@@ -17,9 +17,10 @@ from kafka import KafkaAdminClient, KafkaProducer
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
 from consumers.kafka.executor import close_readers
+from consumers.messages.recipe import MessageRecipe
 from consumers.service.loop import Service
 from consumers.service.plan import Range
-from consumers.service.remote import CodecRecipe, Remote
+from consumers.service.remote import Remote
 from consumers.service.remote_sums import TopicSource
 from consumers.settings import Settings
 from stream_dppca.batch import Reading
@@ -126,7 +127,7 @@ def settings(servers: str, topic: str, format: str, **more: Any) -> Settings:
 
 def remote(given: Settings, engine: Any) -> Remote:
     tasks = itertools.cycle((2, 3)).__next__  # executors come and go
-    return Remote(engine, tasks, task_connection(given), CodecRecipe.of(given))
+    return Remote(engine, tasks, task_connection(given), MessageRecipe.of(given))
 
 
 def releases(given: Settings, on: Remote | None) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from consumers.protocols import Bounds
 from consumers.service import remote_rows
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
-from consumers.service.remote import CodecRecipe, Remote
+from consumers.service.remote import Remote
 from consumers.service.remote_rows import RemoteRows
 from consumers.service.round_planner import PlannedRound
 from consumers.service.round_reader import RoundReader
@@ -109,8 +109,7 @@ def model() -> DPPCA:
 
 
 def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> RemoteRows:
-    recipe = CodecRecipe.of(given)
-    on = Remote(engine, lambda: 2, task_connection(given), recipe, subjects=recipe)
+    on = Remote(engine, lambda: 2, task_connection(given), MessageRecipe.of(given))
     return RemoteRows(
         on, given.input_topic, rule, Metrics(), width=len(given.features), stall_s=240.0,
         bounds=bounds_of(given), take=take,

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 
 from consumers.kafka.configure import task_connection
 from consumers.kafka.executor import close_readers
+from consumers.messages.recipe import MessageRecipe
 from consumers.service.plan import Range
-from consumers.service.remote import CodecRecipe
 from consumers.service.remote_sums import TopicSource
 from stream_dppca import DPPCA, ParameterError, PerSubject
 from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine
@@ -73,7 +73,7 @@ def test_a_topic_gives_the_statistics_of_a_local_run(
         given = settings(servers, topic, format, **how)
         each = given.rows_per_message
         ranges = (Range(0, 0, 4500 // each), Range(1, 0, 4500 // each))
-        source = TopicSource(task_connection(given), topic, ranges, CodecRecipe.of(given),
+        source = TopicSource(task_connection(given), topic, ranges, MessageRecipe.of(given),
                              len(FEATURES), 240.0)  # fmt: skip
         center = {"center": "none", "scales": None} if packed else {}
         local, remote = (
@@ -108,7 +108,7 @@ def test_a_process_that_is_killed_changes_nothing(
     given = settings(servers, telemetry, "json")
     records = TopicSource(
         task_connection(given), telemetry, (Range(0, 0, 4000), Range(1, 10, 5010)),
-        CodecRecipe.of(given), len(FEATURES), 240.0,
+        MessageRecipe.of(given), len(FEATURES), 240.0,
     )  # fmt: skip
     local, remote = (DPPCA(features=FEATURES, **HOW | {"batch_size": BATCH}) for _ in range(2))
     source = WaitingSource(records, tmp_path)

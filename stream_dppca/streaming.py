@@ -8,7 +8,7 @@ import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
@@ -99,7 +99,7 @@ class StreamingPCA(base.MiniBatchTransformer):
         self._n_batches = 0
         self._used = 0  # slots of all steps so far
         self._await_step()
-        self._release: Release | partial[Release] | None = None
+        self._release: Release | None = None
         self._scorer: Projector | None = None  # of the newest release
         self._learned = False  # from at least one batch
         self._interrupted = False  # in the middle of a batch
@@ -206,26 +206,45 @@ class StreamingPCA(base.MiniBatchTransformer):
                 # From here on, signs follow from release to release.
                 self._method.W = self._method.W * column_signs(self._method.W)
                 self._learned = True
-        self._interrupted = False
+            release = self._release_of(outcome)
+        self._release, self._scorer, self._interrupted = release, None, False
         self._await_step()
-        if outcome.spread is None and self._learned and (known := self.last_release) is not None:
-            spread = None if known.spread is None else np.array(known.spread)  # it stays
-            outcome = dataclasses.replace(outcome, spread=spread)
-        self._scorer = None
-        self._release = partial(
-            _release_of,
-            outcome,
-            self.components,
-            self._status(outcome),
-            self._found(),
-            self._slots.features,
-            t,
-            None if isinstance(self._slots, SubjectTable) else self._used,
-            self.first_batches,
-            self.privacy,
-        )
         if outcome.skipped not in (None, ONLY_RANGE):
             self._warn_of_batch(t, str(outcome.skipped))
+
+    def _release_of(self, outcome: Outcome) -> Release:
+        found, spread = self._found(), _numbers(outcome.spread)
+        if spread is None and self._learned and self._release is not None:
+            spread = self._release.spread  # it stays
+        clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
+        return Release(
+            status=self._status(outcome),
+            batch=self._n_batches,
+            n_seen=None if isinstance(self._slots, SubjectTable) else self._used,
+            subjects=outcome.units,
+            first_batches=self.first_batches,
+            features=self._slots.features,
+            components=tuple(map(tuple, self.components.tolist())),
+            spread=spread,
+            explained_variance_ratio=_numbers(outcome.ratio),
+            explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
+            eigenvalues=_numbers(outcome.eigenvalues) or (),
+            eigenvalues_sd=_numbers(outcome.eigenvalues_sd) or (),
+            limits=outcome.limits,
+            range=outcome.range,
+            step=outcome.step,
+            drift=outcome.drift,
+            shift=outcome.shift,
+            skipped=outcome.skipped is not None,
+            reason=outcome.skipped,
+            sigma=outcome.sigma,
+            privacy=self.privacy,
+            center=None if found is None else _numbers(found.center),
+            scale=None if found is None else _numbers(found.scale),
+            mean=None if found is None else _numbers(found.mean),
+            deviation=None if found is None else _numbers(found.deviation),
+            clamp=_numbers(clamp),
+        )
 
     def _warn_of_batch(self, batch: int, reason: str) -> None:
         """Warn once that nothing was learned. The reason is part of the release."""
@@ -290,8 +309,6 @@ class StreamingPCA(base.MiniBatchTransformer):
     @property
     def last_release(self) -> Release | None:
         """The newest release, None before the first."""
-        if isinstance(self._release, partial):  # made when it is first used
-            self._release = self._release()
         return self._release
 
     @property
@@ -519,45 +536,3 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _release_of(
-    outcome: Outcome,
-    components: FloatArray,
-    status: Status,
-    found: Projector | None,
-    features: tuple[Any, ...],
-    batch: int,
-    n_seen: int | None,
-    first_batches: int,
-    privacy: PrivacyStatement | SubjectStatement,
-) -> Release:
-    clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
-    return Release(
-        status=status,
-        batch=batch,
-        n_seen=n_seen,
-        subjects=outcome.units,
-        first_batches=first_batches,
-        features=features,
-        components=tuple(map(tuple, components.tolist())),
-        spread=_numbers(outcome.spread),
-        explained_variance_ratio=_numbers(outcome.ratio),
-        explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
-        eigenvalues=_numbers(outcome.eigenvalues) or (),
-        eigenvalues_sd=_numbers(outcome.eigenvalues_sd) or (),
-        limits=outcome.limits,
-        range=outcome.range,
-        step=outcome.step,
-        drift=outcome.drift,
-        shift=outcome.shift,
-        skipped=outcome.skipped is not None,
-        reason=outcome.skipped,
-        sigma=outcome.sigma,
-        privacy=privacy,
-        center=None if found is None else _numbers(found.center),
-        scale=None if found is None else _numbers(found.scale),
-        mean=None if found is None else _numbers(found.mean),
-        deviation=None if found is None else _numbers(found.deviation),
-        clamp=_numbers(clamp),
-    )

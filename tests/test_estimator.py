@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from river import checks, compose
 
 from stream_dppca import (
@@ -21,8 +23,10 @@ from stream_dppca import (
     InverseTime,
     LooseBudgetWarning,
     PaperDPPCA,
+    PerSubject,
     PublicScaler,
 )
+from stream_dppca import streaming
 from stream_dppca.errors import BatchSizeError, DPPCAError, ParameterError, StateError
 from stream_dppca.noise import OpenDPNoise, SecureNoise
 from tests.conftest import sine, spiked
@@ -509,6 +513,67 @@ def test_no_batch_is_too_odd(name: str, k: int, method: str, how: dict[str, Any]
     json.dumps(m.state(), allow_nan=False)
 
 
+def _column(kind: str, scale: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    draws = {
+        "constant": lambda: np.ones(n),
+        "normal": lambda: rng.standard_normal(n),
+        "far from 0": lambda: 1e6 + rng.standard_normal(n),
+        "heavy": lambda: rng.standard_cauchy(n) ** 3,
+        "rare": lambda: (rng.random(n) < 2 / n) * 1.0,
+        "two values": lambda: rng.integers(0, 2, n) * 1.0,
+        "grows": lambda: np.exp(rng.uniform(-600, 600, n)),
+        "infinite": lambda: np.where(rng.random(n) < 0.1, np.inf, rng.standard_normal(n)),
+        "missing": lambda: np.where(rng.random(n) < 0.6, np.nan, rng.standard_normal(n)),
+        "nothing": lambda: np.full(n, np.nan),
+    }
+    with np.errstate(all="ignore"):
+        return np.asarray(draws[kind]() * scale)
+
+
+COLUMNS = st.tuples(
+    st.sampled_from(["constant", "normal", "normal", "far from 0", "heavy", "rare", "two values",
+                     "grows", "infinite", "missing", "nothing"]),
+    st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e-300, 1e-18, 1e-9, 1e9, 1e17, 1e300]),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.lists(COLUMNS, min_size=3, max_size=3), min_size=2, max_size=4),
+    st.sampled_from([8.0, 40.0, 100.0]),
+    st.sampled_from(["mean", "none"]),
+    st.sampled_from(["learn", None, (1.0, 1e-9, 1e9)]),
+    st.sampled_from(["auto", "all", 2.0]),
+    st.sampled_from(["null", "center", "subjects"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_every_number_of_a_release_is_finite(
+    batches: list[list[tuple[str, float]]], epsilon: float, center: Any, scales: Any, memory: Any,
+    reading: str, seed: int,
+) -> None:  # fmt: skip
+    """Whatever the records are: a release with another number could be neither made nor kept."""
+    rng, n = np.random.default_rng(seed), 120
+    how: dict[str, Any] = {"batch_size": n, "missing": reading}
+    if reading == "subjects":
+        how = {"unit": PerSubject("id", places=n, records=2, period=2)}
+    m = DPPCA(features=("a", "b", "c"), epsilon=epsilon, delta=1e-2, n_components=2, center=center,
+              scales=scales, memory=memory, seed=seed, **how)  # fmt: skip
+    for columns in batches:
+        size = n * m.step_batches
+        X = np.column_stack([_column(*column, size, rng) for column in columns])
+        if reading == "subjects":
+            m.learn_array(X, subjects=rng.integers(0, n, size).tolist())
+            m.close_round()
+        else:
+            m.learn_array(X)
+        release = m.last_release
+        assert release is not None
+        # JSON has no other numbers.
+        json.dumps(release.model_dump(mode="python"), allow_nan=False)
+        m = DPPCA.from_state(json.loads(json.dumps(m.state(), allow_nan=False)))
+    assert m.n_batches == len(batches)
+
+
 def test_scales_from_micro_to_mega() -> None:
     for scale in (1e-6, 1.0, 1e6):
         X, v = spiked(np.random.default_rng(1), 20_000, 5, 0.1)
@@ -517,9 +582,10 @@ def test_scales_from_micro_to_mega() -> None:
         assert sine(m.components[0], v) < 0.1
 
 
+@pytest.mark.parametrize("where", ["step", "release"])
 @pytest.mark.parametrize("center", ["mean", "none"])
 def test_a_batch_that_was_interrupted_is_used_and_ends_the_model(
-    center: Any, monkeypatch: pytest.MonkeyPatch
+    center: Any, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a batch has spent budget: its records, and the model, must not be used again."""
     scales = "learn" if center == "mean" else None
@@ -531,11 +597,15 @@ def test_a_batch_that_was_interrupted_is_used_and_ends_the_model(
     def interrupt(*args: Any, **kwargs: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(pca._method), "step", interrupt)
+    if where == "step":
+        monkeypatch.setattr(type(pca._method), "step", interrupt)
+    else:
+        monkeypatch.setattr(streaming, "Release", interrupt)
     with pytest.raises(KeyboardInterrupt):
         pca.learn_array(X[500:])
     monkeypatch.undo()
-    assert pca.n_seen == 1000
+    release = pca.last_release
+    assert pca.n_seen == 1000 and release is not None and release.batch == 1
     with pytest.raises(DPPCAError, match="batch 2 was interrupted"):
         pca.learn_array(X[:500])
     with pytest.raises(DPPCAError, match="first 1000 records"):

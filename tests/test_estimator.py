@@ -25,8 +25,8 @@ from stream_dppca import (
     PaperDPPCA,
     PerSubject,
     PublicScaler,
+    streaming,
 )
-from stream_dppca import streaming
 from stream_dppca.errors import BatchSizeError, DPPCAError, ParameterError, StateError
 from stream_dppca.noise import OpenDPNoise, SecureNoise
 from tests.conftest import sine, spiked

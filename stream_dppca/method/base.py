@@ -287,7 +287,7 @@ class MethodBase(Generic[Running]):
     def load(self, state: dict[str, Any]) -> None:
         self.W = checked_basis(state["W"], like=self.W)
         found = state["range"]
-        self.range = None if found is None else Range.load(found, len(self.W))
+        self.range = None if found is None else Range.load(found, len(self.W), self.given.one_unit)
         if self.range is None:
             self.questions.load(state["questions"])
         self.moments.load(state["moments"])

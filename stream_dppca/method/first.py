@@ -200,7 +200,7 @@ class Range:
         return {"standard": self.standard.state(), "radius": self.radius}
 
     @classmethod
-    def load(cls, state: dict[str, Any], d: int) -> Range:
+    def load(cls, state: dict[str, Any], d: int, one_unit: bool) -> Range:
         """Restore a result of `state`, or raise a ValueError.
 
         A state that was tampered with must not bring parameters with which a query overflows or
@@ -210,7 +210,7 @@ class Range:
         shortest, *_, longest = length_grid(d).tolist()
         if not shortest * (1 - 1e-9) <= radius <= longest * (1 + 1e-9):
             raise ValueError("not a radius")
-        return cls(Standard.load(state["standard"], d), radius)
+        return cls(Standard.load(state["standard"], d, one_unit), radius)
 
 
 class Questions:
@@ -480,7 +480,7 @@ class Questions:
         if not (within and (self.high - self.low >= _NARROWEST).all()):
             raise ValueError("not a state of these questions")
         self.coarse = np.array(state["coarse"], dtype=np.bool_).reshape(d)
-        self.standard = Standard.load(state["standard"], d)
+        self.standard = Standard.load(state["standard"], d, self.one_unit)
         self.valid = float(state["valid"])
         if not (np.isfinite(self.mass).all() and 0 <= self.valid <= 1):
             raise ValueError("not a state of these questions")

@@ -73,12 +73,11 @@ class Standard:
             "scale": self.scale.tolist(),
             "resolution": self.resolution.tolist(),
             "known": self.known.tolist(),
-            "limit": None if np.isinf(self.limit) else self.limit,
         }
 
     @classmethod
-    def load(cls, state: dict[str, Any], d: int) -> Standard:
-        """Restore a result of `state`, or raise a ValueError."""
+    def load(cls, state: dict[str, Any], d: int, one_unit: bool) -> Standard:
+        """Restore a result of `state`, or raise a ValueError. What is cut off is a parameter."""
         center, scale, resolution = (
             np.array(state[name], dtype=np.float64) for name in ("center", "scale", "resolution")
         )
@@ -91,7 +90,6 @@ class Standard:
             raise ValueError("not a standard")
         if not (np.isfinite(resolution).all() and (resolution >= 0).all()):
             raise ValueError("not a standard")
-        if state["limit"] not in (None, CLAMP):
-            raise ValueError("not a standard")
-        limit = np.inf if state["limit"] is None else CLAMP
-        return cls(center, scale, resolution, known, limit)
+        if one_unit and not (known.all() and (scale == scale[0]).all()):
+            raise ValueError("not a standard of features in one unit")
+        return cls(center, scale, resolution, known, np.inf if one_unit else CLAMP)

@@ -17,6 +17,7 @@ from stream_dppca.method.first import (
     first_batches,
     question_rounds,
 )
+from stream_dppca.method.standard import CLAMP
 from stream_dppca.noise import SeededNoise
 
 MU = 0.2367  # epsilon 1, delta 1e-6
@@ -181,12 +182,26 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
 @pytest.mark.parametrize("radius", [math.inf, math.nan, 1e-3, 1e300, -1.0])
 def test_a_damaged_range_is_refused(radius: float) -> None:
     state = answered(np.random.default_rng(0).normal(size=(UNITS, 3))).state()
-    Range.load(state, 3)
+    Range.load(state, 3, False)
     with pytest.raises(ValueError):
-        Range.load(state | {"radius": radius}, 3)
-    for name, value in (("scale", [0.0] * 3), ("center", [math.nan] * 3), ("limit", 1e9)):
+        Range.load(state | {"radius": radius}, 3, False)
+    for name, value in (("scale", [0.0] * 3), ("center", [math.nan] * 3)):
         with pytest.raises(ValueError):
-            Range.load(state | {"standard": state["standard"] | {name: value}}, 3)
+            Range.load(state | {"standard": state["standard"] | {name: value}}, 3, False)
+
+
+def test_a_state_does_not_say_what_is_cut_off() -> None:
+    """Whether features are in one unit is a parameter: a state that disagrees is refused."""
+    for one_unit in (False, True):
+        state = answered(np.random.default_rng(0).normal(size=(UNITS, 3)), one_unit=one_unit)
+        plain = json.loads(json.dumps(state.state()))
+        for limit in ({}, {"limit": None}, {"limit": 5.0}):
+            standard = plain["standard"] | limit
+            found = Range.load(plain | {"standard": standard}, 3, one_unit).standard
+            assert found.limit == state.standard.limit == (math.inf if one_unit else CLAMP)
+    for damage in ({"known": [True, True, False]}, {"scale": [1.0, 1.0, 2.0]}):
+        with pytest.raises(ValueError, match="in one unit"):
+            Range.load(plain | {"standard": plain["standard"] | damage}, 3, True)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ supply: $(VENV)/.ready  ## known vulnerabilities of what the image holds, and it
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip-audit>=2.7" "cyclonedx-bom>=5"
 	@.ci/supply
 
-docs: $(VENV)/.ready  ## the tables of the settings in docs/service.md
+docs: $(VENV)/.ready  ## the tables of the settings in docs/service-reference.md
 	@$(BIN)/python -m consumers.settings.table
 
 site: $(VENV)/.ready  ## the documentation as a site, links checked

@@ -10,7 +10,7 @@ learned. They are committed together after the first one. If one of them is read
 moment later, the release of the first becomes visible with their commit, and otherwise at once.
 Everything in memory is worthless until the transaction has been confirmed. Whatever goes wrong
 before that, the whole task is dropped and another one loads the last committed state; nobody can
-have seen any result of the dropped one. The argument is written out in docs/service.md.
+have seen any result of the dropped one. The argument is written out in docs/service-design.md.
 
 What is planned, read and learned is the matter of the task's input (`input.py`).
 """

@@ -12,7 +12,7 @@ There are five parts, and a command asks only for the parts that it needs:
 
 All names are flat: the setting `batch_size` is the flag `--batch-size`, the variable
 `DPPCA_BATCH_SIZE` and the line `batch_size = ...` of the file, whatever part it belongs to. The
-text below a setting is its entry in `stream-dppca serve --help` and in docs/service.md.
+text below a setting is its entry in `stream-dppca serve --help` and in docs/service-reference.md.
 
 Errors name the setting and the rule, never the value of a text, which may be a password.
 """

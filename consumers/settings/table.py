@@ -1,4 +1,4 @@
-"""`python -m consumers.settings.table` writes the settings into docs/service.md and the chart."""
+"""`python -m consumers.settings.table` writes the settings into the docs and the chart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from .combined import Settings, names_by_part
 
-DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "service.md"
+DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "service-reference.md"
 CHART_FILE: Final = Path(__file__).parents[2] / "docker" / "helm" / "values.schema.json"
 #: Settings that the chart takes as secrets, besides those that are secret by their type.
 _CREDENTIALS: Final = {"sasl_username", "schema_registry_username"}

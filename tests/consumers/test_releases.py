@@ -217,7 +217,7 @@ def test_the_current_release() -> None:
 
 
 def test_every_metric_is_defined_and_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "service-reference.md").read_text()
     shown = Metrics().render().decode()
     shown += ScoreMetrics().render().decode()
     for name, definition in (DEFINITIONS | SCORE_DEFINITIONS).items():

@@ -312,7 +312,7 @@ class Model:
         return sum(positions.values()) * self.rows_per_message
 
     def check(self, *, complete: bool = True) -> int:
-        """Check the guarantees of docs/service.md; returns the last batch."""
+        """Check the guarantees of docs/service-design.md; returns the last batch."""
         states = self.states()
         self._check_states(states)
         self._check_group_offsets(states)

@@ -7,12 +7,13 @@ import csv
 import difflib
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigurationError
+from ..messages.codecs import make_member_parser
 from ..messages.recipe import MessageRecipe
 from .cells import cell, cells_of_csv, members
 from .streams import existing_file, first_line, line_blocks, longest_line, opened
@@ -21,6 +22,17 @@ FileFormat = Literal["csv", "jsonl", "parquet", "npy"]
 ROWS: Final = 4096  #: read at once
 
 Rows = NDArray[np.float64]
+
+
+class Block(NamedTuple):
+    """Rows, in order, and the cells of other columns as they are in the file."""
+
+    rows: Rows
+    others: Sequence[Sequence[Any]] = ()
+
+
+#: Decodes some lines.
+Decode = Callable[[list[bytes]], Block]
 
 
 def read_blocks(
@@ -33,27 +45,53 @@ def read_blocks(
 
     `share` is called with the share of the file that has been read, where that is known.
     """
+    return (block.rows for block in read_columns(source, format, features, (), share))
+
+
+def read_columns(
+    source: str,
+    format: FileFormat,
+    features: Sequence[str],
+    others: Sequence[str],
+    share: Callable[[float], None] = lambda share: None,
+    wanted: Callable[[int], bool] = lambda block: True,
+) -> Iterator[Block]:
+    """The rows of a file in blocks, with the cells of other columns.
+
+    `wanted` tells whether to read or skip the block of this number, counted from 0. The blocks of a
+    file are the same each time that it is read.
+    """
     if format == "npy":
         yield from _npy(source, len(features), share)
     elif format == "parquet":
-        yield from _parquet(source, features, share)
+        yield from _parquet(source, features, others, share, wanted)
     else:
         with opened(source) as (stream, read):
-            for rows in (_csv if format == "csv" else _jsonl)(stream, features):
-                if (so_far := read()) is not None:
-                    share(so_far)
-                yield rows
+            decode = (_csv if format == "csv" else _jsonl)(stream, features, others)
+            for number, lines in enumerate(line_blocks(stream, len(features))):
+                if wanted(number):
+                    block = decode(lines)
+                    if (so_far := read()) is not None:
+                        share(so_far)
+                    yield block
 
 
-def _jsonl(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
+def _jsonl(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) -> Decode:
     codec = MessageRecipe("json", tuple(features), longest_line(len(features))).codec()
-    for lines in line_blocks(stream, len(features)):
-        rows = codec.decode(lines)
-        for i in np.flatnonzero(
-            np.isnan(rows).all(axis=1)
-        ).tolist():  # perhaps not all of it is bad
-            rows[i] = [*map(cell, members(lines[i], features))]
-        yield rows
+    finders = [make_member_parser(name) for name in others]
+
+    def decode(lines: list[bytes]) -> Block:
+        rows, found = codec.decode(lines), [[*map(find, lines)] for find in finders]
+        nothing = set(np.flatnonzero(np.isnan(rows).all(axis=1)).tolist())
+        nothing |= {i for cells in found for i, value in enumerate(cells) if value is None}
+        for i in nothing:  # perhaps not all of it is bad
+            values = members(lines[i], [*features, *others])
+            rows[i] = [*map(cell, values[: len(features)])]
+            for cells, value in zip(found, values[len(features) :], strict=True):
+                cells[i] = value
+        return Block(rows, found)
+
+    return decode
 
 
 def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
@@ -64,11 +102,17 @@ def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
     return [header.index(name) for name in names]
 
 
-def _csv(stream: IO[bytes], features: Sequence[str]) -> Iterator[Rows]:
+def _csv(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) -> Decode:
     """Each line is one row: a quote that is not closed must not swallow the lines after it."""
-    columns = csv_columns(stream, features)
-    for lines in line_blocks(stream, len(features)):
-        yield np.array([cells_of_csv(csv_cells(line), columns) for line in lines])
+    columns = csv_columns(stream, [*features, *others])
+    first, rest = columns[: len(features)], columns[len(features) :]
+
+    def decode(lines: list[bytes]) -> Block:
+        cells = [*map(csv_cells, lines)]
+        rows = np.array([cells_of_csv(line, first) for line in cells])
+        return Block(rows, [[c[at] if at < len(c) else None for c in cells] for at in rest])
+
+    return decode
 
 
 def csv_cells(line: bytes) -> list[str]:
@@ -129,7 +173,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[Rows]:
+def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[Block]:
     try:
         array = np.load(existing_file(source), mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
@@ -143,29 +187,17 @@ def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[Ro
         with np.errstate(all="ignore"):  # a warning would say something about the records
             rows = np.array(array[start : start + ROWS], dtype=np.float64)
         share(min(1.0, (start + ROWS) / len(array)))
-        yield rows
+        yield Block(rows)
 
 
 def _parquet(
-    source: str, features: Sequence[str], share: Callable[[float], None]
-) -> Iterator[Rows]:
-    for columns in parquet_batches(source, features, share):
-        rows = np.empty((len(columns[0]), len(features)))
-        for j, column in enumerate(columns):
-            rows[:, j] = [*map(cell, column)]
-        yield rows
-
-
-def parquet_batches(
     source: str,
-    names: Sequence[str],
-    share: Callable[[float], None] = lambda share: None,
-    wanted: Callable[[int], bool] = lambda batch: True,
-) -> Iterator[list[list[Any]]]:
-    """The columns of a Parquet file with these names, many rows at a time.
-
-    `wanted` tells whether to read or skip the batch of this number, counted from 0.
-    """
+    features: Sequence[str],
+    others: Sequence[str],
+    share: Callable[[float], None],
+    wanted: Callable[[int], bool],
+) -> Iterator[Block]:
+    names = [*features, *others]
     try:
         pa = importlib.import_module("pyarrow")
         pq = importlib.import_module("pyarrow.parquet")
@@ -175,12 +207,14 @@ def parquet_batches(
         file = pq.ParquetFile(existing_file(source))
         _require(source, file.schema_arrow.names, names)
         read, total = 0, max(1, file.metadata.num_rows)
-        for index, batch in enumerate(file.iter_batches(ROWS, columns=list(names))):
+        for index, batch in enumerate(file.iter_batches(ROWS, columns=names)):
             read += batch.num_rows
             share(read / total)
-            if not wanted(index):
-                continue
-            yield [_cells(batch.column(batch.schema.get_field_index(name))) for name in names]
+            if wanted(index):
+                at = map(batch.schema.get_field_index, names)
+                columns = [_cells(batch.column(number)) for number in at]
+                numbers = [[*map(cell, column)] for column in columns[: len(features)]]
+                yield Block(np.array(numbers, dtype=np.float64).T, columns[len(features) :])
     except (pa.ArrowException, OSError):  # their texts may quote the file
         raise ConfigurationError(f"{source} is not a valid Parquet file") from None
 

@@ -39,22 +39,6 @@ def cell(value: Any) -> float:
         return _WORDS.get(text.strip().lower(), math.nan)
 
 
-def subject(value: Any) -> str | int | float | None:
-    """The id of a subject: a text that is UTF-8, or a number.
-
-    Examples
-    --------
-    >>> subject("a"), subject(7), subject("\\udcff"), subject({})
-    ('a', 7, None, None)
-    """
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return None
-    return value if isinstance(value, str | int | float) else None
-
-
 def cells_of_csv(cells: Sequence[str], columns: Sequence[int]) -> list[float]:
     """The cells of a line of CSV in these columns.
 

@@ -10,16 +10,10 @@ import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import IO, Any, Final, NamedTuple
-
-import numpy as np
+from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigurationError
-from ..messages.codecs import JsonObjects, Subject, SubjectInMessage, make_member_parser
-from .blocks import FileFormat, Rows, csv_cells, csv_columns, parquet_batches
-from .cells import cell, cells_of_csv, members
-from .cells import subject as subject_of
-from .streams import line_blocks, longest_line, opened
+from .blocks import FileFormat, Rows, read_columns
 
 #: The years 1 to 9998, in seconds since 1970: other times cannot be written as dates.
 EARLIEST: Final = -62_135_596_800
@@ -30,7 +24,7 @@ class StampedRows(NamedTuple):
     """Rows, in order, with the subject and the time of each."""
 
     rows: Rows
-    subjects: Sequence[Subject]
+    subjects: Sequence[Any]  #: as they are in the file
     times_ms: Sequence[int | None]
 
 
@@ -100,60 +94,7 @@ def read_stamped_blocks(
     """
     if format == "npy":
         raise ConfigurationError("--subject needs columns with names: csv, jsonl or parquet")
-    if format == "parquet":
-        yield from _parquet(source, features, subject, time, wanted)
-    else:
-        with opened(source) as (stream, _):
-            read = _csv if format == "csv" else _jsonl
-            yield from read(stream, features, subject, time, wanted)
-
-
-def _jsonl(
-    stream: IO[bytes],
-    features: Sequence[str],
-    subject: str,
-    time: str,
-    wanted: Callable[[int], bool],
-) -> Iterator[StampedRows]:
-    longest = longest_line(len(features))
-    codec = SubjectInMessage(JsonObjects(features, longest, True, subject))
-    find_time = make_member_parser(time)
-    for lines in _among(line_blocks(stream, len(features)), wanted):
-        rows, subjects = codec.decode(lines, ())
-        times = [parse_time(find_time(line)) for line in lines]
-        for i, row in enumerate(rows):
-            if subjects[i] is None or times[i] is None or np.isnan(row).all():
-                # Perhaps not all of it is bad.
-                *values, who, when = members(lines[i], [*features, subject, time])
-                rows[i], times[i] = [*map(cell, values)], parse_time(when)
-                subjects[i] = subject_of(who)
-        yield StampedRows(rows, subjects, times)
-
-
-def _csv(
-    stream: IO[bytes],
-    features: Sequence[str],
-    subject: str,
-    time: str,
-    wanted: Callable[[int], bool],
-) -> Iterator[StampedRows]:
-    *columns, who, when = csv_columns(stream, [*features, subject, time])
-    for lines in _among(line_blocks(stream, len(features)), wanted):
-        cells = [csv_cells(line) for line in lines]
-        rows = np.array([cells_of_csv(line, columns) for line in cells])
-        subjects = [subject_of(line[who]) if who < len(line) else None for line in cells]
-        times = [parse_time(line[when]) if when < len(line) else None for line in cells]
-        yield StampedRows(rows, subjects, times)
-
-
-def _parquet(
-    source: str, features: Sequence[str], subject: str, time: str, wanted: Callable[[int], bool]
-) -> Iterator[StampedRows]:
-    for columns in parquet_batches(source, [*features, subject, time], wanted=wanted):
-        *values, subjects, times = columns
-        rows = np.array([[*map(cell, column)] for column in values], dtype=np.float64).T
-        yield StampedRows(rows, subjects, [parse_time(x) for x in times])
-
-
-def _among(blocks: Iterator[list[bytes]], wanted: Callable[[int], bool]) -> Iterator[list[bytes]]:
-    return (block for number, block in enumerate(blocks) if wanted(number))
+    for rows, (subjects, times) in read_columns(
+        source, format, features, (subject, time), wanted=wanted
+    ):
+        yield StampedRows(rows, subjects, [*map(parse_time, times)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer, codec  # type: ignore[import-untyped]
@@ -77,13 +78,8 @@ def start_messages(producer: Any, config: KafkaConfig, messages: Sequence[Messag
     batch may depend on its records.
     """
     timestamp_ms = int(time.time()) * 1000
-    return [
-        producer.send(
-            config.output_topic, m.value, key=m.key, headers=list(m.headers),
-            timestamp_ms=timestamp_ms,
-        )
-        for m in messages
-    ]  # fmt: skip
+    send = partial(producer.send, config.output_topic, timestamp_ms=timestamp_ms)
+    return [send(m.value, key=m.key, headers=list(m.headers)) for m in messages]
 
 
 def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> None:
@@ -112,47 +108,50 @@ def plan_key(config: KafkaConfig) -> bytes:
     return config.group.encode() + b".plan"
 
 
-def read_plan(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> bytes | None:
-    """The last committed plan, unless more than `PLAN_STATES` states follow it."""
+def _tails(
+    consumer: Any, partition: TopicPartition, config: KafkaConfig
+) -> Iterator[tuple[list[Any], bool]]:
+    """Longer and longer ends of a partition, and whether they are the whole of it."""
     first = consumer.beginning_offsets([partition])[partition]
     end = consumer.end_offsets([partition])[partition]
-    back = TAIL
-    while True:
-        start = max(first, end - back)
-        entries = list(read_to_end(consumer, partition, start, config))
+    start, back = end, TAIL
+    while start > first or back == TAIL:
+        start, back = max(first, end - back), back * 8
+        yield list(read_to_end(consumer, partition, start, config)), start == first
+
+
+def read_plan(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> bytes | None:
+    """The last committed plan, unless more than `PLAN_STATES` states follow it."""
+    for entries, _ in _tails(consumer, partition, config):
         for entry in reversed(entries):
             if entry.key == plan_key(config) and entry.value is not None:
                 return bytes(entry.value)
-        states = sum(entry.key == config.group.encode() for entry in entries)
-        if states > PLAN_STATES or start == first:
-            return None
-        back *= 8
+        if sum(entry.key == config.group.encode() for entry in entries) > PLAN_STATES:
+            break
+    return None
 
 
 def read_tail(consumer: Any, partition: TopicPartition, config: KafkaConfig) -> list[Any]:
     """The newest committed records of a partition, oldest first; at least two if there are as many.
 
-    Two, so that a fork shows, however many starts have failed since.
+    Two, so that a fork shows, however many starts have failed since. Aborted transactions and
+    markers take offsets, too.
     """
-    first = consumer.beginning_offsets([partition])[partition]
-    end = consumer.end_offsets([partition])[partition]
-    back = TAIL
-    while True:
-        # Aborted transactions and markers take offsets, too.
-        start = max(first, end - back)
-        entries = read_to_end(consumer, partition, start, config)
-        plan = plan_key(config)
+    plan = plan_key(config)
+    for entries, whole in _tails(consumer, partition, config):
         found = [e for e in entries if e.value is not None and e.key != plan]
-        if len(found) > 1 or start == first:
-            return found
-        back *= 8
+        if len(found) > 1 or whole:
+            break
+    return found
 
 
 @contextlib.contextmanager
-def see_uncommitted(config: KafkaConfig, partition: TopicPartition) -> Iterator[Any]:
-    """Open a consumer of a partition that also sees transactions that are open or aborted."""
+def opened(
+    config: KafkaConfig, partition: TopicPartition, isolation: str = "read_committed"
+) -> Iterator[Any]:
+    """Open a consumer of a partition; with `read_uncommitted`, it sees all transactions."""
     consumer = KafkaConsumer(
-        **{**config.consumer, "isolation_level": "read_uncommitted"},
+        **{**config.consumer, "isolation_level": isolation},
         max_partition_fetch_bytes=2 * MAX_RECORD_BYTES,
     )
     try:
@@ -171,7 +170,7 @@ def read_unfinished(
     """
     key = config.group.encode()
     after = [entry.offset + 1 for entry in tail if entry.key == key]
-    with see_uncommitted(config, partition) as consumer:
+    with opened(config, partition, "read_uncommitted") as consumer:
         first = consumer.beginning_offsets([partition])[partition]
         entries = read_to_end(consumer, partition, max([first, *after]), config)
         found = dict.fromkeys(entry.value for entry in entries if entry.key == key)

@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[import-untyped]
+from kafka import KafkaAdminClient  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType  # type: ignore[import-untyped]
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Claim, Message, Reader, TopicInfo
-from .client import close_client, read_tail, read_to_end, read_unfinished, translated_errors
-from .config import MAX_RECORD_BYTES, KafkaConfig
-from .feed import KafkaFeed
+from .client import opened, read_tail, read_to_end, read_unfinished, translated_errors
+from .config import KafkaConfig
+from .feed import KafkaFeed, message_of
 from .ledger import KafkaLedger
 from .membership import KafkaMembership
 from .reader import KafkaOffsets, KafkaReader
@@ -91,27 +91,15 @@ class KafkaCluster:
             return KafkaLedger(self.config, claim)
 
     def scan(self, topic: str) -> list[Message]:
-        offsets = self.offsets(topic)
-        try:
-            partitions = offsets.partitions()  # a consumer would say that a missing topic has none
-        finally:
-            offsets.close()
-        with translated_errors():
-            consumer = KafkaConsumer(**self.config.consumer)
-            try:
-                found: list[Message] = []
-                for p in sorted(partitions):
-                    partition = TopicPartition(topic, p)
-                    consumer.assign([partition])
-                    first = consumer.beginning_offsets([partition])[partition]
-                    entries = read_to_end(consumer, partition, first, self.config)
-                    found += [
-                        Message(e.key or b"", e.value or b"", tuple(e.headers or ()))
-                        for e in entries
-                    ]
-                return found
-            finally:
-                close_client(consumer)
+        with contextlib.closing(self.offsets(topic)) as offsets:
+            bounds = offsets.bounds(sorted(offsets.partitions()))
+        found: list[Message] = []
+        for p, (first, _) in bounds.items():
+            partition = TopicPartition(topic, p)
+            with translated_errors(), opened(self.config, partition) as consumer:
+                entries = read_to_end(consumer, partition, first, self.config)
+                found += [message_of(entry) for entry in entries]
+        return found
 
     def tail(self, topic: str) -> list[bytes]:
         return [entry.value for entry in self._tail(topic)]
@@ -122,16 +110,9 @@ class KafkaCluster:
             return read_unfinished(self.config, TopicPartition(topic, 0), tail)
 
     def _tail(self, topic: str) -> list[Any]:
-        with translated_errors():
-            consumer = KafkaConsumer(
-                **self.config.consumer, max_partition_fetch_bytes=2 * MAX_RECORD_BYTES
-            )
-            try:
-                place = TopicPartition(topic, 0)
-                consumer.assign([place])
-                return read_tail(consumer, place, self.config)
-            finally:
-                close_client(consumer)
+        partition = TopicPartition(topic, 0)
+        with translated_errors(), opened(self.config, partition) as consumer:
+            return read_tail(consumer, partition, self.config)
 
     def groups_of(self, topic: str) -> list[str] | None:
         try:

@@ -13,6 +13,11 @@ from .client import close_client, translated_errors
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
 
+def message_of(entry: Any) -> Message:
+    """A record of kafka-python as a message."""
+    return Message(entry.key or b"", entry.value or b"", tuple(entry.headers or ()))
+
+
 class KafkaFeed:
     """Reads committed messages of all partitions, from `back` offsets before their ends."""
 
@@ -29,11 +34,7 @@ class KafkaFeed:
                 time.sleep(timeout_s)
                 return []
             polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
-        return [
-            Message(entry.key or b"", entry.value or b"", tuple(entry.headers or ()))
-            for entries in polled.values()
-            for entry in entries
-        ]
+        return [message_of(entry) for entries in polled.values() for entry in entries]
 
     def _assign(self) -> bool:
         """Begin to read; False if there is no such topic yet."""

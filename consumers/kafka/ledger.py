@@ -32,18 +32,8 @@ from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[impo
 from .. import crashpoints
 from ..errors import Fenced, OutcomeUnknown, Unavailable
 from ..protocols import Claim, Message, Positions
-from .client import (
-    FENCED,
-    close_client,
-    plan_key,
-    read_plan,
-    read_tail,
-    read_unfinished,
-    see_uncommitted,
-    send_messages,
-    start_messages,
-    translated_errors,
-)
+from . import client
+from .client import FENCED, close_client, translated_errors
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
 #: Time between looks at whether a marker has been written, which takes milliseconds.
@@ -103,7 +93,7 @@ class KafkaLedger:
         """
         partition = self._partition
         end = self._last_stable()
-        with see_uncommitted(self._config, partition) as consumer:
+        with client.opened(self._config, partition, "read_uncommitted") as consumer:
             log_end = int(consumer.end_offsets([partition])[partition])
         if end < log_end:
             end = self._mark() + 1
@@ -125,10 +115,7 @@ class KafkaLedger:
     def _mark(self) -> int:
         """Commit a record that readers pass over: a tombstone with a key of its own."""
         self._producer.begin_transaction()
-        sent = self._producer.send(
-            self._partition.topic, None, key=self._key + b".opened",
-            partition=self._partition.partition,
-        )  # fmt: skip
+        sent = self._send(self._key + b".opened", None)
         offset = int(sent.get(timeout=self._config.request_timeout_s).offset)
         self._producer.commit_transaction()
         return offset
@@ -139,12 +126,12 @@ class KafkaLedger:
 
     def load_plan(self) -> bytes | None:
         with self._lock, translated_errors():
-            return read_plan(self._reader, self._partition, self._config)
+            return client.read_plan(self._reader, self._partition, self._config)
 
     def keep_plan(self, plan: bytes, positions: Positions) -> None:
         with self._lock:
             with self._transaction({**positions, **self._last}):
-                sent = self._send(plan_key(self._config), plan)
+                sent = self._send(client.plan_key(self._config), plan)
                 offset = int(sent.get(timeout=self._config.request_timeout_s).offset)
                 crashpoints.reach("inside_plan")
             with translated_errors():
@@ -152,12 +139,12 @@ class KafkaLedger:
 
     def load(self) -> list[bytes]:
         with translated_errors():
-            self._tail = read_tail(self._reader, self._partition, self._config)
+            self._tail = client.read_tail(self._reader, self._partition, self._config)
         return [entry.value for entry in self._tail]
 
     def unfinished(self) -> list[bytes]:
         with translated_errors():
-            return read_unfinished(self._config, self._partition, self._tail)
+            return client.read_unfinished(self._config, self._partition, self._tail)
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         config = self._config
@@ -167,7 +154,7 @@ class KafkaLedger:
                 # coordinator.
                 sent = [
                     self._send(self._key, state),
-                    *start_messages(self._producer, config, messages),
+                    *client.start_messages(self._producer, config, messages),
                 ]
                 # Nothing may be in flight during the commit: see the top of this module.
                 timeout_s = config.request_timeout_s
@@ -176,7 +163,7 @@ class KafkaLedger:
             with translated_errors():
                 self._confirm(int(offset), state)
 
-    def _send(self, key: bytes, value: bytes) -> Any:
+    def _send(self, key: bytes, value: bytes | None) -> Any:
         return self._producer.send(
             self._partition.topic, value, key=key, partition=self._partition.partition
         )
@@ -197,7 +184,7 @@ class KafkaLedger:
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
         with self._lock, self._transaction(positions):
-            send_messages(self._producer, self._config, messages)
+            client.send_messages(self._producer, self._config, messages)
             crashpoints.reach("inside_publish")
 
     @contextlib.contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[import-untyped]
@@ -28,23 +29,16 @@ class KafkaOffsets:
 
     def __init__(self, config: KafkaConfig, topic: str, **options: Any) -> None:
         self._config, self._topic, self._options = config, topic, options
-        self._opened: Any = None
-        self._opened_uncommitted: Any = None
         self._admin: Any = None
 
-    @property
+    @cached_property
     def _consumer(self) -> Any:
-        if self._opened is None:
-            self._opened = KafkaConsumer(**{**self._config.consumer, **self._options})
-        return self._opened
+        return KafkaConsumer(**{**self._config.consumer, **self._options})
 
-    @property
+    @cached_property
     def _uncommitted(self) -> Any:
-        if self._opened_uncommitted is None:
-            self._opened_uncommitted = KafkaConsumer(
-                **{**self._config.consumer, "isolation_level": "read_uncommitted"}
-            )
-        return self._opened_uncommitted
+        """A consumer that also sees transactions that are open."""
+        return KafkaConsumer(**{**self._config.consumer, "isolation_level": "read_uncommitted"})
 
     def partitions(self) -> frozenset[int]:
         with translated_errors():
@@ -60,43 +54,40 @@ class KafkaOffsets:
             return frozenset()
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
-        if not partitions:
-            return {}
-        with translated_errors():
-            asked = [TopicPartition(self._topic, p) for p in partitions]
-            found = self._consumer.beginning_offsets(asked)
+        first = self._asked(lambda asked: self._consumer.beginning_offsets(asked), partitions)
         ends = self.ends(partitions)
-        return {tp.partition: Bounds(first, ends[tp.partition]) for tp, first in found.items()}
+        return {p: Bounds(at, ends[p]) for p, at in first.items()}
 
     def ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """The last stable offsets: the consumer reads committed messages only."""
-        if not partitions:
-            return {}
-        with translated_errors():
-            asked = [TopicPartition(self._topic, p) for p in partitions]
-            found = self._consumer.end_offsets(asked)
-            return {tp.partition: end for tp, end in found.items()}
+        return self._asked(lambda asked: self._consumer.end_offsets(asked), partitions)
 
     def log_ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        if not partitions:
-            return {}
-        with translated_errors():
-            asked = [TopicPartition(self._topic, p) for p in partitions]
-            found = self._uncommitted.end_offsets(asked)
-        return {tp.partition: end for tp, end in found.items()}
+        return self._asked(lambda asked: self._uncommitted.end_offsets(asked), partitions)
 
     def first_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int | None]:
+        found = self._asked(
+            lambda asked: self._uncommitted.offsets_for_times(dict.fromkeys(asked, time_ms)),
+            partitions,
+        )
+        return {p: at and at.offset for p, at in found.items()}
+
+    def _asked(
+        self,
+        ask: Callable[[list[TopicPartition]], Mapping[TopicPartition, Any]],
+        partitions: Sequence[int],
+    ) -> dict[int, Any]:
+        """Ask the brokers about partitions; return the answers by number."""
         if not partitions:
             return {}
         with translated_errors():
-            asked = [TopicPartition(self._topic, p) for p in partitions]
-            found = self._uncommitted.offsets_for_times(dict.fromkeys(asked, time_ms))
-        return {tp.partition: found[tp] and found[tp].offset for tp in asked}
+            found = ask([TopicPartition(self._topic, p) for p in partitions])
+        return {partition.partition: answer for partition, answer in found.items()}
 
     def close(self) -> None:
-        for consumer in (self._opened, self._opened_uncommitted):
-            if consumer is not None:
-                close_client(consumer)
+        for name in ("_consumer", "_uncommitted"):
+            if name in vars(self):
+                close_client(vars(self)[name])
         if self._admin is not None:
             with contextlib.suppress(Exception):
                 self._admin.close()
@@ -109,9 +100,8 @@ class KafkaReader(KafkaOffsets):
         super().__init__(config, topic, **config.fetch)
         self._stamped = stamped
         self._most, self._at_once = config.most_messages, config.messages_at_once
-        self._at: dict[
-            int, int
-        ] = {}  # where to resume; of partitions that are read, an older place
+        # Where to resume; of partitions that are read, an older place.
+        self._at: dict[int, int] = {}
         make_bounded(self._consumer, config.max_message_bytes)  # connects, or raises here
 
     def assign(self, offsets: Mapping[int, int]) -> None:

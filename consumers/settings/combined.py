@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ..formats import ARRAY_FORMATS, PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings, reveal
@@ -73,73 +74,92 @@ class ScoreSettings(ClusterSettings, OperationSettings):
     http_port: int = Field(8323, ge=0, le=65535)
     """port of /livez, /readyz and /metrics; 0 takes any free port"""
 
-    @model_validator(mode="after")
-    def _counts_are_not_private(self) -> ScoreSettings:
-        """Refuse to count records that are beyond a limit for everybody who reaches the port."""
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.http_token is None and not is_loopback(self.http_host):
-            raise ValueError(
+            yield (
                 "`http_token` must be set if `http_host` is not loopback: /metrics counts the "
                 f"records that are beyond a limit. Found http_host={self.http_host}."
             )
-        return self
 
 
 class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings):
     """All settings: those of the service."""
 
-    @model_validator(mode="after")
-    def _whole_messages(self) -> Settings:
-        """Refuse batches that would end inside a message."""
-        rows = self.rows_per_message
-        if self.format in POINT_FORMATS and self.unit == "record":
-            pass  # groups of points
-        elif self.format not in PACKED_FORMATS:
-            if rows != 1:
-                raise ValueError(
-                    f"`rows_per_message` must be 1 with format {self.format}: a message holds one "
-                    f"vector. Found {rows}."
-                )
-        elif "rows_per_message" not in self.model_fields_set:
-            raise ValueError(
-                f"`rows_per_message` must be set with format {self.format}: the number of vectors "
-                "in each message"
-            )
-        size = rows * len(self.features) * {"float32": 4, "float64": 8}.get(self.format, 0)
-        if size > self.max_message_bytes:
-            raise ValueError(
-                f"`max_message_bytes` must be at least {size} for {rows} vectors of "
-                f"{len(self.features)} features: longer messages are nulls. "
-                f"Found {self.max_message_bytes}."
-            )
-        if self.batch_size is not None and self.batch_size % rows:
-            raise ValueError(
-                f"`batch_size` must be a multiple of `rows_per_message`. Found {self.batch_size} "
-                f"and {rows}."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _records_at_hand(self) -> Settings:
-        if self.method == "paper" and self.engine != "local":
-            raise ValueError("`engine` must be local with method=paper: it needs all records")
-        return self
-
-    @model_validator(mode="after")
-    def _points_into_rows(self) -> Settings:
-        """Refuse settings that have no meaning for this format."""
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        yield from self._wrong_messages()
+        yield from self._wrong_subjects()
         points, long = self.format in POINT_FORMATS, self.format == "long"
-        for name, fits in {
+        fitting = {
             "group_by": points and self.unit == "record",
             "parts": points and self.unit == "subject",
             "records": not points,
             "long_fields": long,
             "text_values": long,
-        }.items():
+        }
+        for name, fits in fitting.items():
             if name in self.model_fields_set and not fits:
-                raise ValueError(
-                    f"`{name}` must not be set with format {self.format} and unit={self.unit}"
-                )
-        return self
+                yield f"`{name}` must not be set with format {self.format} and unit={self.unit}"
+        if self.method == "paper" and self.engine != "local":
+            yield "`engine` must be local with method=paper: it needs all records"
+        if self.format in REGISTERED_FORMATS and self.schema_registry_url is None:
+            yield f"`schema_registry_url` must be set with format {self.format}"
+        if self.unit == "subject" and self.http_token is None and not is_loopback(self.http_host):
+            yield (
+                "`http_token` must be set with unit=subject if `http_host` is not loopback: "
+                f"/metrics shows exact numbers of records. Found http_host={self.http_host}."
+            )
+
+    def _wrong_messages(self) -> Iterator[str]:
+        """Refuse batches that would end inside a message."""
+        rows, packed = self.rows_per_message, self.format in PACKED_FORMATS
+        grouped = self.format in POINT_FORMATS and self.unit == "record"  # groups of points
+        if rows != 1 and not packed and not grouped:
+            yield (
+                f"`rows_per_message` must be 1 with format {self.format}: a message holds one "
+                f"vector. Found {rows}."
+            )
+        if packed and "rows_per_message" not in self.model_fields_set:
+            yield (
+                f"`rows_per_message` must be set with format {self.format}: the number of vectors "
+                "in each message"
+            )
+        size = rows * len(self.features) * {"float32": 4, "float64": 8}.get(self.format, 0)
+        if size > self.max_message_bytes:
+            yield (
+                f"`max_message_bytes` must be at least {size} for {rows} vectors of "
+                f"{len(self.features)} features: longer messages are nulls. "
+                f"Found {self.max_message_bytes}."
+            )
+        if self.batch_size is not None and self.batch_size % rows:
+            yield (
+                f"`batch_size` must be a multiple of `rows_per_message`. Found {self.batch_size} "
+                f"and {rows}."
+            )
+
+    def _wrong_subjects(self) -> Iterator[str]:
+        """Refuse settings with which one subject's messages decide how others' are read."""
+        rounds, start = self.rounds(), self.start
+        if rounds is None:
+            if self.unit == "record" and not isinstance(start, str):
+                yield "`start` must be earliest or latest with unit=record"
+            return
+        if self.format in ARRAY_FORMATS and rounds.subject != MESSAGE_KEY:
+            yield (
+                f"`subject` must be {MESSAGE_KEY}, the key of the message, with format "
+                f"{self.format}: its messages have no fields that could hold an id"
+            )
+        if start == "earliest" and "start" in self.model_fields_set:
+            yield (
+                "`start` must be latest or a time with unit=subject: a beginning with the oldest "
+                "record would tell when its subject sent it"
+            )
+        if not isinstance(start, str) and round(start.timestamp() * 1000) % rounds.length_ms:
+            yield (
+                "`start` must be the beginning of a round: a multiple of `round` since "
+                "1970-01-01T00:00Z"
+            )
 
     def estimator(self) -> Recipe:
         """Return the method and its parameters; rows of a round's points are its parts."""
@@ -150,49 +170,6 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
         learned = self.center == "mean" or (self.center != "own" and self.scales == "learn")
         missing = "center" if learned else "null"
         return replace(recipe, parameters={"missing": missing, **recipe.parameters, "unit": unit})
-
-    @model_validator(mode="after")
-    def _registry_known(self) -> Settings:
-        if self.format in REGISTERED_FORMATS and self.schema_registry_url is None:
-            raise ValueError(f"`schema_registry_url` must be set with format {self.format}")
-        return self
-
-    @model_validator(mode="after")
-    def _subjects_of_a_topic(self) -> Settings:
-        """Refuse settings with which one subject's messages decide how others' are read."""
-        rounds = self.rounds()
-        if rounds is None:
-            if not isinstance(self.start, str):
-                raise ValueError("`start` must be earliest or latest with unit=record")
-            return self
-        if self.format in ARRAY_FORMATS and rounds.subject != MESSAGE_KEY:
-            raise ValueError(
-                f"`subject` must be {MESSAGE_KEY}, the key of the message, with format "
-                f"{self.format}: its messages have no fields that could hold an id"
-            )
-        if self.start == "earliest" and "start" in self.model_fields_set:
-            raise ValueError(
-                "`start` must be latest or a time with unit=subject: a beginning with the oldest "
-                "record would tell when its subject sent it"
-            )
-        if isinstance(self.start, datetime.datetime):
-            at_ms = round(self.start.timestamp() * 1000)
-            if at_ms % rounds.length_ms:
-                raise ValueError(
-                    "`start` must be the beginning of a round: a multiple of `round` since "
-                    "1970-01-01T00:00Z"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _counts_are_secret(self) -> Settings:
-        """Refuse to show exact counts of subjects' records to everybody who reaches the port."""
-        if self.unit == "subject" and self.http_token is None and not is_loopback(self.http_host):
-            raise ValueError(
-                "`http_token` must be set with unit=subject if `http_host` is not loopback: "
-                f"/metrics shows exact numbers of records. Found http_host={self.http_host}."
-            )
-        return self
 
     def first_round(self, now_ms: int) -> int:
         """Return the first round of a new model that starts now."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator
 
 from .part import Part
 
@@ -95,20 +96,17 @@ class ConnectionSettings(Part):
                 )
         return value
 
-    @model_validator(mode="after")
-    def _usable(self) -> ConnectionSettings:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         needed = _NEEDED.get(self.sasl_mechanism or "", ("sasl_username", "sasl_password"))
         if self.security_protocol.startswith("SASL") and not (
             self.sasl_mechanism and all(getattr(self, name) for name in needed)
         ):
             named = " and ".join(f"`{name}`" for name in needed)
-            raise ValueError(f"SASL needs `sasl_mechanism`, and for that {named}")
+            yield f"SASL needs `sasl_mechanism`, and for that {named}"
         if (self.schema_registry_username is None) != (self.schema_registry_password is None):
-            raise ValueError(
-                "`schema_registry_username` and `schema_registry_password` must be set together"
-            )
-        self.ssl_context()
-        return self
+            yield "`schema_registry_username` and `schema_registry_password` must be set together"
+        self.ssl_context()  # raises if its files cannot be used
 
     def servers(self) -> list[str]:
         """Return the brokers to ask first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from pydantic import Field, SecretStr, model_validator
@@ -43,8 +44,7 @@ class EngineSettings(Part):
             return data
         return {**data, "spark_conf": {**given, **found}}
 
-    @model_validator(mode="after")
-    def _spark_needs_a_master(self) -> EngineSettings:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.engine == "spark" and not self.spark_master:
-            raise ValueError("`spark_master` must be set with engine=spark")
-        return self
+            yield "`spark_master` must be set with engine=spark"

@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 from pydantic import (
@@ -30,10 +30,14 @@ Memory = Literal["auto", "all"] | float
 
 #: Settings that only method=paper has, with their names in `PaperDPPCA`.
 _OF_PAPER: Final = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
-#: Settings that method=paper does not have.
-_OF_ADAPTIVE: Final = ("memory", "missing")
 #: Settings that only a model with privacy per subject has.
 _PER_SUBJECT: Final = ("subject", "places", "round", "period", "horizon", "records")
+#: Settings that mean nothing otherwise.
+_ONLY_WITH: Final = {
+    "method=paper": tuple(_OF_PAPER),
+    "method=adaptive": ("memory", "missing"),
+    "unit=subject": _PER_SUBJECT,
+}
 
 
 class ModelSettings(Part):
@@ -182,79 +186,71 @@ class ModelSettings(Part):
             raise ValueError(f"must name at least one feature, and none of them twice{found}")
         return value
 
-    @model_validator(mode="after")
-    def _scales_of_features(self) -> ModelSettings:
-        """Refuse scales by name unless they are those of all features, and of no others."""
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        for rule, names in _ONLY_WITH.items():
+            which, _, value = rule.partition("=")
+            found = getattr(self, which)
+            for name in names:
+                set_here = name in self.model_fields_set and getattr(self, name) is not None
+                if set_here and found != value:
+                    yield f"`{name}` is for {rule}. Found {which}={found}."
         if isinstance(self.scales, dict):
-            others = [name for name in self.scales if name not in self.features]
-            missing = [_meant(name, others) for name in self.features if name not in self.scales]
-            if missing:
-                named = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-                raise ValueError(f"`scales` must have a number for every feature; missing: {named}")
-            if others:
-                named = ", ".join(others[:5])
-                raise ValueError(f"`scales` must name features only. Found {named}.")
-        return self
-
-    @model_validator(mode="after")
-    def _of_the_method(self) -> ModelSettings:
-        """Refuse settings that mean nothing with this method."""
-        if self.method == "adaptive":
-            for name in _OF_PAPER:
-                if name in self.model_fields_set:
-                    raise ValueError(f"`{name}` is for method=paper. Found method=adaptive.")
-            if self.center == "pairs":
-                raise ValueError("`center` must not be pairs unless method=paper")
-            return self
-        for name in _OF_ADAPTIVE:
-            if name in self.model_fields_set:
-                raise ValueError(f"`{name}` is for method=adaptive. Found method=paper.")
+            yield from self._wrong_scales(self.scales)
+        if self.method == "adaptive" and self.center == "pairs":
+            yield "`center` must not be pairs unless method=paper"
+        if self.method == "paper":
+            yield from self._wrong_for_paper()
         if self.unit == "subject":
-            raise ValueError(
+            yield from self._wrong_rounds()
+        elif self.center == "own":
+            yield "`center` must not be own unless unit=subject"
+
+    def _wrong_scales(self, scales: Mapping[str, float]) -> Iterator[str]:
+        """Refuse scales by name unless they are those of all features, and of no others."""
+        others = [name for name in scales if name not in self.features]
+        missing = [_meant(name, others) for name in self.features if name not in scales]
+        if missing:
+            named = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+            yield f"`scales` must have a number for every feature; missing: {named}"
+        elif others:
+            yield f"`scales` must name features only. Found {', '.join(others[:5])}."
+
+    def _wrong_for_paper(self) -> Iterator[str]:
+        if self.unit == "subject":
+            yield (
                 "`method` must be adaptive with unit=subject: the paper assumes one record per "
                 "person. Found method=paper."
             )
         if self.center not in ("none", "pairs"):
-            raise ValueError(
+            yield (
                 "`center` must be none or pairs with method=paper, which learns no centre. "
                 f"Found {self.center}."
             )
         if self.scales == "learn":
-            raise ValueError(
-                "`scales` must be none or public scales with method=paper, which learns none"
-            )
-        return self
+            yield "`scales` must be none or public scales with method=paper, which learns none"
 
-    @model_validator(mode="after")
-    def _whole_rounds(self) -> ModelSettings:
-        if self.unit == "record":
-            for name in _PER_SUBJECT:
-                if name in self.model_fields_set and getattr(self, name):
-                    raise ValueError(f"`{name}` is for unit=subject. Found unit=record.")
-            if self.center == "own":
-                raise ValueError("`center` must not be own unless unit=subject")
-            return self
+    def _wrong_rounds(self) -> Iterator[str]:
         if not self.subject:
-            raise ValueError(
+            yield (
                 "`subject` must be set with unit=subject: the field that names the subject of a "
                 f"record, or {MESSAGE_KEY}"
             )
         if self.subject in self.features:
-            raise ValueError("`subject` must not be one of the features")
+            yield "`subject` must not be one of the features"
         if self.round is None:
-            raise ValueError(
+            yield (
                 "`round` must be set with unit=subject: the duration of a round, such as 1h or 24h"
             )
+            return
+        length = duration_text(self.round)
         if self.round < 1000:
-            raise ValueError(f"`round` must be at least 1s. Found {duration_text(self.round)}.")
+            yield f"`round` must be at least 1s. Found {length}."
         for name in ("period", "horizon"):
             value = getattr(self, name)
             if value is not None and value % self.round:
-                raise ValueError(
-                    f"`{name}` must be a whole number of rounds of {duration_text(self.round)}. "
-                    f"Found {duration_text(value)}."
-                )
-        return self
+                found = duration_text(value)
+                yield f"`{name}` must be a whole number of rounds of {length}. Found {found}."
 
     def rounds(self) -> RoundRule | None:
         """Return the rule of the rounds; None if the unit is a record."""

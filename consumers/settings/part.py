@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX: Final = "DPPCA_"
@@ -27,6 +28,16 @@ class Part(BaseSettings):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if problems := list(self.problems()):
+            raise ValueError("\n".join(problems))
+        return self
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong between settings that are valid by themselves; texts name them."""
+        return iter(())
 
 
 def split_names(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
@@ -117,11 +118,10 @@ class TopicSettings(NameSettings):
         }
         return {**data, **{name: data.get(name) or names[name] for name in names}}
 
-    @model_validator(mode="after")
-    def _topics_differ(self) -> TopicSettings:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if len({self.input_topic, self.output_topic, self.state_topic}) != 3:
-            raise ValueError("`input_topic`, `output_topic` and `state_topic` must differ")
-        return self
+            yield "`input_topic`, `output_topic` and `state_topic` must differ"
 
 
 def _valid_name(name: Any) -> str:

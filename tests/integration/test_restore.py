@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from consumers.cli.exits import EXIT_REFUSED
-from demo.broker import KAFKA_VERSION, ensure_jars
-from demo.broker.jars import find_java
+from demo.broker.base import KAFKA_VERSION
+from demo.broker.jars import ensure_jars, find_java
 
 from ..support.harness import Model, model
 from ..support.processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for

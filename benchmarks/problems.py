@@ -98,6 +98,10 @@ def _robustness() -> list[Cell]:
     ]
     # All records in one batch, which may be known to be the only one.
     cells += [
+        Cell("one batch", Spiked(d), n_all, n_all, target=target, seeds=seeds, slow_seeds=seeds)
+        for d, n_all, target, seeds in ((10, 20_000, 1.5, 20), (50, n, 1.25, 20), (200, n, 1.25, 8))
+    ]
+    cells += [
         Cell("one batch", problem, n, n, k=k, seeds=3, slow_seeds=3)
         for k in (5, 10)
         for problem in (Spectrum(_spiked(200, k), "flat"), Spectrum(_graded(200, k), "graded"))

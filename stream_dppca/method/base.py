@@ -208,7 +208,7 @@ class MethodBase(Generic[Running]):
             d=d,
             mu=self.mu * math.sqrt(self.first_share),
             units=self._at_once * self.units,
-            batch=self.units,
+            batch=0 if given.batches == 1 else self.units,
             mu_batch=self.mu,
             known_center=given.known_center,
             scales=given.scales,

@@ -225,7 +225,7 @@ class Questions:
     units
         Units of the step.
     batch
-        Units of a later batch.
+        Units of a later batch; 0 if there is none.
     mu_batch
         Budget of a later batch.
     known_center

@@ -229,7 +229,7 @@ def source(function: str, *changes: tuple[str, str]) -> Callable[[], Any]:
     return Mutant(new, function, old, new, "", (), also=tuple((function, *c) for c in more)).planted
 
 
-STEP = "method:MomentMethod.step"
+STEP = "moments:MomentMethod.step"
 LOOKING = "(LOOK if looking and not spent else 0.0)"
 SENSITIVITY = "claimed(query.sensitivity(len(rows)), part)"
 FIRST, LATER = "part = 1 - spent", "(LOOK if looking else 0.0)"

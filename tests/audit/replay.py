@@ -217,7 +217,7 @@ class Composition:
             if self.scales != "one unit":
                 X[:, 1] = 300 * X[:, 1] + (1e6 if self.center == "mean" else 0.0)
                 X[:, 3] = 7.0 if self.center == "mean" else 0.0
-            X[:, 2] *= 30 if t == self.steps - 2 else 1
+            X[:, 2] *= 30 if t == self.steps + self.first - 3 else 1  # not in the first step
             X[rng.random(n) < 0.03, 0] = np.nan
             found.append((X, [f"d{i % 120}" for i in range(n)]))
         return found

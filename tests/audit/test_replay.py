@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from stream_dppca.method.first import FIRST
 from tests.audit import method, replay
 
 
@@ -15,17 +14,15 @@ def test_no_unit_spends_more_than_it_may(name: str) -> None:
     assert not [finding for finding in found if finding.caught]
     # The contents are good ones: in the first step and later they find most of what there is.
     # Gradients divide a batch's budget among five questions; no content moves all of them.
-    assert found[0].spent > 0.45
+    assert found[0].spent > 0.7
     assert found[1].spent > (0.6 if c.many else 0.7)
 
 
 @pytest.mark.parametrize("name", replay.COMPOSITIONS)
 def test_the_questions_of_a_step_spend_its_budget_together(name: str) -> None:
-    # A little is left for rounding, see `claimed`. A first step whose answers are not trusted asks
-    # for nothing more, and the next one asks again.
-    first, *later = replay.ledger(replay.COMPOSITIONS[name])
-    assert 0.999 <= first <= 1 + 1e-9 or abs(first - FIRST**0.5) < 1e-3, first
-    assert all(0.999 <= part <= 1 + 1e-9 for part in later), later
+    # A little is left for rounding, see `claimed`.
+    spent = replay.ledger(replay.COMPOSITIONS[name])
+    assert all(0.999 <= part <= 1 + 1e-9 for part in spent), spent
 
 
 @pytest.mark.parametrize("mutant", method.MUTANTS)

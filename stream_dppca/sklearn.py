@@ -37,7 +37,8 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     **Every fit spends epsilon anew.** What one `fit` shows is (epsilon, delta)-differentially
     private with respect to replacing one row; `privacy_` says so. Fits on the same rows add up: a
-    `GridSearchCV` fits once per candidate and fold, and once more at the end.
+    `GridSearchCV` fits once per candidate and fold, and once more at the end (use `KFold`: folds
+    that are chosen by labels move many rows if one label differs).
     `stream_dppca.calibration.epsilon_of_periods(epsilon, delta, fits)` is what all of them spend.
     Calls of `partial_fit` continue one stream, where every row is used once: they spend epsilon
     together.

@@ -1,6 +1,6 @@
 # `make run` and `make test` work on a machine with nothing but Python 3.11+ and make.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 

@@ -41,10 +41,19 @@ def test_one_version() -> None:
     assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
     chart = yaml.safe_load((ROOT / "docker/helm/Chart.yaml").read_text())
-    assert chart["version"] == chart["appVersion"] == __version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert chart["version"] == chart["appVersion"] == citation["version"] == __version__
     for name in (*MANIFESTS, "docker/Dockerfile"):
         found = re.findall(r"(?:stream-dppca:|VERSION=)(\d[\w.]*)", (ROOT / name).read_text())
         assert set(found) == {__version__}, name
+
+
+def test_one_address() -> None:
+    chart = yaml.safe_load((ROOT / "docker/helm/Chart.yaml").read_text())
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    urls = PROJECT["project"]["urls"]
+    assert urls["Source"] == chart["home"] == citation["repository-code"]
+    assert all(url.startswith(urls["Source"]) for url in urls.values())
 
 
 @pytest.mark.parametrize("shape", ["consumers/__init__.py", "consumers.py"])
@@ -168,7 +177,8 @@ def test_every_page_of_the_docs_is_on_the_site_and_in_the_index() -> None:
 
 def test_links_of_pages_outside_the_docs() -> None:
     """Those of the docs are checked by `make site`."""
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"):
+    names = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md")
+    for name in names:
         page = ROOT / name
         for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()):
             assert (page.parent / Path(link)).exists(), f"{name}: {link}"

@@ -94,7 +94,7 @@ def test_the_longest_id(id: Any) -> None:
     "value",
     [
         None, "", b"", " ", "\0", math.nan, math.inf, True, np.bool_(False), [1], {"a": 1},
-        object(), dt.date(2026, 1, 1), np.datetime64("2026-01-01"), np.timedelta64(1), pd.NA,
+        object(), dt.date(2026, 1, 1), np.datetime64("2026-01-01"), np.timedelta64(1, "s"), pd.NA,
         pd.NaT, 1 + 2j, Decimal("NaN"), (), Decimal("1E+999999999"),
     ],
 )  # fmt: skip

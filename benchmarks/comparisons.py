@@ -4,6 +4,7 @@
     apt-get install dataset-fashion-mnist                  # or --fashion path
     python -m benchmarks.comparisons --data folder --docs  # streams.npz in it; writes the page
     python -m benchmarks.comparisons --only 'spiked*' --trials 3   # a part of it, fewer trials
+    python -m benchmarks.comparisons --data folder --ours  # `DPPCA` again; the others are kept
     python -m benchmarks.comparisons --render              # the tables again, from the JSON
 
 It makes an environment with diffprivlib and OpenDP in the user's cache (`benchmarks.peers`),
@@ -62,6 +63,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "comparisons.md"
 Values = dict[str, Any]  #: for each column: a number per trial, or a sentence
 Measure = Callable[[Array], float]  #: of components, d x k
+Columns = dict[str, Callable[[], Array | None]]  #: name, and how its components are found
 
 LIBRARY_SYNTHETIC = ((5, 20_000), (10, 20_000), (20, 20_000), (50, 20_000))
 LIBRARY_STREAMS = ("shuttle", "cover", "cmapss1")
@@ -89,6 +91,7 @@ class Context:
     paths: Paths
     limit: int
     trials: int | None
+    others: bool = True  #: run the other methods, too
 
     def stream(self, name: str) -> Array:
         if self.streams is None or not self.streams.exists():
@@ -133,12 +136,21 @@ def ours(
     return np.asarray(pca.components.T)
 
 
-def keep(result: Values, column: str, found: Array | None, measure: Measure) -> None:
-    """Add what was measured of the components that were found; None, if nothing was learned."""
-    if found is None:
-        result[column] = "refused"
-    else:
-        result.setdefault(column, []).append(measure(found) if found.size else None)
+def gauss(X: Array, **settings: Any) -> Array:
+    """Components of `benchmarks.baselines.analyze_gauss`, d x k."""
+    return np.asarray(analyze_gauss(X, **settings).components.T)
+
+
+def keep(result: Values, columns: Columns, measure: Measure, others: bool) -> None:
+    """Add what is measured of the components that are found; None, if nothing was learned."""
+    for column, find in columns.items():
+        if not others and not column.startswith("DPPCA"):
+            continue
+        found = find()
+        if found is None:
+            result[column] = "refused"
+        else:
+            result.setdefault(column, []).append(measure(found) if found.size else None)
 
 
 def sine_to(target: Array) -> Measure:
@@ -172,20 +184,25 @@ def best(by_setting: dict[Any, list[float]], sign: int = 1) -> list[float]:
 
 def library(context: Context, load: Callable[[Context, int], Array], batch: int) -> Values:
     """Sines of both libraries, of Analyze-Gauss told everything, and of `DPPCA` told nothing."""
-    python = peers.install()
     result: Values = {}
     for seed in context.many(8):
         X = load(context, seed)
         found = truth(X)
         budget: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "seed": seed}
-        for column, U in (
-            ("unit norm", analyze_gauss(found.Z, unit_norm=True, **budget).components.T),
-            ("pairs", analyze_gauss(pairs(found.Z, seed), unit_norm=True, **budget).components.T),
-            ("DPPCA, one batch", ours(X, 1, **budget)),
-            ("DPPCA", ours(X, 1, batch=batch, **budget)),
-        ):
-            keep(result, column, U, sine_to(found.vectors[:, :1]))
-    X = load(context, 0)
+        columns: Columns = {
+            "unit norm": partial(gauss, found.Z, unit_norm=True, **budget),
+            "pairs": partial(gauss, pairs(found.Z, seed), unit_norm=True, **budget),
+            "DPPCA, one batch": partial(ours, X, 1, **budget),
+            "DPPCA": partial(ours, X, 1, batch=batch, **budget),
+        }
+        keep(result, columns, sine_to(found.vectors[:, :1]), context.others)
+    shape: Values = {"d": X.shape[1], "n": len(X), "batch": batch}
+    return shape | result | (_libraries(context, load(context, 0)) if context.others else {})
+
+
+def _libraries(context: Context, X: Array) -> Values:
+    result: Values = {}
+    python = peers.install()
     found = truth(X)
     result["Analyze-Gauss"] = [min(best_analyze_gauss(found, 1))]
     norms = np.linalg.norm(found.Z, axis=1)
@@ -210,7 +227,7 @@ def library(context: Context, load: Callable[[Context, int], Array], batch: int)
                 break  # neither bound gave an answer: so it would be with the others
         result[which] = best(sines) if sines else reasons[0]
         result[f"{which}, without answer"] = len(reasons)
-    return {"d": X.shape[1], "n": len(X), "batch": batch} | result
+    return result
 
 
 def library_cells() -> Iterator[Cell]:
@@ -237,7 +254,7 @@ def energy(context: Context, name: str, k: int, n: int, epsilon: float) -> Value
     if name == "adult_onehot":
         told = {}  # numbers of people beside years and dollars: each feature has its own unit
     result: Values = {}
-    gauss: dict[Any, list[float]] = {}
+    by_clip: dict[Any, list[float]] = {}
     for seed in context.many(10):
         if name == "synthetic" or not seed:
             whole = _energy_data(context, name, seed)
@@ -251,17 +268,18 @@ def energy(context: Context, name: str, k: int, n: int, epsilon: float) -> Value
         centred = Y - Y.mean(axis=0)
         norms = np.linalg.norm(centred, axis=1)
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "seed": seed}
-        for q in CLIPS:
+        for q in CLIPS if context.others else ():
             clip = float(np.quantile(norms, q))
-            fit = analyze_gauss(centred, clip=clip, n_components=k, **budget)
-            gauss.setdefault(q, []).append(captured(A, most)(fit.components.T))
-        for column, U in (
-            ("as published", published.cape_analyze_gauss(Y, k, **budget)),
-            ("DPPCA, one batch", ours(X, k, **budget, **told)),
-            ("DPPCA", ours(X, k, batch=n // 5, **budget, **told)),
-        ):
-            keep(result, column, U, captured(A, most))
-    result["Analyze-Gauss"] = best(gauss, sign=-1)
+            U = gauss(centred, clip=clip, n_components=k, **budget)
+            by_clip.setdefault(q, []).append(captured(A, most)(U))
+        columns: Columns = {
+            "as published": partial(published.cape_analyze_gauss, Y, k, **budget),
+            "DPPCA, one batch": partial(ours, X, k, **budget, **told),
+            "DPPCA": partial(ours, X, k, batch=n // 5, **budget, **told),
+        }
+        keep(result, columns, captured(A, most), context.others)
+    if by_clip:
+        result["Analyze-Gauss"] = best(by_clip, sign=-1)
     return {"data": name, "d": whole.shape[1], "k": k, "n": n, "epsilon": epsilon} | result
 
 
@@ -288,28 +306,28 @@ def spiked(context: Context, sigma: float, n: int) -> Values:
     """Sines of two components."""
     budget: dict[str, Any] = {"epsilon": 1.0, "delta": 0.01}
     result: Values = {}
-    gauss: dict[Any, list[float]] = {}
+    by_clip: dict[Any, list[float]] = {}
     power: dict[Any, list[float]] = {}
     for seed in context.many(50):
         X, V = published.spiked(seed, n, sigma)
         common = budget | {"n_components": 2, "seed": seed}
-        for column, U in (
-            ("DPPCA, one batch", ours(X, 2, seed=seed, scales=None, **budget)),
-            ("DPPCA", ours(X, 2, seed=seed, batch=n // 10, scales=None, **budget)),
-            ("unit norm", analyze_gauss(X, unit_norm=True, **common).components.T),
-            ("pairs", analyze_gauss(pairs(X, seed), unit_norm=True, **common).components.T),
-            ("not private", top(np.cov(X.T), 2)),
-        ):
-            keep(result, column, U, sine_to(V))
+        columns: Columns = {
+            "not private": partial(top, np.cov(X.T), 2),
+            "unit norm": partial(gauss, X, unit_norm=True, **common),
+            "pairs": partial(gauss, pairs(X, seed), unit_norm=True, **common),
+            "DPPCA, one batch": partial(ours, X, 2, seed=seed, scales=None, **budget),
+            "DPPCA": partial(ours, X, 2, seed=seed, batch=n // 10, scales=None, **budget),
+        }
+        keep(result, columns, sine_to(V), context.others)
         norms = np.linalg.norm(X, axis=1)
-        for q in CLIPS:
+        for q in CLIPS if context.others else ():
             clip = float(np.quantile(norms, q))
-            fit = analyze_gauss(X, clip=clip, **common)
-            gauss.setdefault(q, []).append(sine(fit.components.T, V))
+            by_clip.setdefault(q, []).append(sine(gauss(X, clip=clip, **common), V))
             for L in ROUNDS:
                 fit = noisy_power_method(X, clip=clip, n_iterations=L, **common)
                 power.setdefault((q, L), []).append(sine(fit.components.T, V))
-    result |= {"Analyze-Gauss": best(gauss), "power method": best(power)}
+    if by_clip:
+        result |= {"Analyze-Gauss": best(by_clip), "power method": best(power)}
     return {"sigma": sigma, "n": n} | result
 
 
@@ -320,13 +338,13 @@ def power_law(context: Context, alpha: float, epsilon: float) -> Values:
         X = published.power_law(seed, alpha)
         v = top(X.T @ X, 1)
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": 0.05, "seed": seed}
-        for column, U in (
-            ("MOD-SuLQ", published.mod_sulq(X, **budget)),
-            ("Analyze-Gauss", analyze_gauss(X, clip=1.0, **budget).components.T),
-            ("DPPCA, one batch", ours(X, 1, scales=None, **budget)),
-            ("DPPCA", ours(X, 1, batch=500, scales=None, **budget)),
-        ):
-            keep(result, column, U, cosine_to(v))
+        columns: Columns = {
+            "MOD-SuLQ": partial(published.mod_sulq, X, **budget),
+            "Analyze-Gauss": partial(gauss, X, clip=1.0, **budget),
+            "DPPCA, one batch": partial(ours, X, 1, scales=None, **budget),
+            "DPPCA": partial(ours, X, 1, batch=500, scales=None, **budget),
+        }
+        keep(result, columns, cosine_to(v), context.others)
     return {"alpha": alpha, "epsilon": epsilon} | result
 
 
@@ -454,6 +472,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, help="at most so many of each")
     parser.add_argument("--limit", type=int, default=60, help="processor seconds of a library")
     parser.add_argument("--again", action="store_true", help="measure what the JSON has, too")
+    parser.add_argument("--ours", action="store_true", help="only `DPPCA`, of all that it has")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--docs", action="store_true", help="write docs/comparisons.md as well")
     parser.add_argument("--render", action="store_true", help="tables again, from the JSON")
@@ -474,13 +493,14 @@ def main(arguments: list[str] | None = None) -> None:
 def run(options: argparse.Namespace, results: Values, file: Path) -> None:
     """Measure the cells that are wanted, and store each as soon as it is done."""
     streams = options.data / "streams.npz" if options.data else None
-    context = Context(streams, Paths(fashion=options.fashion), options.limit, options.trials)
+    paths = Paths(fashion=options.fashion)
+    context = Context(streams, paths, options.limit, options.trials, not options.ours)
     every = cells()
     wanted = [
         cell
         for cell in every
         if fnmatch.fnmatch(cell.key, options.only)
-        and (options.again or cell.key not in results["cells"])
+        and (options.again or (cell.key in results["cells"]) == options.ours)
     ]
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
@@ -494,7 +514,9 @@ def run(options: argparse.Namespace, results: Values, file: Path) -> None:
                 progress.print(f"{cell.key}: left out, {missing}")
                 continue
             minutes = (time.monotonic() - started) / 60
-            known = results["cells"] | {cell.key: found | {"seconds": round(60 * minutes, 1)}}
+            before = results["cells"].get(cell.key, {"seconds": 0.0}) if options.ours else {}
+            spent = round(60 * minutes, 1) + before.get("seconds", 0.0)
+            known = results["cells"] | {cell.key: before | found | {"seconds": spent}}
             results["cells"] = {c.key: known[c.key] for c in every if c.key in known}
             results["about"] = {
                 "date": datetime.now(tz=UTC).date().isoformat(),

@@ -75,6 +75,14 @@ def test_a_run_writes_what_it_measured_and_resumes(
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("a cell was measured again")
 
+    learned = found["library: G(.1), d = 4"]["DPPCA, one batch"]
+    with monkeypatch.context() as changed:  # only ours is measured again
+        changed.setattr(comparisons, "gauss", fail)
+        changed.setattr(comparisons, "ours", lambda X, *_, **__: np.eye(X.shape[1])[:, :1])
+        comparisons.main([*command, "--ours", "--only", "library: G*"])
+    again = json.loads((small / "comparisons.json").read_text())["cells"]["library: G(.1), d = 4"]
+    assert again["OpenDP"] == found["library: G(.1), d = 4"]["OpenDP"]
+    assert again["DPPCA, one batch"] != learned
     monkeypatch.setattr(comparisons, "ours", fail)
     comparisons.main(command)
     with pytest.raises(AssertionError, match="measured again"):
@@ -93,8 +101,8 @@ def test_a_batch_that_is_refused_is_no_number() -> None:
     X = np.random.default_rng(0).normal(size=(100, 300))
     assert comparisons.ours(X, 2, 0.1, 0.01, seed=0, batch=20) is None
     result: dict[str, Any] = {}
-    comparisons.keep(result, "a", None, lambda _: 0.5)
-    comparisons.keep(result, "b", X[:, :0], lambda _: 0.5)
+    columns = {"a": lambda: None, "b": lambda: X[:, :0]}
+    comparisons.keep(result, columns, lambda _: 0.5, others=True)
     assert [comparisons.shown(result, column) for column in "ab"] == ["refused", "no release"]
     result["b"].append(0.5)
     assert comparisons.shown(result, "b") == "0.75"

@@ -223,8 +223,10 @@ def _libraries(context: Context, X: Array) -> Values:
                     sines.setdefault(q, []).append(sine(w, found.vectors[:, :1]))
                 except peers.NoAnswer as answer:
                     reasons.append(str(answer))
+                    if not sines:
+                        break
             if not sines:
-                break  # neither bound gave an answer: so it would be with the others
+                break  # a fit without an answer takes the whole limit: one is enough
         result[which] = best(sines) if sines else reasons[0]
         result[f"{which}, without answer"] = len(reasons)
     return result
@@ -258,12 +260,10 @@ def energy(context: Context, name: str, k: int, n: int, epsilon: float) -> Value
     for seed in context.many(10):
         if name == "synthetic" or not seed:
             whole = _energy_data(context, name, seed)
-            A = np.cov(whole.T)
-            sd = np.sqrt(np.diag(A))
-        X = Y = whole[np.random.default_rng([seed, 27]).choice(len(whole), n, replace=False)]
-        if not told:
-            A, Y = A / np.outer(sd, sd), X / sd
-            sd = np.ones(len(A))
+            unit = np.ones(whole.shape[1]) if told else whole.std(axis=0)
+            A = np.cov((whole / unit).T)
+        X = whole[np.random.default_rng([seed, 27]).choice(len(whole), n, replace=False)]
+        Y = X / unit
         most = captured(A, 1.0)(top(np.cov(Y.T), k))
         centred = Y - Y.mean(axis=0)
         norms = np.linalg.norm(centred, axis=1)
@@ -375,6 +375,10 @@ def shown(found: Values, column: str, *, worst: float = 1.0) -> str:
     return number(float(kind([worst if value is None else value for value in values])))
 
 
+def trials(found: Values) -> str:
+    return str(len(found["DPPCA, one batch"]))
+
+
 def tables(results: Values) -> dict[str, str]:
     """Markdown of each part of the page."""
     measured = results["cells"]
@@ -393,12 +397,13 @@ def tables(results: Values) -> dict[str, str]:
             str(found["n"]),
             str(found["batch"]),
             *(shown(found, column) for column in library_columns),
+            trials(found),
         ]
         for key, found in of("library")
     ]
     return {
         "libraries": f"{said}\n\n"
-        + table(["data", "d", "n", "batch of DPPCA", *library_columns], library_rows),
+        + table(["data", "d", "n", "batch of DPPCA", *library_columns, "trials"], library_rows),
         "energy": _energy_table(of("energy")),
         "spiked": _spiked_table(of("spiked")),
         "power-law": _power_table(of("power law")),
@@ -429,10 +434,11 @@ def _energy_table(rows: list[tuple[str, Values]]) -> str:
                 f"{found['epsilon']:g}",
                 by,
                 *(shown(found, column, worst=0.0) for column in columns),
+                trials(found),
             ]
         )
     header = ["data", "d", "K", "N", "epsilon", "capePCA's figure", "its method here"]
-    header += ["Analyze-Gauss, best clip", "DPPCA, one batch", "DPPCA, five batches"]
+    header += ["Analyze-Gauss, best clip", "DPPCA, one batch", "DPPCA, five batches", "trials"]
     return table(header, lines)
 
 
@@ -440,9 +446,10 @@ def _spiked_table(rows: list[tuple[str, Values]]) -> str:
     others = ("not private", "Analyze-Gauss", "power method", "unit norm", "pairs")
     columns = (*others, "DPPCA, one batch", "DPPCA")
     lines = [
-        [f"{f['sigma']:g}", str(f["n"]), *(shown(f, column) for column in columns)] for _, f in rows
+        [f"{f['sigma']:g}", str(f["n"]), *(shown(f, column) for column in columns), trials(f)]
+        for _, f in rows
     ]
-    return table(["sigma", "n", *columns[:-1], "DPPCA, ten batches"], lines)
+    return table(["sigma", "n", *columns[:-1], "DPPCA, ten batches", "trials"], lines)
 
 
 def _power_table(rows: list[tuple[str, Values]]) -> str:
@@ -454,11 +461,12 @@ def _power_table(rows: list[tuple[str, Values]]) -> str:
             f"{published.FPCA[f['alpha']][f['epsilon']]:.2f}",
             f"{published.MOD_SULQ[f['alpha']][f['epsilon']]:.2f}",
             *(shown(f, column, worst=0.0) for column in columns),
+            trials(f),
         ]
         for _, f in rows
     ]
     header = ["alpha", "epsilon", "F-PCA, their figure", "MOD-SuLQ, their figure"]
-    return table([*header, "MOD-SuLQ here", *columns[1:-1], "DPPCA, ten batches"], lines)
+    return table([*header, "MOD-SuLQ here", *columns[1:-1], "DPPCA, ten batches", "trials"], lines)
 
 
 # Command
@@ -470,7 +478,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--fashion", type=Path, default=Paths.fashion)
     parser.add_argument("--only", default="*", help="cells, with wildcards")
     parser.add_argument("--trials", type=int, help="at most so many of each")
-    parser.add_argument("--limit", type=int, default=60, help="processor seconds of a library")
+    parser.add_argument("--limit", type=int, default=30, help="processor seconds of a library")
     parser.add_argument("--again", action="store_true", help="measure what the JSON has, too")
     parser.add_argument("--ours", action="store_true", help="only `DPPCA`, of all that it has")
     parser.add_argument("--out", type=Path, default=HERE / "results")

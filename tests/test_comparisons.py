@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("rich")  # the progress bar
 
 from benchmarks import comparisons, peers, published
-from benchmarks.real_data import sine
+from benchmarks.real_data import Paths, sine
 
 #: In place of the libraries: it prints the first component, or does not return with 7 features.
 STAND_IN = """
@@ -95,6 +95,17 @@ def test_missing_data_is_left_out(small: Path, capsys: pytest.CaptureFixture[str
         capsys.readouterr().out.split()
     )
     assert not (small / "comparisons.json").exists()
+
+
+def test_no_share_of_energy_exceeds_the_whole(tmp_path: Path) -> None:
+    """Each feature has its own unit, in every trial: the largest one is not the first component."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6000, 4)) @ [[1.0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    np.savez(tmp_path / "streams.npz", adult_onehot=rows * [1, 1, 1, 1000])
+    context = comparisons.Context(tmp_path / "streams.npz", Paths(), limit=1, trials=3)
+    found = comparisons.energy(context, "adult_onehot", 1, 5000, 10.0)
+    for column in ("as published", "Analyze-Gauss", "DPPCA, one batch", "DPPCA"):
+        np.testing.assert_allclose(found[column], 1.0, atol=0.03)
 
 
 def test_a_batch_that_is_refused_is_no_number() -> None:

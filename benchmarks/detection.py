@@ -2,8 +2,8 @@
 
     pip install -e '.[bench]'
     python -m benchmarks.detection --smd smd.npz --labels smd-labels.npz         # half an hour
-    python -m benchmarks.detection --smd smd.npz --labels smd-labels.npz --docs  # also docs/detection.md
-    python -m benchmarks.detection --render --docs                      # again, from the JSON
+    python -m benchmarks.detection --smd smd.npz --labels smd-labels.npz --docs  # writes docs, too
+    python -m benchmarks.detection --render --docs  # tables and figure again, from the JSON
 
 Models learn from the training parts of eight machines, whose records have no labels, and score the
 test parts. A *fleet* model learns from all machines, minute by minute; with *own* models each
@@ -15,8 +15,8 @@ that a user would set: no label chooses a threshold. All are means over the mach
 adjustment. Beside it are the same code without noise, and a textbook PCA: the true mean, standard
 deviations, components and quantiles of the training records.
 
-A limit is also tried on later records of the same kind: on the shuffled training parts it is learned
-from the first four fifths, and the share of the last fifth that exceeds it is counted.
+A limit is also tried on later records of the same kind: on the shuffled training parts it is
+learned from the first four fifths, and the share of the last fifth that exceeds it is counted.
 
 Results: `detection.json` and `detection.md` in `--out`; with `--docs` also `docs/detection.md`,
 between its markers, and `docs/figures/detection.svg`. The noise is seeded, of the same law as in
@@ -259,7 +259,7 @@ def render(results: dict[str, Any]) -> str:
                 lines.append(line(title, str(k), name.upper(), *row))
     lines += [
         "",
-        "**Alarms at the model's own 1 % limit: F1 / share of ordinary test records that raise one**",
+        "**Alarms at the model's own 1 % limit: F1 / share of ordinary records with an alarm**",
         "",
         *header("model", "k", "score", *titles),
     ]

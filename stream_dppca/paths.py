@@ -33,7 +33,7 @@ def member(value: Any, path: Sequence[str]) -> Any:
     6
     """
     for name in path:
-        if isinstance(value, list) and name[0] == "[":
+        if isinstance(value, list) and name[:1] == "[":
             index = int(name[1:-1])
             value = value[index] if index < len(value) else None
         else:

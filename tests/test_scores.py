@@ -130,6 +130,14 @@ def test_a_few_missing_features_count_as_their_mean() -> None:
     assert PROJECTOR.spe(partial) == pytest.approx(PROJECTOR.spe({**partial, "disk.free": 100.0}))
 
 
+def test_odd_names_find_nothing_that_is_not_there() -> None:
+    release = RELEASE.model_copy(update={"features": ("a..b", "", "[0]", 7)})
+    projector = Projector.from_release(release)
+    nowhere: list[dict[Any, Any]] = [{"a": [1.0]}, {"a": {"": {}}}, {"": [2.0]}, {"[0]": "x"}]
+    assert projector.n_read(nowhere).tolist() == [0, 0, 0, 0]
+    assert projector.n_read({"a": {"": {"b": 1.0}}, "": 2.0, "[0]": 3.0, 7: 4.0}) == 3
+
+
 def test_scores_grow_beyond_the_clamp() -> None:
     z = np.array([-1e300, -40.0, -4.0, -3.0, 0.0, 4.0, 40.0, 4e9])
     grown = of.grown(z, 4.0)

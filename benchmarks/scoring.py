@@ -8,11 +8,11 @@ of the first records again and again. So the ratio is what the scores, flags and
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,13 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.kafka.confluent import GroupNote, MessageProducer, Subscription
 from consumers.model.releases import PublishedRelease, release_message
-from consumers.model.scores import CurrentModel, Rows, Scorer
+from consumers.model.scores import CurrentModel, Rows, Score, Scorer
 from consumers.protocols import TopicInfo
 from consumers.service import score
+from consumers.service.alarms import Alarms
 from consumers.service.metrics import ScoreMetrics
 from consumers.settings import ScoreSettings, load_part
-from demo.broker import LocalBroker
+from demo.broker.local import LocalBroker
 from demo.telemetry import FEATURES
 from stream_dppca import Limit, PrivacyStatement
 
@@ -38,13 +39,16 @@ REPEATS = 3
 class Nothing(Scorer):
     """Does not score: writes the scores of the first records again and again."""
 
-    _first: tuple[bytes, ...] = ()
+    _first: list[Score] | None = None
 
-    def messages(self, rows: Rows) -> tuple[list[tuple[bytes | None, bytes]], list[bool | None]]:
-        if not self._first:
-            self._first = tuple(value for _, value in super().messages(rows)[0])
-        again = zip(rows.keys, itertools.cycle(self._first), strict=False)
-        return list(again), [None] * len(rows.values)
+    def scores(self, rows: Rows) -> list[Score]:
+        if self._first is None:
+            self._first = super().scores(rows)
+            self._messages = list(super().messages(rows, self._first))
+        return self._first[: len(rows.values)]
+
+    def messages(self, rows: Rows, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
+        return iter(self._messages[: len(scores)])
 
 
 def release(model: str) -> PublishedRelease:
@@ -69,9 +73,10 @@ def timed(cluster: KafkaCluster, config: Any, settings: ScoreSettings, scorer: t
     count = score.run_scoring(
         cluster, CurrentModel(settings.model), output_topic=settings.output_topic,
         open_source=lambda release: score.open_rows(
-            cluster, settings, release, None, lambda: Subscription(config, topic, name, "earliest"),
+            cluster, settings, release, lambda: Subscription(config, topic, name, "earliest"),
             lambda: GroupNote(config, topic, name)),
         open_target=lambda: MessageProducer(config, name), metrics=ScoreMetrics(),
+        alarms=Alarms(),
         stop=threading.Event(), once=True,
     )  # fmt: skip
     if count != records:

@@ -8,15 +8,18 @@ import threading
 from typing import Literal
 
 from ..events import log_event, set_up_logs
-from ..kafka.configure import kafka_config, open_registry
+from ..kafka.configure import kafka_config
 from ..kafka.confluent import GroupNote, MessageProducer, Subscription
-from ..messages.recipe import MessageRecipe
 from ..model.scores import NOT_PRIVATE, CurrentModel
+from ..service.alarms import Alarms
 from ..service.http import HttpServer
 from ..service.metrics import ScoreMetrics
 from ..service.score import ScoreStatus, ensure_scores_topic, open_rows, run_scoring
 from ..settings import ScoreSettings
 from ..settings.connection import reveal
+from ..web.follow import Follower
+from ..web.page import Page
+from ..web.tracker import Tracker
 from . import brokers
 from .options import Given
 from .own import ScoreOptions
@@ -32,15 +35,21 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
     cluster = brokers.connect(settings)
     config, records = kafka_config(settings), settings.input_topic
     set_up_logs(sys.stdout, settings.log_format, model=settings.model, pid=os.getpid())
-    ensure_scores_topic(cluster, settings, topic)
-    registry, metrics = open_registry(MessageRecipe.of(settings)), ScoreMetrics()
+    ensure_scores_topic(cluster, settings, topic, options.once)
+    registry, metrics, alarms = open_registry(settings), ScoreMetrics(), Alarms()
+    status, tracker = (
+        ScoreStatus(metrics, alarms, settings.stall_timeout_s),
+        Tracker(settings.model),
+    )
+    follower = Follower(cluster, settings.output_topic, tracker)
     http = HttpServer(
         settings.http_host,
         settings.http_port,
-        ScoreStatus(metrics, settings.stall_timeout_s),
+        status,
         metrics,
-        token=reveal(settings.http_token),
-        hosts=settings.http_hosts,
+        Page(follower, tracker, status.facts),
+        reveal(settings.http_token),
+        settings.http_hosts,
     )
     log_event("listening", host=settings.http_host, port=http.port)
     start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
@@ -52,12 +61,12 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
             cluster,
             settings,
             release,
-            registry,
             lambda: Subscription(config, records, group, start),
             lambda: GroupNote(config, records, group),
         ),
         open_target=lambda: MessageProducer(config, topic),
         metrics=metrics,
+        alarms=alarms,
         stop=stop,
         once=options.once,
         rate=options.rate,

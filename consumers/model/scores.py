@@ -7,7 +7,7 @@ from. So a topic of scores is as secret as the topic of the records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -106,14 +106,11 @@ class Scorer:
         self._no = 0 * self._projector.spe(mean)[0], 0 * self._projector.t2(mean)[0]
         self._encode = msgspec.json.Encoder().encode
 
-    def messages(self, rows: Rows) -> tuple[list[tuple[bytes | None, bytes]], list[bool | None]]:
-        """The key and the message of each row, and whether each is beyond a limit."""
-        found, encode = self.scores(rows), self._encode
-        messages: list[tuple[bytes | None, bytes]] = [
-            (key or f"{score.partition}/{score.offset}".encode(), encode(score))
-            for key, score in zip(rows.keys, found, strict=True)
-        ]
-        return messages, [score.anomaly for score in found]
+    def messages(self, rows: Rows, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
+        """The key and the message of each score."""
+        encode = self._encode
+        for key, score in zip(rows.keys, scores, strict=True):
+            yield key or f"{score.partition}/{score.offset}".encode(), encode(score)
 
     def scores(self, rows: Rows) -> list[Score]:
         """Scores of rows, in their order."""

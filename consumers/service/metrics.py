@@ -335,12 +335,19 @@ class ScoreMetrics(_Registered):
         super().__init__()
         self.turned_at = time.monotonic()
         self.ready = False  #: there is a model
+        self.share: float | None = None  #: of the last records, beyond a limit
+        self.rate_of_limits = 0.0  #: share that should be
         self._all = self._counter("dppca_scored_total")
         self._beyond = self._counter("dppca_beyond_total")
         self._share = self._gauge("dppca_beyond_share")
         self._share.set(math.nan)
-        self.rate = self._gauge("dppca_beyond_rate")
+        self._rate = self._gauge("dppca_beyond_rate")
         self._recent = self._recent_beyond = 0.0
+
+    def follow(self, rate: float) -> None:
+        """Note another model, whose limits this share of the records should exceed."""
+        self.ready, self.rate_of_limits = True, rate
+        self._rate.set(rate)
 
     def scored(self, count: int, compared: int, beyond: int) -> None:
         """Note scores: all of them, those that a limit is known for, those beyond it."""
@@ -349,7 +356,8 @@ class ScoreMetrics(_Registered):
         self._recent += compared
         self._recent_beyond += beyond
         if self._recent >= self.LEAST:
-            self._share.set(self._recent_beyond / self._recent)
+            self.share = self._recent_beyond / self._recent
+            self._share.set(self.share)
         if (fade := self.WINDOW / max(self._recent, 1)) < 1:
             self._recent, self._recent_beyond = self._recent * fade, self._recent_beyond * fade
 

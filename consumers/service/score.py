@@ -31,13 +31,15 @@ from stream_dppca import SubjectStatement
 from ..errors import ClusterError, ConfigurationError
 from ..events import describe_error, log_event
 from ..formats import POINT_FORMATS
+from ..kafka.configure import open_registry
 from ..messages.codecs import Codec
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..model.releases import PublishedRelease
 from ..model.scores import NOT_PRIVATE, CurrentModel, Rows, Scorer
-from ..protocols import Chunk, Cluster, Reader, SchemaSource, TopicInfo
+from ..protocols import Chunk, Cluster, Reader, TopicInfo
 from ..settings import RoundRule, ScoreSettings, TopicSettings
+from .alarms import Alarms
 from .metrics import Metrics, ScoreMetrics
 from .round_planner import RoundPlanner
 from .round_reader import RoundReader
@@ -48,10 +50,10 @@ BACKOFF_SECONDS: Final = 1.0
 
 
 class ScoreStatus:
-    """The state of this process, for its probes."""
+    """The state of this process, for its probes and for its page, which is NOT PRIVATE."""
 
-    def __init__(self, metrics: ScoreMetrics, stall_s: float) -> None:
-        self._metrics, self._stall_s = metrics, stall_s
+    def __init__(self, metrics: ScoreMetrics, alarms: Alarms, stall_s: float) -> None:
+        self._metrics, self._alarms, self._stall_s = metrics, alarms, stall_s
 
     def alive(self) -> bool:
         return time.monotonic() < self._metrics.turned_at + self._stall_s
@@ -61,6 +63,15 @@ class ScoreStatus:
 
     def component(self) -> bytes | None:
         return None
+
+    def facts(self) -> dict[str, Any]:
+        """The facts that the page shows."""
+        share, rate = self._metrics.share, self._metrics.rate_of_limits
+        return {
+            "state": self.ready()[1],
+            "note": "NOT PRIVATE: this page shows single records",
+            "beyond": {"share": share, "rate": rate, "alarms": self._alarms.shown()},
+        }
 
 
 class Group(Protocol):
@@ -211,14 +222,14 @@ def open_rows(
     cluster: Cluster,
     settings: ScoreSettings,
     release: PublishedRelease,
-    registry: SchemaSource | None,
     open_group: Callable[[], Group],
     open_notes: Callable[[], Notes],
 ) -> Source:
     """Open the rows of the input, by the rule of the model of this release."""
     if settings.format in POINT_FORMATS and release.privacy.unit == "subject":
         return RoundRows(cluster, settings, release, open_notes())
-    codec = MessageRecipe.of(settings, release.features).codec(registry)
+    recipe = MessageRecipe.of(settings, release.features)
+    codec = recipe.codec(open_registry(recipe))
     offsets = cluster.offsets(settings.input_topic)
     try:
         ends = offsets.ends(sorted(offsets.partitions()))
@@ -235,6 +246,7 @@ def run_scoring(
     open_source: Callable[[PublishedRelease], Source],
     open_target: Callable[[], Target],
     metrics: ScoreMetrics,
+    alarms: Alarms,
     stop: threading.Event,
     once: bool = False,
     rate: float = 0.01,
@@ -260,7 +272,7 @@ def run_scoring(
     while not stop.is_set():
         try:
             with ExitStack() as opened:
-                worker = _Worker(cluster, current, output_topic, metrics, opened, rate, top)
+                worker = _Worker(cluster, current, output_topic, metrics, alarms, opened, rate, top)
                 worker.open(open_source, open_target, stop)
                 while not stop.is_set():
                     written += worker.step()
@@ -275,14 +287,17 @@ def run_scoring(
     return written
 
 
-def ensure_scores_topic(cluster: Cluster, settings: TopicSettings, topic: str) -> None:
-    """Create the topic for scores if it does not exist, with the partitions of the input."""
+def ensure_scores_topic(cluster: Cluster, settings: TopicSettings, topic: str, once: bool) -> None:
+    """Create the topic for scores if it does not exist, with the partitions of the input.
+
+    A model that does not exist yet is waited for, unless the records are scored `once`.
+    """
     if topic in (settings.input_topic, settings.output_topic, settings.state_topic):
         raise ConfigurationError(f"--scores-topic must be a topic of its own. Found {topic!r}.")
     records = cluster.topic(settings.input_topic)
     if records is None:
         raise ConfigurationError(f"input_topic {settings.input_topic!r} does not exist")
-    if cluster.topic(settings.output_topic) is None:
+    if once and cluster.topic(settings.output_topic) is None:
         raise ConfigurationError(
             f"output_topic {settings.output_topic!r} does not exist: there is no model "
             f"{settings.model!r} yet"
@@ -303,12 +318,13 @@ class _Worker:
         current: CurrentModel,
         output_topic: str,
         metrics: ScoreMetrics,
+        alarms: Alarms,
         opened: ExitStack,
         rate: float,
         top: int,
     ) -> None:
         self._current, self._metrics, self._opened = current, metrics, opened
-        self._rate, self._top = rate, top
+        self._alarms, self._rate, self._top = alarms, rate, top
         self._releases: Reader = cluster.reader(output_topic)
         opened.callback(self._releases.close)
         self._scorer: Scorer | None = None
@@ -353,8 +369,7 @@ class _Worker:
         if scorer is not None and scorer.release.features != release.features:
             raise ClusterError("the features of the model have changed")
         self._scorer = Scorer(release, self._rate, self._top)
-        self._metrics.ready = True
-        self._metrics.rate.set(self._rate * len(self._scorer.limits))
+        self._metrics.follow(self._rate * len(self._scorer.limits))
         log_event("model_current", batch=release.batch, limits=self._scorer.limits)
 
     def step(self) -> int:
@@ -363,11 +378,12 @@ class _Worker:
         count = 0
         for rows in self.source.read(POLL_SECONDS):
             if self._scorer is not None:
-                messages, flags = self._scorer.messages(rows)
-                self._target.put(messages)
-                told = [flag for flag in flags if flag is not None]
-                self._metrics.scored(len(flags), len(told), sum(told))
-                count += len(messages)
+                scores = self._scorer.scores(rows)
+                self._target.put(self._scorer.messages(rows, scores))
+                told = [score.anomaly for score in scores if score.anomaly is not None]
+                self._metrics.scored(len(scores), len(told), sum(told))
+                self._alarms.see(rows.keys, scores)
+                count += len(scores)
         if time.monotonic() > self._settled_at + COMMIT_SECONDS:
             self.settle()
         return count

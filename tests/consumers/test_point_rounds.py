@@ -246,7 +246,7 @@ def test_scores_are_for_the_same_rows_as_learning() -> None:
     for number in (1, 2, 3):
         # A group that is new begins with the round of the release.
         release = published[1 if number == 1 else 3]
-        source = open_rows(log_of(on), given, release, None, pytest.fail, lambda: note)
+        source = open_rows(log_of(on), given, release, pytest.fail, lambda: note)
         found: dict[bytes, bytes] = {}
         [rows] = source.read(0.0)
         assert rows.round == published[number].round.start

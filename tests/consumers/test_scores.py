@@ -8,12 +8,14 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Unavailable
-from consumers.model.scores import UNSET, CurrentModel, Rows, Scorer
+from consumers.model.scores import CurrentModel, Rows, Scorer
 from consumers.protocols import Chunk
 from consumers.service import score
+from consumers.service.alarms import Alarms
 from consumers.service.metrics import ScoreMetrics
 from consumers.service.score import MessageRows, ensure_scores_topic, run_scoring
 from consumers.settings import ClusterSettings, load_part
@@ -107,7 +109,8 @@ def run(releases: list[bytes], values: list[bytes | None], fail_at: int = -1) ->
 
     count = run_scoring(
         memory_log(on), CurrentModel(MODEL), output_topic=OUTPUT, open_source=open_source,
-        open_target=lambda: written, metrics=metrics, stop=threading.Event(), once=True,
+        open_target=lambda: written, metrics=metrics, alarms=Alarms(), stop=threading.Event(),
+        once=True,
     )  # fmt: skip
     return count, written, committed, metrics
 
@@ -216,15 +219,15 @@ def test_the_topic_is_made_like_the_input_or_refused() -> None:
     log = memory_log(on)
     settings = load_part(ClusterSettings, {"input_topic": INPUT, "model": MODEL,
                                            "output_topic": OUTPUT})  # fmt: skip
-    ensure_scores_topic(log, settings, "m.scores")
+    ensure_scores_topic(log, settings, "m.scores", once=True)
     found = log.topic("m.scores")
     assert found is not None and found.partitions == 3
     with pytest.raises(ConfigurationError, match="a topic of its own"):
-        ensure_scores_topic(log, settings, INPUT)
+        ensure_scores_topic(log, settings, INPUT, once=True)
     with pytest.raises(ConfigurationError, match="create it"):
-        ensure_scores_topic(log, settings.model_copy(update={"create_topics": False}), "x")
+        ensure_scores_topic(log, settings.model_copy(update={"create_topics": False}), "x", True)
     with pytest.raises(ConfigurationError, match="there is no model"):
-        ensure_scores_topic(log, settings.model_copy(update={"output_topic": "none"}), "x")
+        ensure_scores_topic(log, settings.model_copy(update={"output_topic": "none"}), "x", True)
 
 
 def test_help_says_that_scores_are_not_private(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,7 @@ class DemoConfig:
     flags: Mapping[str, Any]  #: settings of the service
     rate: float = 0.0  #: records per second
     change_after: int | None = None  #: records after which the fleet changes; None: it never does
+    fault_after: int | None = None  #: records after which a machine fails for a while
     machines: int = MACHINES  #: of the fleet
     format: Format = "packed"  #: of the generator
     generator: Sequence[str] = ()  #: another command that sends records
@@ -66,13 +67,14 @@ class DemoConfig:
             "topic": settings.input_topic,
             "machines": self.machines,
         }
-        if self.change_after is not None:
-            options["change_after"] = self.change_after
+        for name in ("change_after", "fault_after"):
+            if (after := getattr(self, name)) is not None:
+                options[name] = after
         return [sys.executable, "-m", "demo.generator", *as_flags(options)]
 
 
 class Deployment:
-    """Runs everything as in production: `stream-dppca serve` and the generator are processes.
+    """Runs everything as in production: `serve`, `score` and the generator are processes.
 
     The broker, and the Spark cluster if there is one, are closed with it.
     """
@@ -91,8 +93,11 @@ class Deployment:
         try:
             topic = config.settings().input_topic
             ensure_topic(self.cluster(), topic, broker_time=config.by_device)
-            command = [*service_command(), *as_flags(config.flags)]
-            self._start("service", command, spark.environment() if spark else {})
+            flags = as_flags(config.flags)
+            self._start(
+                "service", [*command("serve"), *flags], spark.environment() if spark else {}
+            )
+            self._start("scorer", [*command("score"), *flags], {})
             self._start("generator", config.generator_command(), {})
         except BaseException:
             self.close()
@@ -111,9 +116,9 @@ class Deployment:
     def cluster(self) -> Cluster:
         return KafkaCluster(kafka_config(self.config.settings()))
 
-    def port(self) -> int | None:
-        """Return the port at which the service shows its pages, once it does."""
-        return announced_port(self._log("service"))
+    def port(self, name: str = "service") -> int | None:
+        """Return the port at which the service, or the scorer, shows its pages, once it does."""
+        return announced_port(self._log(name))
 
     def failed(self) -> str | None:
         """Return the reason why a part of the deployment has failed, or None while all is well."""
@@ -138,11 +143,11 @@ class Deployment:
         self._broker.close()
 
 
-def service_command() -> list[str]:
-    """Return the command `stream-dppca serve` of this environment."""
+def command(name: str) -> list[str]:
+    """Return a command of `stream-dppca` of this environment."""
     script = Path(sys.executable).with_name("stream-dppca")
     found = [str(script)] if script.exists() else [sys.executable, "-m", "consumers.cli"]
-    return [*found, "serve"]
+    return [*found, name]
 
 
 def as_flags(settings: Mapping[str, Any]) -> list[str]:

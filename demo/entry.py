@@ -11,8 +11,10 @@ a simulated fleet to it, and `stream-dppca serve` learns from them; each is a pr
 in production. The view is `stream-dppca watch`, which reads the output topic only. The true
 direction, which is unknown in a real stream, is known from the simulation and drawn over it.
 
-The settings are the defaults: nothing is said about means, units or scales. Half-way (`--change`)
-the fleet changes, and the view shows when, and how the model notices and follows.
+The settings are the defaults: nothing is said about means, units or scales. After a while the
+cooling of one machine fails: `stream-dppca score` compares every record with the released limits,
+and raises the flag. Half-way (`--change`) the whole fleet changes, and the view shows when, and how
+the model notices and follows.
 
 With `--engine spark` a master and two workers of Apache Spark are started, too. Their executors
 read the topic and add up; the service plans, adds the noise and publishes.
@@ -24,6 +26,7 @@ they last hours.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shlex
@@ -53,14 +56,14 @@ from consumers.settings import MESSAGE_KEY, PREFIX, ConnectionSettings, ViewSett
 
 from .broker.base import ADDRESS_VARIABLE, Broker, BrokerError
 from .broker.provide import provide_broker
-from .deployments import DemoConfig, Deployment, as_flags, service_command
+from .deployments import DemoConfig, Deployment, as_flags, command
 from .generator import ROWS_PER_MESSAGE, service_format
 from .standalone import StandaloneCluster, spark_home
 from .telemetry import FEATURES
 from .truth import Simulated
 
 #: Batches between two changes of the fleet, in a run without an end.
-CHANGE_BATCHES: Final = 60
+CHANGE_BATCHES: Final = 120
 NO_RELEASE: Final = "no release appeared"
 #: Interval at which the parts of the deployment are looked at.
 LOOK_SECONDS: Final = 0.5
@@ -96,7 +99,7 @@ class DemoOptions(Options):
     delta: float = 1e-6
     """small probability that epsilon does not cover"""
     change: int | None = Field(default=None, gt=0)
-    """records after which the fleet changes, and changes back; without it, half-way, or every 60
+    """records after which the fleet changes, and changes back; without it, half-way, or every 120
     batches"""
 
     @model_validator(mode="before")
@@ -126,6 +129,11 @@ class DemoOptions(Options):
             half_way.append(self.releases * self.batch_size / 2)
         return max(int(min(half_way)), 1)
 
+    def fault_after(self) -> int | None:
+        """Return the number of records after which a machine fails, until the fleet changes."""
+        change = self.change_after()
+        return None if change is None else max(change * 2 // 3, 2)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demonstration; returns its exit code."""
@@ -136,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_options(parser, DemoOptions)
     options = read_options(parser, DemoOptions, vars(parser.parse_args(arguments)))
-    simulated = Simulated(options.change_after())
+    simulated = Simulated(options.change_after(), options.fault_after())
     return present(
         lambda console: start(console, options), simulated, options.seconds, options.releases
     )
@@ -237,7 +245,7 @@ def make_config(options: DemoOptions, most_rows: int, **flags: Any) -> DemoConfi
         "partition_refresh_s": 1,
     }
     if not by_device:
-        return DemoConfig(flags, options.rate, options.change_after())
+        return DemoConfig(flags, options.rate, options.change_after(), options.fault_after())
     flags |= {"subject": MESSAGE_KEY, "round": ROUND, "clock_slack": "500ms"}
     if options.format == "otlp":
         del flags["rows_per_message"]
@@ -293,11 +301,24 @@ def _facts(deployment: Deployment) -> Iterator[tuple[str, str]]:
         lags = [line.split()[-1] for line in metrics if line.startswith("dppca_lag_messages{")]
         lag = f"{float(lags[0]):,.0f} messages" if lags else "unknown"
         yield "the stream", f"{config.rate:,.0f} records/s are sent · lag {lag}"
+    yield from _flags(deployment.port("scorer"))
     yield "the broker", deployment.broker
     if deployment.engine is not None:
         yield "the engine", deployment.engine
     if port is not None:
         yield "pages", f"http://127.0.0.1:{port}/  /component  /metrics  /livez  /readyz"
+
+
+def _flags(port: int | None) -> Iterator[tuple[str, str]]:
+    """Yield which machines `score` flags; this is about single records, so it is not private."""
+    found = json.loads(_get(port, "/facts") or "{}").get("beyond")
+    if found and found["share"] is not None:
+        share = f"{found['share']:.1%} of the records are beyond a limit"
+        yield "score", f"{share} · NOT PRIVATE · http://127.0.0.1:{port}/"
+        for alarm in found["alarms"]:
+            why = ", ".join(f"{name} {size:+.0f}" for name, size in alarm["contributions"][:2])
+            part = f"{alarm['beyond']} of {alarm['seen']} records beyond a limit"
+            yield "FLAG", f"{alarm['key']}: {part}, by {why}"
 
 
 def _get(port: int | None, path: str) -> str:
@@ -350,8 +371,8 @@ def _summary(console: Console, simulated: Simulated, deployment: Deployment) -> 
         "format": "json",
         **({"subject": "device_id", "round": "24h"} if config.by_device else {}),
     }
-    command = [_relative(word) for word in service_command()]
-    lines, words = [shlex.join(command)], as_flags(flags)
+    serve = [_relative(word) for word in command("serve")]
+    lines, words = [shlex.join(serve)], as_flags(flags)
     lines += [shlex.join(words[i : i + 4]) for i in range(0, len(words), 4)]
     say(" \\\n      ".join(["  " + lines[0], *lines[1:]]))
 

@@ -37,7 +37,7 @@ from consumers.kafka.confluent import MessageProducer
 from consumers.protocols import Cluster, Message, TopicInfo
 from consumers.settings import ClusterSettings, load_part
 
-from .telemetry import FEATURES, telemetry
+from .telemetry import FEATURES, cooling_fails, telemetry, without_cooling
 
 Format = Literal["json", "packed", "otlp"]
 #: Sends messages, and returns once they have arrived.
@@ -45,6 +45,7 @@ Send = Callable[[Sequence[Message]], None]
 
 ROWS_PER_MESSAGE: Final = 64  #: records in a packed message
 MACHINES: Final = 64  #: number of keys, so that every partition gets some
+FAULTY: Final = b"machine-07"  #: the one whose cooling fails
 TICK_SECONDS: Final = 0.1  #: between two sends
 #: Records that are more than this late are left out: a burst would distort the rate.
 DEBT_SECONDS: Final = 1.0
@@ -70,12 +71,14 @@ def messages(
     seed: int | None = None,
     change_after: int | None = None,
     machines: int = MACHINES,
+    fault_after: int | None = None,
 ) -> Iterator[list[Message]]:
     """Yield lists of messages without end, each list with `rows` records of one machine.
 
     The machines take turns, and the key of a message is the name of its machine.
 
-    The fleet changes after `change_after` records; see `telemetry`.
+    The fleet changes after `change_after` records; see `telemetry`. The cooling of `FAULTY` fails
+    after `fault_after` records; see `cooling_fails`.
 
     Examples
     --------
@@ -87,8 +90,10 @@ def messages(
     (63, True)
     """
     blocks = telemetry(seed, rows, change_after)
-    for machine, block in zip(itertools.count(), blocks, strict=False):
+    for machine, plain in zip(itertools.count(), blocks, strict=False):
         key = f"machine-{machine % machines:02d}".encode()
+        fails = key == FAULTY and cooling_fails(machine * rows, fault_after)
+        block = without_cooling(plain) if fails else plain
         if format == "packed":
             yield [Message(key, block.astype("<f4").tobytes())]
         elif format == "otlp":
@@ -178,6 +183,8 @@ class GeneratorOptions(Options):
     """duration; 0 only creates the topic; without it, until Ctrl-C"""
     change_after: int | None = Field(default=None, gt=0)
     """records after which the fleet changes; without it, never"""
+    fault_after: int | None = Field(default=None, gt=1)
+    """records after which the cooling of machine-07 fails for a while; without it, never"""
     machines: int = Field(default=MACHINES, gt=0)
     """machines of the fleet, which take turns"""
     broker_time: bool = False
@@ -222,7 +229,9 @@ def _send(options: GeneratorOptions, send: Send, stop: threading.Event) -> int:
         f"{rate:,.0f} records/s to {options.topic} at {options.bootstrap_servers}, for a service "
         f"with --format {service_format(format)}{more} --features {','.join(FEATURES)}"
     )
-    records = messages(format, rows, options.seed, options.change_after, options.machines)
+    records = messages(
+        format, rows, options.seed, options.change_after, options.machines, options.fault_after
+    )
     return produce(
         send, records, rows=rows, rate=rate, stop=stop, seconds=options.seconds, tell=_say
     )

@@ -50,6 +50,22 @@ def backup_is_stronger(record: int, change_after: int | None) -> bool:
     return change_after is not None and (record // change_after) % 2 == 1
 
 
+def cooling_fails(record: int, fault_after: int | None) -> bool:
+    """Tell whether the cooling of a machine fails at the time of this record, counted from 0.
+
+    It works for `fault_after` records, then fails for half as many, and so on.
+    """
+    return fault_after is not None and record % (fault_after * 3 // 2) >= fault_after
+
+
+def without_cooling(block: FloatArray) -> FloatArray:
+    """The same records of a machine whose fan stands still and which gets hot."""
+    hot = block.copy()
+    hot[:, FEATURES.index("fan_rpm")] = 0.0
+    hot[:, FEATURES.index("temperature_c")] += 25.0
+    return hot
+
+
 def true_direction(changed: bool) -> FloatArray:
     """Return the main direction of the fleet, at first or after the change.
 

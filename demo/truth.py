@@ -12,7 +12,8 @@ from consumers.cli.screen import sparkline
 from consumers.model.releases import PublishedRelease
 from consumers.model.uncertainty import angle
 
-from .telemetry import backup_is_stronger, true_direction
+from .generator import FAULTY
+from .telemetry import backup_is_stronger, cooling_fails, true_direction
 
 #: Releases whose angles to the truth are drawn.
 DRAWN: Final = 40
@@ -25,10 +26,12 @@ class Simulated:
     ----------
     change_after
         Records after which the fleet changes; None if it never does.
+    fault_after
+        Records after which the cooling of a machine fails for a while; None if it never does.
     """
 
-    def __init__(self, change_after: int | None) -> None:
-        self._change_after = change_after
+    def __init__(self, change_after: int | None, fault_after: int | None = None) -> None:
+        self._change_after, self._fault_after = change_after, fault_after
         self._direction: list[float] = []
         self._changed = False
         self.began = time.monotonic()
@@ -38,6 +41,7 @@ class Simulated:
         self.angles: dict[int, float] = {}  #: of each batch to the truth, in degrees
         self.changes: list[int] = []  #: batches at which the fleet had changed
         self.noticed: list[int] = []  #: batches at which the model had noticed
+        self.faults: list[int] = []  #: batches in which a machine failed
         self.facts: list[tuple[str, str]] = []  #: about the deployment
 
     def see(self, release: PublishedRelease) -> None:
@@ -49,6 +53,8 @@ class Simulated:
         self._changed = changed
         if release.drift:
             self.noticed.append(release.batch)
+        if cooling_fails((release.n_seen or 1) - 1, self._fault_after):
+            self.faults.append(release.batch)
         if release.components:
             if self.first_s is None:
                 self.first_s = time.monotonic() - self.began
@@ -66,6 +72,8 @@ class Simulated:
             facts += [("the truth", f"{degrees(self.angles[shown[-1]])} away  {line}")]
         if self.changes:
             facts += [("the fleet", self.change_in_words())]
+        if self.faults and self.release and self.release.batch == self.faults[-1]:
+            facts += [("the fault", f"the simulator stopped the fan of {FAULTY.decode()}")]
         remarks = dict.fromkeys(self.changes, "the fleet changed")
         return Truth(list(self._direction), dict(self.angles), remarks, [*facts, *self.facts])
 

@@ -36,11 +36,8 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
     config, records = kafka_config(settings), settings.input_topic
     set_up_logs(sys.stdout, settings.log_format, model=settings.model, pid=os.getpid())
     ensure_scores_topic(cluster, settings, topic, options.once)
-    registry, metrics, alarms = open_registry(settings), ScoreMetrics(), Alarms()
-    status, tracker = (
-        ScoreStatus(metrics, alarms, settings.stall_timeout_s),
-        Tracker(settings.model),
-    )
+    metrics, alarms, tracker = ScoreMetrics(), Alarms(), Tracker(settings.model)
+    status = ScoreStatus(metrics, alarms, settings.stall_timeout_s)
     follower = Follower(cluster, settings.output_topic, tracker)
     http = HttpServer(
         settings.http_host,

@@ -1,4 +1,4 @@
-"""Serves the page, /livez, /readyz, /metrics and /component from a thread.
+"""Serves the page, /livez, /readyz, /metrics, /component and /facts from a thread.
 
 | path | 200 | 503 |
 |---|---|---|
@@ -7,6 +7,7 @@
 | `/readyz` | its work gets further, or there is none | joining, starting, leaving, no progress |
 | `/metrics` | Prometheus text | |
 | `/component` | the current release | none yet |
+| `/facts` | what the page says about this process, as JSON | |
 
 With `http_token`, all paths except `/livez` and `/readyz`, which show nothing of the model, require
 the token.
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from ..web.page import Page
 from ..web.server import TEXT, Answer, WebServer
@@ -33,6 +36,8 @@ class Status(Protocol):
     def ready(self) -> tuple[bool, str]: ...
 
     def component(self) -> bytes | None: ...
+
+    def facts(self) -> dict[str, Any]: ...
 
 
 class Rendered(Protocol):
@@ -76,4 +81,6 @@ def _answer(path: str, status: Status, metrics: Rendered) -> Answer | None:
             error = json.dumps({"error": "no release yet, or this is a standby"})
             return Answer(503, data, error.encode())
         return Answer(200, data, found)
+    if path == "/facts":
+        return Answer(200, data, msgspec.json.encode(status.facts()))
     return None

@@ -159,7 +159,7 @@ class WebServer:
         found = self._page.file(path) if self._page is not None else None
         if found is not None:
             return Answer(200, *found)
-        paths = b"/livez /readyz /metrics /component\n"
+        paths = b"/livez /readyz /metrics /component /facts\n"
         return self._routes(path) or Answer(404, TEXT, paths)
 
     def _stream(self, request: BaseHTTPRequestHandler, page: Page) -> None:

@@ -27,6 +27,8 @@ FloatArray = NDArray[np.float64]
 
 #: Releases that are remembered.
 MOST_POINTS: Final = 240
+#: Share of the records beyond the limit whose history is remembered.
+SHOWN_RATE: Final = 0.01
 #: Loadings that are remembered: fewer releases of very large models.
 MOST_CELLS: Final = 2_000_000
 
@@ -43,6 +45,7 @@ class Point(msgspec.Struct, frozen=True):
     ratios: tuple[float, ...] = ()  #: share of the variance along each component, if known
     ratio_sds: tuple[float, ...] = ()
     peaks: tuple[float, ...] = ()  #: largest loading of each component
+    limits: dict[str, float] = {}  #: score that 1 % of the records exceed, if known
     cells: tuple[str, ...] = ()  #: loadings over the peak, times 127, as base64 of int8
 
 
@@ -73,6 +76,8 @@ class Current(msgspec.Struct, frozen=True):
     private: bool
     features: tuple[str, ...]
     components: list[ComponentView]
+    eigenvalues: list[tuple[float, float]]  #: those that stand out of the noise, with their sds
+    limits: dict[str, list[tuple[float, float, float]]]  #: rate, value and sd, by score
 
 
 class History(msgspec.Struct, frozen=True):
@@ -151,6 +156,12 @@ class Tracker:
             ratios=release.explained_variance_ratio or (),
             ratio_sds=release.explained_variance_ratio_sd or (),
             peaks=tuple(peak for peak, _ in cells),
+            limits={
+                score: limit.value
+                for score, limits in release.limits.items()
+                for limit in limits
+                if limit.rate == SHOWN_RATE
+            },
             cells=tuple(text for _, text in cells),
         )
         if self._points and not same:
@@ -208,6 +219,11 @@ def _current(release: PublishedRelease, time: int | None) -> Current:
         private=release.privacy.private,
         features=release.features,
         components=components,
+        eigenvalues=list(zip(release.eigenvalues, release.eigenvalues_sd, strict=True)),
+        limits={
+            score: [(limit.rate, limit.value, limit.sd) for limit in limits]
+            for score, limits in release.limits.items()
+        },
     )
 
 

@@ -20,7 +20,7 @@ from consumers.web.server import WebServer
 from consumers.web.tracker import Tracker
 from demo.broker.node import free_port
 from demo.telemetry import FEATURES, telemetry
-from stream_dppca import DPPCA
+from stream_dppca import DPPCA, Limit
 from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..consumers.helpers import in_thread, publish
@@ -100,6 +100,7 @@ def test_it_shows_a_model(browser: Browser) -> None:
     with releases.served() as url:
         browser.driver.get(url)
         wait_for("the release", lambda: browser.text("batch") == "59")
+        assert browser.hidden("beyond")
         assert browser.text("model") == "fleet"
         assert browser.text("status") == "learned"
         assert browser.text("meaning").startswith("What varies most")
@@ -113,7 +114,7 @@ def test_it_shows_a_model(browser: Browser) -> None:
         assert names == sorted(weights, key=lambda name: -abs(weights[name]))
         whiskers = f"return document.querySelectorAll('{rows}.whisker:not([hidden])').length"
         assert browser.run(whiskers) == len(FEATURES)
-        assert browser.run("return document.querySelectorAll('.scree > div').length") == 2
+        assert browser.run("return document.querySelectorAll('#scree > div').length") == 2
         assert browser.run("return document.querySelectorAll('.uplot canvas').length") == 2
         size = browser.run("const c = document.getElementById('heat'); return [c.width, c.height]")
         learned = sum(bool(release.components) for release in made[:-1])
@@ -144,12 +145,49 @@ def test_several_components(browser: Browser) -> None:
     with releases.served() as url:
         browser.driver.get(url)
         wait_for("the release", lambda: browser.text("batch") == "5")
-        assert browser.run("return document.querySelectorAll('.scree > div').length") == 4
+        assert browser.run("return document.querySelectorAll('#scree > div').length") == 4
         browser.run("document.querySelectorAll('#tabs button')[1].click()")
         second = zip(map(abs, made[-1].components[1]), FEATURES, strict=True)
         largest = max(second)[1]
         wait_for("the second component", lambda: browser.run(
             "return document.querySelector('#loadings .name').textContent") == largest)  # fmt: skip
+        assert browser.complaints() == []
+
+
+def test_limits_spectrum_and_records_beyond_a_limit(browser: Browser) -> None:
+    """A page that shows records says so; texts of records are only ever text."""
+    made = fleet(5, k=1)
+    given = {"spe": ((0.1, 20.0), (0.01, 31.5)), "t2": ((0.01, 6.6),)}
+    limits = {name: tuple(Limit(rate=rate, value=value, sd=0.5) for rate, value in at)
+              for name, at in given.items()}  # fmt: skip
+    more = {"eigenvalues": (4.2, 1.5, 1.1), "eigenvalues_sd": (0.1, 0.05, 0.05)}
+    releases = Releases()
+    releases.publish(*made[:3])
+    releases.publish(*(r.model_copy(update={"limits": limits, **more}) for r in made[3:]))
+    alarm = {"key": HOSTILE, "beyond": 155, "seen": 156, "spe": 90.0, "t2": 1.0,
+             "contributions": [["fan_rpm", -64.2], ["temperature_c", 21.0]]}  # fmt: skip
+    beyond: dict[str, Any] = {"share": None, "rate": 0.02, "alarms": []}
+    with releases.served(facts=lambda: {"state": "scoring", "beyond": beyond}) as url:
+        browser.driver.get(url)
+        wait_for("the release", lambda: browser.text("batch") == "5")
+        assert browser.run("return document.querySelectorAll('#spectrum > div').length") == 3
+        assert browser.run("return document.querySelectorAll('#spectrum .other').length") == 2
+        assert "3 stand out, 1 is learned" in browser.text("spectrum-note")
+        table = browser.text("limits-table")
+        assert "1 % of the records exceed" in table and "31.5 ± 1" in table and "6.6 ± 1" in table
+        assert not browser.hidden("limits") and not browser.hidden("beyond")
+        assert "without sampling error" in browser.text("loadings-card")
+        assert "NOT PRIVATE" in browser.text("beyond") and "Not yet known" in browser.text("beyond")
+        beyond |= {"share": 0.05, "alarms": [alarm]}
+        wait_for("the flag", lambda: "155 of 156 records" in browser.text("alarms"))
+        assert "fan_rpm too low" in browser.text("alarms") and HOSTILE in browser.text("alarms")
+        assert "5.0 % of the last records; at most 2.0 %" in browser.text("beyond-share")
+        assert "Not private" in browser.text("public")
+        assert browser.run("return document.images.length") == 1
+        browser.shoot("page-score")
+        browser.screen(390, 844)
+        wait_for("a phone", lambda: browser.run(
+            "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"))  # fmt: skip
         assert browser.complaints() == []
 
 

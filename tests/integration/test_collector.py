@@ -18,7 +18,8 @@ from consumers.kafka.configure import kafka_config
 from consumers.model.releases import parse_release
 from consumers.settings import Settings, load_settings
 from demo import supervised
-from demo.deployments import as_flags, service_command
+from demo.deployments import as_flags
+from demo.deployments import command as stream_dppca
 from demo.generator import ensure_topic
 from demo.otel import FEATURES, collector_config, collector_program
 
@@ -86,7 +87,7 @@ def test_components_of_a_collector(
     def serve(number: int) -> Any:
         log = tmp_path / f"service-{number}.log"
         children.append(
-            supervised.start_supervised([*service_command(), *as_flags(flags)], log, tmp_path)
+            supervised.start_supervised([*stream_dppca("serve"), *as_flags(flags)], log, tmp_path)
         )
         return children[-1]
 

@@ -51,7 +51,9 @@ class ThreadDeployment:
                 self._memory.produce(settings.input_topic, message.value, at, message.key)
 
         def generate() -> None:
-            records = messages(config.format, rows, None, config.change_after, config.machines)
+            records = messages(
+                config.format, rows, None, config.change_after, config.machines, config.fault_after
+            )
             produce(send, records, rows=rows, rate=config.rate, stop=self._stop)
 
         def serve() -> None:
@@ -79,8 +81,8 @@ class ThreadDeployment:
             output_topic=settings.output_topic,
         )
 
-    def port(self) -> int | None:
-        return announced_port(self._folder / "service.log")
+    def port(self, name: str = "service") -> int | None:
+        return announced_port(self._folder / f"{name}.log")  # there is no scorer
 
     def failed(self) -> str | None:
         return f"{type(self._errors[0]).__name__}: {self._errors[0]}" if self._errors else None

@@ -63,6 +63,7 @@ function connect() {
     known.facts = found;
     known.skew = found.now - Date.now() / 1000;
     drawTiles();
+    drawBeyond();
     drawWaiting(hasLearned());
   });
   source.onerror = () => {
@@ -113,6 +114,8 @@ function draw() {
     drawTabs();
     drawLoadings();
     drawScree();
+    drawSpectrum();
+    drawLimits();
     drawCharts();
     drawHeat();
   });
@@ -327,6 +330,65 @@ function drawScree() {
   });
 }
 
+function drawSpectrum() {
+  const values = known.current.eigenvalues, k = known.current.components.length;
+  const host = $("spectrum"), most = Math.max(...values.map(([x, sd]) => x + 2 * sd), 1e-9);
+  while (host.childElementCount > values.length) host.lastChild.remove();
+  while (host.childElementCount < values.length) {
+    const row = make("div", "", host);
+    make("span", "name", row, host.childElementCount);
+    const track = make("span", "track", row);
+    make("span", "bar", track);
+    make("span", "whisker", track);
+    make("span", "value", row);
+  }
+  values.forEach(([x, sd], j) => {
+    const row = host.children[j], [bar, whisker] = row.children[1].children;
+    row.className = j < k ? "" : "other";
+    bar.style.width = `${100 * x / most}%`;
+    const from = Math.max(x - 2 * sd, 0);
+    whisker.style.left = `${100 * from / most}%`;
+    whisker.style.width = `${100 * (x + 2 * sd - from) / most}%`;
+    row.children[2].textContent = `${number(x)} ± ${number(2 * sd)}`;
+  });
+  $("spectrum-note").textContent = values.length === 0 ? "No eigenvalue is known to stand out of the noise."
+    : values.length > k ? `${values.length} stand out, ${k} ${k === 1 ? "is" : "are"} learned: a larger n_components would say more.`
+    : "No more than are learned stand out of the noise.";
+}
+
+const SCORES = { spe: "SPE, away from the components", t2: "T2, along the components" };
+
+function drawLimits() {
+  const host = $("limits-table");
+  host.replaceChildren();
+  const limits = known.current.limits;
+  for (const name of Object.keys(SCORES)) {
+    for (const [rate, value, sd] of limits[name] || []) {
+      make("span", "", host, SCORES[name]);
+      make("span", "", host, `${number(100 * rate)} % of the records exceed`);
+      make("span", "", host, `${number(value)} ± ${number(2 * sd)}`);
+    }
+  }
+  if (!host.childElementCount) make("span", "head", host, "None is known yet: they need more records, or are switched off (limits).");
+}
+
+function drawBeyond() {
+  const beyond = known.facts.beyond;
+  $("beyond").hidden = beyond === undefined;
+  if (beyond === undefined) return;
+  $("public").textContent = "Not private: records beyond a limit. Everything else here was published.";
+  const { share, rate, alarms } = beyond, high = share !== null && share > 2 * rate;
+  $("beyond-share").textContent = share === null ? "Not yet known: the release has no limit, or few records were scored."
+    : `${percent(share)} of the last records; at most ${percent(rate)} should be.`;
+  $("beyond-share").classList.toggle("bad", high);
+  const list = $("alarms");
+  list.replaceChildren();
+  for (const { key, beyond, seen, contributions } of alarms) {
+    const why = contributions.map(([name, size]) => `${name} ${size < 0 ? "too low" : "too high"} (${number(size)})`).join(", ");
+    make("li", "", list, `${key}: ${whole.format(beyond)} of ${whole.format(seen)} records, by ${why}`);
+  }
+}
+
 // Charts over batches
 
 function decades(u) {
@@ -335,7 +397,7 @@ function decades(u) {
   return found;
 }
 
-const charts = { variance: null, movement: null };
+const charts = { variance: null, movement: null, limits: null };
 
 function axes(unit) {
   const soft = css("--soft"), grid = { stroke: css("--faint"), width: 1 }, ticks = { show: false };
@@ -392,6 +454,13 @@ function drawCharts() {
       bands: [{ series: [2, 1], fill: blue + "33" }],
     }, [batches, edge(-1), edge(+1), ratio.map((r) => r === null ? null : 100 * r)],
     (u, i) => u.data[3][i] === null ? "" : `batch ${whole.format(u.data[0][i])}: ${u.data[3][i].toFixed(1)} %`);
+  }
+  $("limits").hidden = !points.some((p) => Object.keys(p.limits).length);
+  if (!$("limits").hidden) {
+    const line = (name) => ({ stroke: css(name), width: 2, points: { show: dot, size: 5, fill: css(name) } });
+    chart("limits", { scales: { x, y: { range: (_, min, max) => [0, 1.1 * (max ?? 1)] } }, axes: axes(""), series: [{}, line("--plus"), line("--minus")] },
+      [batches, pick((p) => p.limits.spe), pick((p) => p.limits.t2)],
+      (u, i) => `batch ${whole.format(u.data[0][i])}: ` + ["SPE", "T2"].map((name, k) => `${name} ${u.data[k + 1][i] === null ? "–" : number(u.data[k + 1][i])}`).join(", "));
   }
   // On a logarithmic scale there is no zero.
   const positive = (v) => v !== null && v > 0 ? Math.max(v, 1e-3) : null;

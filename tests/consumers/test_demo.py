@@ -120,6 +120,18 @@ def test_the_generator_stops_when_told() -> None:
         generator.main(["--rate", "0"])
 
 
+def test_the_cooling_of_one_machine_fails_for_a_while() -> None:
+    found = [generator.messages("packed", 64, seed=1, fault_after=n) for n in (64 * 128, None)]
+    blocks = zip(*(islice(one, 3 * 128) for one in found), strict=True)
+    hot = [i for i, (with_fault, without) in enumerate(blocks) if with_fault != without]
+    # After two turns of 64 machines, in the third, and again after two more.
+    assert hot == [2 * 64 + 7, 5 * 64 + 7]
+    simulated = Simulated(None, 3000)
+    for batch in range(1, 7):
+        simulated.see(release(batch, TRUE_DIRECTION))
+        assert ("the fault" in dict(simulated.truth().facts)) == (batch == 4)
+
+
 # The truth
 
 

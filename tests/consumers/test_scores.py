@@ -12,10 +12,10 @@ from msgspec import UNSET
 
 from consumers.cli import main
 from consumers.errors import ConfigurationError, Unavailable
-from consumers.model.scores import CurrentModel, Rows, Scorer
+from consumers.model.scores import CurrentModel, Rows, Score, Scorer
 from consumers.protocols import Chunk
 from consumers.service import score
-from consumers.service.alarms import Alarms
+from consumers.service.alarms import WINDOW, Alarms
 from consumers.service.metrics import ScoreMetrics
 from consumers.service.score import MessageRows, ensure_scores_topic, run_scoring
 from consumers.settings import ClusterSettings, load_part
@@ -234,3 +234,18 @@ def test_help_says_that_scores_are_not_private(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["score", "--help"])
     assert "THE SCORES ARE NOT PRIVATE" in " ".join(capsys.readouterr().out.split())
+
+
+def test_alarms_are_for_keys_most_of_whose_records_are_beyond_a_limit() -> None:
+    alarms = Alarms()
+    few = Score("m", 1, 0, 0, 0, 3, [0.0], 1.0, 1.0, 0.01, False, ())
+    many = Score("m", 1, 0, 0, 0, 3, [0.0], 50.0, 1.0, 0.01, True, [("fan_rpm", -40.0)])
+    keys = [b"a", b"b", None] * 10
+    for _ in range(400):
+        alarms.see(keys, [many if key != b"a" else few for key in keys])
+    [alarm] = alarms.shown()
+    assert (alarm["key"], alarm["spe"]) == ("b", 50.0)
+    assert alarm["beyond"] == alarm["seen"] <= 2 * WINDOW
+    for _ in range(2 * WINDOW):  # what is over is forgotten
+        alarms.see([b"b"], [few])
+    assert alarms.shown() == []

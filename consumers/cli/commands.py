@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .flags import Options
     from .own import (
         CheckOptions,
+        CompareOptions,
         InspectOptions,
         PlanOptions,
         RunOptions,
@@ -252,6 +253,12 @@ def _watch(options: WatchOptions, given: Given) -> int:
     return watch(brokers.connect(settings), settings, options, _stop_on_signals())
 
 
+def _compare(options: CompareOptions, given: Given) -> int:
+    from .compare import compare_releases
+
+    return compare_releases(options, given)
+
+
 def _score(options: ScoreOptions, given: Given) -> int:
     from .score import score
 
@@ -272,6 +279,7 @@ COMMANDS: Final[dict[str, Callable[[Any, Given], int]]] = {
     "topics": _topics,
     "inspect": _inspect,
     "watch": _watch,
+    "compare": _compare,
     "score": _score,
     "run": _run,
 }

@@ -30,6 +30,10 @@ def add_options(parser: argparse.ArgumentParser, kind: type[Options]) -> None:
         if field.annotation is bool:
             flag, text = flag_of(field.alias or name), field.description
             parser.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+        elif get_origin(field.annotation) is tuple:  # words without a flag
+            parser.add_argument(
+                name, nargs=len(get_args(field.annotation)), metavar="A", help=field.description
+            )
         else:
             add_flag(parser, field.alias or name, field)
 

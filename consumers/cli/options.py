@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "topics": "create the output topic and the state topic if they do not exist",
     "inspect": "print the current component of a model, labelled and sorted",
     "watch": "show a model as it learns, on the terminal or (--web) in a browser",
+    "compare": "compare two releases: angles against noise, scales, limits",
     "score": "write the scores of each record to a topic, which is NOT PRIVATE",
     "run": "learn from a file instead of a topic; releases are JSON lines, or a table",
 }
@@ -55,7 +56,8 @@ def parse(command: str, arguments: Sequence[str]) -> tuple[Options, Given]:
     from .own import OWN
 
     own, needed = OWN[command]
-    summary, input = COMMANDS[command], " --input FILE" if command == "run" else ""
+    summary = COMMANDS[command]
+    input = {"run": " --input FILE", "compare": " A B"}.get(command, "")
     parser = argparse.ArgumentParser(
         f"stream-dppca {command}",
         usage=f"stream-dppca {command}{input} [options] [settings]",

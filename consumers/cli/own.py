@@ -100,6 +100,19 @@ class ScoreOptions(Options):
         return rate
 
 
+class CompareOptions(Options):
+    """Options of `compare`."""
+
+    about = (
+        "Compare two releases A and B: the angles between their components against what noise "
+        "alone does, means and scales of the features, limits. A release is FILE (JSON, or the "
+        "last of JSON lines), FILE@BATCH, @BATCH of the model's output topic, or TOPIC@BATCH."
+    )
+
+    releases: tuple[str, str]
+    """the two releases, A and B"""
+
+
 class RunOptions(Options):
     """Options of `run`."""
 
@@ -138,6 +151,7 @@ OWN: Final[dict[str, tuple[type[Options], type[Part]]]] = {
     "topics": (Options, ClusterSettings),
     "inspect": (InspectOptions, ViewSettings),
     "watch": (WatchOptions, ViewSettings),
+    "compare": (CompareOptions, ViewSettings),
     "score": (ScoreOptions, ScoreSettings),
     "run": (RunOptions, FileSettings),
 }

@@ -1,0 +1,82 @@
+"""Two releases side by side: what is different, against what noise alone makes different."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from stream_dppca import Projector, Release
+
+from ..errors import ConfigurationError
+from .uncertainty import angle, loading_noise
+
+#: Differences of at least so many standard deviations of the noise are more than noise.
+MORE = 3.0
+#: Features whose changes are listed.
+MOST = 8
+
+
+def compare(a: Release, b: Release) -> str:
+    """Several lines about the change from one release to another.
+
+    The noise of an angle is that of both releases, to first order. Two releases of one model share
+    records and noise, so for them it is rather too large. Which records there happened to be
+    (sampling error) is not in it.
+    """
+    if a.features != b.features:
+        raise ConfigurationError("the two releases have other features: nothing can be compared")
+    if not (a.components and b.components):
+        raise ConfigurationError("a release without components cannot be compared")
+    return "\n".join([*_angles(a, b), "", *_features(a, b), "", *_limits(a, b)])
+
+
+def _angles(a: Release, b: Release) -> Iterator[str]:
+    noises = [loading_noise(a), loading_noise(b)]
+    for j in range(min(len(a.components), len(b.components))):
+        found = angle(np.array(a.components[j]), np.array(b.components[j]))
+        line = f"component {j}: {found:.2f}° apart"
+        if all(noise is not None for noise in noises):
+            own = math.hypot(*(float(np.linalg.norm(n[j])) for n in noises if n is not None))
+            floor = min(math.degrees(own), 90.0)
+            more = "more than noise" if found > MORE * floor else "within the noise"
+            line += f", noise alone about {floor:.2f}°: {more}"
+        ratios = [r.explained_variance_ratio for r in (a, b)]
+        if all(ratios):
+            line += "; explains " + " → ".join(f"{100 * r[j]:.1f} %" for r in ratios if r)
+        yield line
+    V, W = (np.array(r.components) for r in (a, b))
+    cosine = np.linalg.svd(V @ W.T, compute_uv=False).min(initial=1.0)
+    yield f"all components together: at most {math.degrees(math.acos(min(cosine, 1.0))):.2f}° apart"
+
+
+def _features(a: Release, b: Release) -> Iterator[str]:
+    """Means and standard deviations of the features, the largest changes first."""
+    P, Q = Projector.from_release(a), Projector.from_release(b)
+    means = [p.center + p.scale * p.mean for p in (P, Q)]
+    sds = [p.scale * p.deviation for p in (P, Q)]
+    with np.errstate(all="ignore"):
+        moved = np.nan_to_num((means[1] - means[0]) / sds[0], posinf=0.0, neginf=0.0)
+        grown = np.nan_to_num(sds[1] / sds[0], nan=1.0, posinf=1.0)
+        size = np.abs(moved) + np.abs(np.log(np.maximum(grown, 1e-9)))
+    width = max(len(str(name)) for name in a.features)
+    yield f"{'':<{width}}  {'mean moved by':>16}  sd times"
+    for i in np.argsort(-size)[:MOST].tolist():
+        yield f"{a.features[i]!s:<{width}}  {moved[i]:>+13.2f} sd  {grown[i]:8.3g}"
+
+
+def _limits(a: Release, b: Release) -> Iterator[str]:
+    for score, limits in b.limits.items():
+        before = {limit.rate: limit for limit in a.limits.get(score, ())}
+        for limit in limits:
+            if (old := before.get(limit.rate)) is None:
+                continue
+            far = abs(limit.value - old.value) / max(math.hypot(limit.sd, old.sd), 1e-12)
+            more = "more than uncertainty" if far > MORE else "within the uncertainty"
+            yield (
+                f"{score}, {100 * limit.rate:g} % of the records exceed: {old.value:.4g} → "
+                f"{limit.value:.4g} ({more})"
+            )
+    if not (a.limits and b.limits):
+        yield "limits: not in both releases"

@@ -117,7 +117,6 @@ class TopicOffsets(Protocol):
 
     def log_ends(self, partitions: Sequence[int]) -> dict[int, int]:
         """The ends of the log, messages of open transactions included."""
-        ...
 
     def first_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int | None]:
         """For each partition, the first offset whose message has this time or a later one.
@@ -175,7 +174,6 @@ class Sampler(Protocol):
 
     def samples(self, timeout_s: float) -> list[dict[int, int]]:
         """The samples since the last call, in order; waits for some, or until time is up."""
-        ...
 
     def close(self) -> None: ...
 
@@ -185,14 +183,12 @@ class Ledger(Store, Protocol):
 
     def load_plan(self) -> bytes | None:
         """The last committed plan, if it is not older than the last `PLAN_STATES` states."""
-        ...
 
     def keep_plan(self, plan: bytes, positions: Positions) -> None:
         """Make a plan durable, which replaces the one before it.
 
         The positions are those of the last state, unless this ledger has committed later ones.
         """
-        ...
 
     def unfinished(self) -> list[bytes]:
         """States that were written after the last one that `load` has returned.
@@ -201,7 +197,6 @@ class Ledger(Store, Protocol):
         transactions that were aborted. Whoever reads uncommitted records may have seen them, so the
         batch of such a state must not get another result.
         """
-        ...
 
     def confirm_owned(self) -> None:
         """Raise `Fenced` if the model has been taken over since this ledger was opened."""
@@ -252,7 +247,6 @@ class Cluster(Protocol):
 
     def sampler(self, topic: str, interval_s: float, refresh_s: float) -> Sampler | None:
         """A sampler that looks for new partitions after `refresh_s`; None inside one process."""
-        ...
 
     def reader(self, topic: str, *, stamped: bool = False) -> Reader:
         """A reader; a stamped one also gives the times and the keys of messages."""
@@ -270,7 +264,6 @@ class Cluster(Protocol):
 
     def unfinished(self, topic: str) -> list[bytes]:
         """States of this group that were written after those, and are not committed."""
-        ...
 
     def groups_of(self, topic: str) -> list[str] | None:
         """The consumer groups that have read of a topic; None without permission.

@@ -15,15 +15,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Final
 
-from . import commands, options
-from .exits import (
-    EXIT_CONFIGURATION,
-    EXIT_INTERRUPTED,
-    EXIT_UNREAD,
-    EXIT_USAGE,
-    exit_code,
-    fail,
-)
+from . import commands, exits, options
+from .exits import EXIT_USAGE, exit_code, fail
 
 DESCRIPTION: Final = """\
 Differentially private PCA of a Kafka topic: records go in, private components come out.
@@ -47,14 +40,11 @@ Every setting is a flag (--batch-size), a variable (DPPCA_BATCH_SIZE) or a line 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
-        "stream-dppca", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter,
-        allow_abbrev=False,
-    )  # fmt: skip
+    raw = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser("stream-dppca", description=DESCRIPTION, formatter_class=raw)
     parser.add_argument("--version", action="store_true", help="print the version")
-    parser.add_argument("command", choices=options.COMMANDS, metavar="command", help="\n".join(
-        f"{name:13} {text}" for name, text in options.COMMANDS.items()
-    ))  # fmt: skip
+    about = "\n".join(f"{name:13} {text}" for name, text in options.COMMANDS.items())
+    parser.add_argument("command", choices=options.COMMANDS, metavar="command", help=about)
     parser.add_argument("options", nargs=argparse.REMAINDER, help="see `<command> --help`")
     if not given:
         parser.print_help(sys.stderr)
@@ -88,15 +78,15 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stopped:
-        return fail(str(stopped) or "stopped", EXIT_INTERRUPTED)
+        return fail(str(stopped) or "stopped", exits.EXIT_INTERRUPTED)
     except BrokenPipeError:
         # Nobody reads the output any more. Python would flush it once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_UNREAD
+        return exits.EXIT_UNREAD
     except ModuleNotFoundError as error:
         extra = "cli" if command == "run" or error.name == "rich" else "service"
         text = f"this command needs {error.name}: pip install '.[{extra}]'"
-        return fail(text, EXIT_CONFIGURATION)
+        return fail(text, exits.EXIT_CONFIGURATION)
     except Exception as error:
         from ..events import describe_error
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..model.releases import PublishedRelease
+from ..model.describe import describe, status_in_words
+from ..model.releases import PublishedRelease, parse_release
 
 
 def json_lines(value: bytes) -> None:
@@ -30,23 +29,17 @@ class Releases:
         self.last: PublishedRelease | None = None
 
     def __call__(self, value: bytes) -> None:
-        from ..model.releases import parse_release
-
         self.last = parse_release(value)
         self._write(summary(self.last))
 
     def end(self) -> None:
         """Write the last release in full."""
-        from ..model.describe import describe
-
         if self.last is not None:
             sys.stdout.write("\n" + describe(self.last).rstrip() + "\n")
 
 
 def summary(release: PublishedRelease, most: int = 3) -> str:
     """Return one line about a release, with its largest loadings."""
-    from ..model.describe import status_in_words
-
     if release.round is None:
         line = f"batch {release.batch:>5}  {release.n_seen:>12,} records"
     else:

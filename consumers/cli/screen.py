@@ -15,9 +15,8 @@ from rich.text import Text
 from ..web.tracker import Current, History, Point
 from .history import Truth, head, point_cells
 
-POSITIVE, NEGATIVE, LABEL, GOOD, WARN, BAD = (
-    "bright_cyan", "bright_magenta", "dim", "bright_green", "bold yellow", "bold bright_red",
-)  # fmt: skip
+POSITIVE, NEGATIVE, LABEL = "bright_cyan", "bright_magenta", "dim"
+GOOD, WARN, BAD = "bright_green", "bold yellow", "bold bright_red"
 LEVELS: Final = "▁▂▃▄▅▆▇█"
 STYLES: Final = {"learned": GOOD, "nothing_learned": BAD}
 STARTING: Final = (
@@ -58,10 +57,8 @@ def screen(
                 body += [Text(), _table(known.points, left, inner, truth)]
         body += [Text(), *facts] if facts else []
         body += [Text(), *promise]
-    return Panel(
-        Group(*body), title=f"[bold]{Text(model).markup}[/bold] · stream-dppca",
-        subtitle="[dim]Ctrl-C to leave[/dim]", border_style="blue", height=height,
-    )  # fmt: skip
+    title, leave = f"[bold]{Text(model).markup}[/bold] · stream-dppca", "[dim]Ctrl-C to leave[/dim]"
+    return Panel(Group(*body), title=title, subtitle=leave, border_style="blue", height=height)
 
 
 def _head(current: Current, now: float, truth: Truth | None) -> Text:
@@ -88,9 +85,8 @@ def _age(seconds: float) -> str:
     ['0 s', '59 s', '1 min 1 s', '2 h 1 min', '2 d 7 h']
     """
     s = max(int(seconds), 0)
-    for size, unit, smaller, name in (
-        (86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"),
-    ):  # fmt: skip
+    units = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+    for size, unit, smaller, name in units:
         if s >= size:
             return f"{s // size} {unit} {s % size // smaller} {name}"
     return f"{s} s"

@@ -97,8 +97,8 @@ def _jsonl(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) ->
 def csv_columns(stream: IO[bytes], names: Sequence[str]) -> list[int]:
     """Read the header of a CSV; return the positions of the columns with these names."""
     header = csv_cells(first_line(stream, len(names)).removeprefix(codecs.BOM_UTF8))
-    _require("the CSV (its header is its first line, and each line after it is one record)",
-             header, names)  # fmt: skip
+    what = "the CSV (its header is its first line, and each line after it is one record)"
+    _require(what, header, names)
     return [header.index(name) for name in names]
 
 

@@ -90,10 +90,10 @@ def run_rounds(
         inputs = _inputs(settings.input_topic, last)
         finisher = Finisher(store, learner.writer)
         width, places, records = len(settings.features), learner.capacity, settings.records
+        at_once = rounds_at_once(width, places, records)
         for number, kept in sorted_rounds(
-            read, rule, span, at_once=rounds_at_once(width, places, records), places=places,
-            records=records,
-        ):  # fmt: skip
+            read, rule, span, at_once=at_once, places=places, records=records
+        ):
             learner.add(kept.rows(width), kept.subjects)
             finisher.finish([learner.close_round(number, {0: number + 1}, inputs)])
             progress(learner.n_batches * learner.capacity, learner.n_batches)

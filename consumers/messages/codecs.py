@@ -23,12 +23,13 @@ the row is ignored.
 
 from __future__ import annotations
 
+import abc
 import importlib
 import operator
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -46,15 +47,14 @@ Values = Sequence[bytes | None]
 Subject = bytes | str | int | float | None
 
 
-class Codec(Protocol):
+class Codec(abc.ABC):
     """Decodes messages of one format."""
 
-    @property
-    def rows_per_message(self) -> int: ...
+    rows_per_message: int = 1
 
+    @abc.abstractmethod
     def decode(self, values: Values) -> Rows:
         """Rows of the messages, in order: `rows_per_message` for each."""
-        ...
 
     def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
         """Fetch the schemas of these messages, for about this long.
@@ -63,14 +63,14 @@ class Codec(Protocol):
         Call it again with the others, and with the same set. Raises `RegistryAway`, after which it
         can be called again, too.
         """
-        ...
+        return len(values)
 
     def read(self, values: Values) -> NDArray[np.floating[Any]]:
         """The same rows in the precision of the messages, for callers that convert them anyway.
 
         The messages must have been prepared.
         """
-        ...
+        return self.decode(values)
 
 
 class SubjectCodec(Protocol):
@@ -78,7 +78,6 @@ class SubjectCodec(Protocol):
 
     def decode(self, values: Values, keys: Values) -> tuple[Rows, list[Subject]]:
         """Rows of the messages, in order, and the id of the subject of each."""
-        ...
 
 
 def make_registered(
@@ -148,7 +147,7 @@ class SubjectInMessage:
         return self._codec.decode_with_ids(values)
 
 
-class RowPerMessage:
+class RowPerMessage(Codec):
     """Decodes one row per message, each by itself, written straight into one array.
 
     Parameters
@@ -158,10 +157,8 @@ class RowPerMessage:
     values
         From an object to the numbers of its features, and for `decode_with_ids` the id behind them.
     parts
-        The same, for objects with missing members.
+        The same, for objects with missing members, which are None.
     """
-
-    rows_per_message: Final = 1
 
     def __init__(
         self,
@@ -171,72 +168,45 @@ class RowPerMessage:
         values: Callable[[Any], Sequence[float | None]],
         parts: Callable[[Any], Sequence[float | None]] | None = None,
     ) -> None:
-        self._parts = parts or values
-        self._width, self._max_bytes = width, max_bytes
-        self._parse, self._values = parse, values
+        self._width, self._max_bytes, self._parse = width, max_bytes, parse
+        self._getters: list[Callable[[Any], Sequence[Any]]] = [values]
+        if parts is not None:
+            self._getters.append(lambda x: [np.nan if item is None else item for item in parts(x)])
         self._row = struct.Struct(f"={width}d")
 
     def decode(self, values: Values) -> Rows:
-        rows = np.empty((len(values), self._width))
-        memory = rows.data.cast("B") if len(values) else memoryview(bytearray())
-        parse, numbers, limit = self._parse, self._values, self._max_bytes
-        pack, stride = self._row.pack_into, self._row.size
-        at = 0
-        bad = []
-        for i, value in enumerate(values):
-            try:
-                if len(value) > limit:  # type: ignore[arg-type]  # None raises: a null
-                    bad.append(i)
-                else:
-                    pack(memory, at, *numbers(parse(value)))  # type: ignore[arg-type]
-            except Exception:  # whatever is wrong with a message, it is a null
-                if not self._pack_partly(memory, at, value):
-                    bad.append(i)
-            at += stride
-        if bad:
-            rows[bad] = np.nan
-        return rows
+        return self._decode(values, None)
 
     def decode_with_ids(self, values: Values) -> tuple[Rows, list[Subject]]:
         """Rows of the messages, in order, and the id of the subject of each."""
+        ids: list[Subject] = [None] * len(values)
+        return self._decode(values, ids), ids
+
+    def _decode(self, values: Values, ids: list[Subject] | None) -> Rows:
         rows = np.full((len(values), self._width), np.nan)
         memory = rows.data.cast("B") if len(values) else memoryview(bytearray())
-        ids: list[Subject] = [None] * len(values)
-        parse, members, limit = self._parse, self._values, self._max_bytes
+        parse, getters, limit = self._parse, self._getters, self._max_bytes
         pack, stride = self._row.pack_into, self._row.size
         for i, value in enumerate(values):
-            try:
-                if len(value) <= limit:  # type: ignore[arg-type]  # None raises: a null
-                    *numbers, who = members(parse(value))  # type: ignore[arg-type]
-                    pack(memory, i * stride, *numbers)
-                    ids[i] = _id_of(who)
-            except Exception:  # whatever is wrong with a message, it is a null or ignored
-                with suppress(Exception):
-                    *numbers, who = self._parts(parse(value))  # type: ignore[arg-type]
-                    ids[i] = _id_of(who)  # a row of which nothing can be used stays null
-                    pack(memory, i * stride, *(np.nan if x is None else x for x in numbers))
-        return rows, ids
-
-    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
-        return len(values)
-
-    def read(self, values: Values) -> Rows:
-        return self.decode(values)
-
-    def _pack_partly(self, memory: memoryview, at: int, value: bytes | None) -> bool:
-        """Write a row in which some features are null. False if the message is bad otherwise."""
-        try:
-            found = self._parts(self._parse(value))  # type: ignore[arg-type]
-            self._row.pack_into(memory, at, *(np.nan if x is None else x for x in found))
-        except Exception:
-            return False
-        return True
+            if value is None or len(value) > limit:
+                continue
+            for get in getters:
+                try:
+                    found = get(parse(value))
+                    if ids is not None:
+                        *found, who = found
+                        ids[i] = _id_of(who)
+                    pack(memory, i * stride, *found)
+                    break
+                except Exception:  # whatever is wrong with a message, it is a null
+                    rows[i] = np.nan
+        return rows
 
 
 class JsonArrays(RowPerMessage):
     def __init__(self, width: int, max_bytes: int) -> None:
         decode = msgspec.json.Decoder(list[float | bool | None]).decode
-        super().__init__(width, max_bytes, lambda v: decode(unframed(v)), lambda array: array)
+        super().__init__(width, max_bytes, lambda v: decode(unframed(v)), list, list)
 
 
 class JsonObjects(RowPerMessage):
@@ -348,7 +318,7 @@ def _leaf_type(below: Any) -> Any:
     return list[float | bool | None] if items else _struct(below)
 
 
-class Packed:
+class Packed(Codec):
     """Packed rows, of which the first `rows_per_message` are kept.
 
     Parameters
@@ -372,9 +342,6 @@ class Packed:
 
     def decode(self, values: Values) -> Rows:
         return _as_float64(self.read(values))
-
-    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
-        return len(values)
 
     def read(self, values: Values) -> NDArray[np.floating[Any]]:
         per_message, width = self.rows_per_message, self._width

@@ -22,6 +22,7 @@ from ..errors import ConfigurationError
 from ..formats import Format
 from ..settings import MESSAGE_KEY
 from . import long, otlp
+from .codecs import Codec
 from .cutting import json_cutter, protobuf_pieces
 from .fold import Fold, Part, Point, add_points, row_of
 from .series import Selectors, parse_features
@@ -113,7 +114,7 @@ class Grouping:
         return tuple(repr(long.find(piece, name)) for name in self.group_by)
 
 
-class GroupedMessages:
+class GroupedMessages(Codec):
     """Rows within each message: groups in the order in which they appear.
 
     A group has its row by appearing, whatever its points are; so has a piece of a message that does
@@ -136,12 +137,6 @@ class GroupedMessages:
             for row, part in zip(rows[i], parts.values(), strict=False):
                 row[:] = row_of(part, self._functions)
         return rows.reshape(-1, len(self._functions))
-
-    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
-        return len(values)
-
-    def read(self, values: Values) -> Rows:
-        return self.decode(values)
 
 
 @dataclass(frozen=True)

@@ -63,20 +63,14 @@ FEATURE_BYTES: Final = 2000
 #: Puts the numbers of a message into the row.
 Fill = Callable[[Any, list[float]], None]
 
-_NUMBERS: Final = frozenset({
-    FieldDescriptor.CPPTYPE_BOOL, FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT,
-    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
-    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
-})  # fmt: skip
-_WRAPPERS: Final = frozenset(
-    f".google.protobuf.{kind}Value"
-    for kind in ("Bool", "Double", "Float", "Int32", "Int64", "UInt32", "UInt64")
-)
+_KINDS: Final = ("Bool", "Double", "Float", "Int32", "Int64", "UInt32", "UInt64")
+_NUMBERS: Final = frozenset(getattr(FieldDescriptor, f"CPPTYPE_{kind.upper()}") for kind in _KINDS)
+_WRAPPERS: Final = frozenset(f".google.protobuf.{kind}Value" for kind in _KINDS)
 #: Files that schemas import although the registry does not have them.
 _WELL_KNOWN: Final = (
-    "any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct",
-    "timestamp", "type", "wrappers",
-)  # fmt: skip
+    *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct"),
+    *("timestamp", "type", "wrappers"),
+)
 
 
 def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> Compiled:
@@ -293,8 +287,8 @@ class _Pruned:
         oneofs: dict[int, int] = {}
         # The oneofs that stand for `optional` come last.
         for field, below in sorted(fields, key=lambda pair: pair[0].proto3_optional):
-            new = made.field.add(name=field.name, number=field.number, label=field.label,
-                                 proto3_optional=field.proto3_optional)  # fmt: skip
+            new = made.field.add(name=field.name, number=field.number, label=field.label)
+            new.proto3_optional = field.proto3_optional
             if kind.file.HasField("edition"):
                 new.options.features.CopyFrom(field.options.features)
             if field.HasField("oneof_index"):

@@ -127,9 +127,6 @@ class RegisteredCodec(RowPerMessage):
     def _read(self, value: bytes) -> Sequence[float]:
         return self._readers[value[:FRAME_BYTES]].read(value)
 
-    def _pack_partly(self, memory: memoryview, at: int, value: bytes | None) -> bool:
-        return False  # a reader has put NaN where a feature is missing
-
     def prepare(self, values: Sequence[bytes | None], unknown: set[bytes], seconds: float) -> int:
         """Fetch the schemas that these messages name and that are not known yet."""
         limit, until = self._max_bytes, time.monotonic() + seconds

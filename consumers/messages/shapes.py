@@ -21,17 +21,7 @@ MOST_SHOWN: Final = 100
 _MOST_VALUES: Final = 8
 #: Attributes that tell the parts of one host apart, and are left out of the list.
 _PARTS_OF_A_HOST: Final = frozenset(
-    {
-        "core",
-        "cpu",
-        "device",
-        "disk",
-        "interface",
-        "mountpoint",
-        "path",
-        "pid",
-        "__name__",
-    }
+    ["core", "cpu", "device", "disk", "interface", "mountpoint", "path", "pid", "__name__"]
 )
 #: Usual names of the fields of messages with one metric each.
 _FIELDS: Final = {

@@ -33,23 +33,26 @@ class BatchInput:
         self._learner, self._start = learner, config.start
         self._guard = TopicGuard(config.input_topic, metrics)
         self._batch: PlannedBatch | None = None  # the one that is being read
+        topic, interval_s, refresh_s = config.input_topic, config.plan_interval_s, config.refresh_s
+        times = BrokerTime(
+            lambda: cluster.timestamp_type(topic),
+            lambda: cluster.reader(topic, stamped=True),
+            config.slack_ms,
+            config.clock,
+        )
         with ExitStack() as opened:
             self.planner = BatchPlanner(
-                cluster.offsets(config.input_topic), config.input_topic, metrics,
+                cluster.offsets(topic),
+                topic,
+                metrics,
                 size=config.offsets_per_batch(learner.capacity),
-                interval_s=config.plan_interval_s, refresh_s=config.refresh_s,
+                interval_s=interval_s,
+                refresh_s=refresh_s,
                 patience_s=config.stall_s,
-                times=BrokerTime(
-                    lambda: cluster.timestamp_type(config.input_topic),
-                    lambda: cluster.reader(config.input_topic, stamped=True),
-                    config.slack_ms,
-                    config.clock,
-                ),
+                times=times,
                 plans=plans,
-                sampler=lambda: cluster.sampler(
-                    config.input_topic, config.plan_interval_s, config.refresh_s
-                ),
-            )  # fmt: skip
+                sampler=lambda: cluster.sampler(topic, interval_s, refresh_s),
+            )
             opened.callback(self.planner.close)
             self.reader = _open_reader(cluster, config, learner, metrics)
             opened.callback(self.reader.close)
@@ -107,15 +110,14 @@ class BatchInput:
 def _open_reader(
     cluster: Cluster, config: TaskConfig, learner: Learner, metrics: Metrics
 ) -> BatchReader | RemoteSums:
-    topic, width = config.input_topic, len(config.features)
+    topic, width, stall_s = config.input_topic, len(config.features), config.stall_s
     if config.remote is None:
+        reader, size = cluster.reader(topic), config.offsets_per_batch(learner.capacity)
         return BatchReader(
-            cluster.reader(topic), topic, config.codec, metrics, width=width,
-            size=config.offsets_per_batch(learner.capacity), stall_s=config.stall_s,
-        )  # fmt: skip
+            reader, topic, config.codec, metrics, width=width, size=size, stall_s=stall_s
+        )
     from .remote_sums import RemoteSums  # needs librdkafka
 
-    return RemoteSums(
-        config.remote, learner.batches, cluster.offsets(topic), topic, metrics, width=width,
-        slots=learner.capacity, stall_s=config.stall_s,
-    )  # fmt: skip
+    offsets, batches, slots = cluster.offsets(topic), learner.batches, learner.capacity
+    sizes = {"width": width, "slots": slots}
+    return RemoteSums(config.remote, batches, offsets, topic, metrics, **sizes, stall_s=stall_s)

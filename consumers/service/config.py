@@ -27,8 +27,6 @@ class RoundConfig:
     rule: RoundRule
     codec: SubjectCodec | Gathering
     first_round: Callable[[int], int]  #: of a new model that starts at a time, in milliseconds
-    slack_ms: int = 10_000  #: largest difference between clocks
-    clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..kafka.configure import open_registry
 from ..messages.recipe import MessageRecipe
 from ..model.describe import CHECK_NAMES
 from ..model.states import make_estimator, warm_up
-from ..protocols import Claim, Cluster, Membership, SchemaSource
+from ..protocols import Claim, Cluster, Membership
 from ..settings import Settings
 from ..settings.connection import reveal
 from ..web.follow import Follower
@@ -57,8 +57,11 @@ BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 def task_config(settings: Settings) -> TaskConfig:
     """The settings as a task needs them."""
-    recipe = MessageRecipe.of(settings)
+    recipe, rule = MessageRecipe.of(settings), settings.rounds()
     registry = open_registry(recipe)
+    rounds = None
+    if rule is not None:
+        rounds = RoundConfig(rule, recipe.subject_codec(registry), settings.first_round)
     return TaskConfig(
         model=settings.model,
         input_topic=settings.input_topic,
@@ -71,27 +74,22 @@ def task_config(settings: Settings) -> TaskConfig:
         refresh_s=settings.partition_refresh_s,
         stall_s=settings.stall_timeout_s,
         slack_ms=settings.clock_slack,
-        rounds=_round_config(settings, recipe, registry),
+        rounds=rounds,
     )
-
-
-def _round_config(
-    settings: Settings, recipe: MessageRecipe, registry: SchemaSource | None
-) -> RoundConfig | None:
-    rule = settings.rounds()
-    if rule is None:
-        return None
-    codec = recipe.subject_codec(registry)
-    return RoundConfig(rule, codec, settings.first_round, slack_ms=settings.clock_slack)
 
 
 class Service:
     """One instance. `run` returns after `stop` is set, or raises an error that is permanent."""
 
     def __init__(
-        self, settings: Settings, cluster: Cluster, *, stop: threading.Event | None = None,
-        watched: bool = True, remote: Remote | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        *,
+        stop: threading.Event | None = None,
+        watched: bool = True,
+        remote: Remote | None = None,
+    ) -> None:
         self.settings, self.stop = settings, stop or threading.Event()
         self._cluster = cluster
         if remote is not None:
@@ -117,9 +115,12 @@ class Service:
         self._retry_at = 0.0
         self._state = "starting"
         self._watchdog = Watchdog(
-            stall_s=settings.stall_timeout_s, leave_s=LEAVE_SECONDS, stop=self.stop,
-            metrics=self.metrics, excused=self._excused,
-        )  # fmt: skip
+            stall_s=settings.stall_timeout_s,
+            leave_s=LEAVE_SECONDS,
+            stop=self.stop,
+            metrics=self.metrics,
+            excused=self._excused,
+        )
         self._watched = watched
         self._starved_at = -math.inf  # time when there was no executor
         if remote is not None and remote.cores is not None:
@@ -205,11 +206,9 @@ class Service:
     def run(self) -> None:
         if self._watched:
             self._watchdog.start()
-        http = HttpServer(
-            self.settings.http_host, self.settings.http_port, self, self.metrics, self._page(),
-            reveal(self.settings.http_token), self.settings.http_hosts,
-        )  # fmt: skip
-        host = self.settings.http_host
+        host, port = self.settings.http_host, self.settings.http_port
+        token, hosts = reveal(self.settings.http_token), self.settings.http_hosts
+        http = HttpServer(host, port, self, self.metrics, self._page(), token, hosts)
         shown = f"[{host}]" if ":" in host else host
         log_event("listening", host=host, port=http.port, page=f"http://{shown}:{http.port}/")
         try:

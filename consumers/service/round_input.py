@@ -8,7 +8,7 @@ last state.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..model.learner import Learner
 from ..protocols import Cluster, FinishedBatch, Positions
@@ -33,17 +33,22 @@ class RoundInput:
         learner: Learner,
         metrics: Metrics,
     ) -> None:
-        self._learner, self._rounds = learner, rounds
+        self._learner, self._rounds, self._clock = learner, rounds, config.clock
         self._guard = TopicGuard(config.input_topic, metrics, secret=True)
         self._round: PlannedRound | None = None  # the one that is being read
         topic = config.input_topic
         with ExitStack() as opened:
             self.planner = RoundPlanner(
-                cluster.offsets(topic), topic, rounds.rule, metrics,
-                slack_ms=rounds.slack_ms, interval_s=config.plan_interval_s,
-                refresh_s=config.refresh_s, timestamp_type=lambda: cluster.timestamp_type(topic),
-                clock=rounds.clock,
-            )  # fmt: skip
+                cluster.offsets(topic),
+                topic,
+                rounds.rule,
+                metrics,
+                slack_ms=config.slack_ms,
+                interval_s=config.plan_interval_s,
+                refresh_s=config.refresh_s,
+                timestamp_type=lambda: cluster.timestamp_type(topic),
+                clock=config.clock,
+            )
             opened.callback(self.planner.close)
             self.reader = self._open_reader(cluster, config, metrics)
             opened.callback(self.reader.close)
@@ -52,19 +57,19 @@ class RoundInput:
     def _open_reader(
         self, cluster: Cluster, config: TaskConfig, metrics: Metrics
     ) -> RoundReader | RemoteRows:
-        topic, rounds = config.input_topic, self._rounds
+        topic, rule, codec = config.input_topic, self._rounds.rule, self._rounds.codec
+        more: dict[str, Any] = {
+            "stall_s": config.stall_s,
+            "bounds": self.planner.bounds,
+            "take": self._learner.add,
+        }
         if config.remote is None:
-            return RoundReader(
-                cluster.reader(topic, stamped=True), topic, rounds.codec, rounds.rule, metrics,
-                stall_s=config.stall_s, bounds=self.planner.bounds,
-                take=self._learner.add,
-            )  # fmt: skip
+            reader = cluster.reader(topic, stamped=True)
+            return RoundReader(reader, topic, codec, rule, metrics, **more)
         from .remote_rows import RemoteRows  # needs librdkafka
 
-        return RemoteRows(
-            config.remote, topic, rounds.rule, metrics, width=len(config.features),
-            stall_s=config.stall_s, bounds=self.planner.bounds, take=self._learner.add,
-        )  # fmt: skip
+        width = len(config.features)
+        return RemoteRows(config.remote, topic, rule, metrics, width=width, **more)
 
     def partitions(self) -> list[int]:
         return self.planner.partitions()
@@ -75,7 +80,7 @@ class RoundInput:
     def begin(self) -> None:
         learner, rounds = self._learner, self._rounds
         last = learner.last_round
-        following = rounds.first_round(int(rounds.clock() * 1000)) if last is None else last + 1
+        following = rounds.first_round(int(self._clock() * 1000)) if last is None else last + 1
         self.planner.begin(learner.positions, following, learner.n_batches)
 
     def next(self) -> bool:

@@ -196,9 +196,14 @@ class Task:
                 self._metrics.fruitless.inc()
             if released.drift:
                 self._metrics.changed.set(int(time.time()))
-            log_event("released", level="warning" if nothing else "info",
-                      batch=released.number, status=released.status, reason=released.reason,
-                      drift=released.drift)  # fmt: skip
+            log_event(
+                "released",
+                level="warning" if nothing else "info",
+                batch=released.number,
+                status=released.status,
+                reason=released.reason,
+                drift=released.drift,
+            )
 
     def _note_published(self, message: Message) -> None:
         self.current = message

@@ -8,19 +8,8 @@ import subprocess
 import uuid
 from collections.abc import Mapping
 
-from .base import (
-    IMAGE_VARIABLE,
-    LOCAL_IMAGE,
-    LOOPBACK,
-    OFFICIAL_IMAGE,
-    PULL_SECONDS,
-    START_SECONDS,
-    STOP_SECONDS,
-    BrokerFailed,
-    BrokerUnavailable,
-    Progress,
-    run,
-)
+from . import base
+from .base import BrokerFailed, BrokerUnavailable, Progress
 from .managed import ManagedBroker
 from .node import broker_settings, container_environment
 
@@ -33,7 +22,7 @@ def find_docker() -> str:
     host = os.environ.get("DOCKER_HOST", "")
     if host and not host.startswith("unix:"):
         raise BrokerUnavailable(f"the Docker engine at {host} is not on this machine")
-    done = run([docker, "version", "--format", "{{.Server.Version}}"], 20.0)
+    done = base.run([docker, "version", "--format", "{{.Server.Version}}"], 20.0)
     if done.returncode:
         raise BrokerUnavailable(f"no Docker engine answers ({done.stdout.strip()})")
     return docker
@@ -45,14 +34,14 @@ def find_image(docker: str, wanted: str | None = None, progress: Progress | None
     This is `wanted`, or the image named by `STREAM_DPPCA_KAFKA_IMAGE`, or else Apache's, or else
     the one that docker/kafka-local/build.sh makes.
     """
-    wanted = wanted or os.environ.get(IMAGE_VARIABLE)
-    for image in [wanted] if wanted else [OFFICIAL_IMAGE, LOCAL_IMAGE]:
-        if not run([docker, "image", "inspect", image], 20.0).returncode:
+    wanted = wanted or os.environ.get(base.IMAGE_VARIABLE)
+    for image in [wanted] if wanted else [base.OFFICIAL_IMAGE, base.LOCAL_IMAGE]:
+        if not base.run([docker, "image", "inspect", image], 20.0).returncode:
             return image
-    image = wanted or OFFICIAL_IMAGE
+    image = wanted or base.OFFICIAL_IMAGE
     if progress:
         progress(f"pulling {image}")
-    done = run([docker, "pull", "--quiet", image], PULL_SECONDS)
+    done = base.run([docker, "pull", "--quiet", image], base.PULL_SECONDS)
     if done.returncode:
         said = done.stdout.strip().splitlines()[-1:]
         raise BrokerUnavailable(f"the image {image} is not here and cannot be pulled: {said}")
@@ -61,18 +50,18 @@ def find_image(docker: str, wanted: str | None = None, progress: Progress | None
 
 def has_bridge(docker: str) -> bool:
     """Tell whether the engine has a bridge network; without one, no port can be published."""
-    return not run([docker, "network", "inspect", "bridge"], 20.0).returncode
+    return not base.run([docker, "network", "inspect", "bridge"], 20.0).returncode
 
 
 def container_network(port: int, bridge: bool) -> tuple[list[str], str]:
     """Return the flags that make a port reachable on loopback, and the address to bind."""
     if bridge:
-        return [f"--publish={LOOPBACK}:{port}:{port}"], "0.0.0.0"  # noqa: S104
-    return ["--network=host"], LOOPBACK
+        return [f"--publish={base.LOOPBACK}:{port}:{port}"], "0.0.0.0"  # noqa: S104
+    return ["--network=host"], base.LOOPBACK
 
 
 class DockerBroker(ManagedBroker):
-    """Apache Kafka in a container, run by the `docker` command."""
+    """Apache Kafka in a container, base.run by the `docker` command."""
 
     kind = "docker"
 
@@ -98,7 +87,7 @@ class DockerBroker(ManagedBroker):
         variables = container_environment(settings)
         flags = [f"--env={name}={variables[name]}" for name in variables]
         create = [self._docker, "create", "--name", self._name, *network, *flags, self._image]
-        done = run(create, START_SECONDS)
+        done = base.run(create, base.START_SECONDS)
         if done.returncode:
             raise BrokerFailed(f"docker create failed: {done.stdout.strip()}")
 
@@ -106,14 +95,17 @@ class DockerBroker(ManagedBroker):
         return [self._docker, "start", "--attach", self._name]
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        run([self._docker, "stop", "--time", f"{STOP_SECONDS:.0f}", self._name], 2 * STOP_SECONDS)
+        base.run(
+            [self._docker, "stop", "--time", f"{base.STOP_SECONDS:.0f}", self._name],
+            2 * base.STOP_SECONDS,
+        )
 
     def _kill(self) -> None:
-        run([self._docker, "kill", self._name], STOP_SECONDS)
+        base.run([self._docker, "kill", self._name], base.STOP_SECONDS)
 
     def _clean(self) -> None:
         if command := self._cleanup_command():
-            run(command, STOP_SECONDS)
+            base.run(command, base.STOP_SECONDS)
 
     def _cleanup_command(self) -> list[str]:
         name = getattr(self, "_name", None)

@@ -10,15 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .base import (
-    DOWNLOAD_SECONDS,
-    JAVA_VERSION,
-    KAFKA_VERSION,
-    LOG4J_VERSION,
-    BrokerUnavailable,
-    Progress,
-    run,
-)
+from . import base
+from .base import BrokerUnavailable, Progress
 
 
 def find_java() -> str:
@@ -28,18 +21,18 @@ def find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = (home and shutil.which("java", path=f"{home}/bin")) or shutil.which("java")
     if not java:
-        raise BrokerUnavailable(f"no java command (a JRE of version {JAVA_VERSION} or newer)")
-    said = run([java, "-version"], 30.0).stdout
+        raise BrokerUnavailable(f"no java command (a JRE of version {base.JAVA_VERSION} or newer)")
+    said = base.run([java, "-version"], 30.0).stdout
     version = re.search(r'version "(\d+)', said)
-    if version is None or int(version[1]) < JAVA_VERSION:
+    if version is None or int(version[1]) < base.JAVA_VERSION:
         first = said.strip().splitlines()[:1]
-        raise BrokerUnavailable(f"{java} is not Java {JAVA_VERSION} or newer: {first}")
+        raise BrokerUnavailable(f"{java} is not Java {base.JAVA_VERSION} or newer: {first}")
     return java
 
 
 def jar_folder() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "stream-dppca" / f"kafka-{KAFKA_VERSION}"
+    return Path(cache) / "stream-dppca" / f"kafka-{base.KAFKA_VERSION}"
 
 
 def ensure_jars(progress: Progress | None = None) -> Path:
@@ -63,7 +56,7 @@ def ensure_jars(progress: Progress | None = None) -> Path:
         with tempfile.TemporaryDirectory(prefix=folder.name + ".part-", dir=folder.parent) as part:
             jars = Path(part) / "jars"
             _download(mvn, Path(part), jars, tell)
-            if not (jars / f"kafka_2.13-{KAFKA_VERSION}.jar").is_file():
+            if not (jars / f"kafka_2.13-{base.KAFKA_VERSION}.jar").is_file():
                 raise BrokerUnavailable("Maven succeeded but did not fetch Kafka")
             jars.rename(folder)
     return folder
@@ -80,12 +73,12 @@ _POM = f"""\
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka_2.13</artifactId>
-      <version>{KAFKA_VERSION}</version>
+      <version>{base.KAFKA_VERSION}</version>
     </dependency>
     <dependency>
       <groupId>org.apache.logging.log4j</groupId>
       <artifactId>log4j-slf4j-impl</artifactId>
-      <version>{LOG4J_VERSION}</version>
+      <version>{base.LOG4J_VERSION}</version>
     </dependency>
   </dependencies>
 </project>
@@ -93,20 +86,20 @@ _POM = f"""\
 
 
 def _download(mvn: str, work: Path, jars: Path, tell: Progress) -> None:
-    """Let Maven copy Kafka and what it needs at run time into `jars`."""
+    """Let Maven copy Kafka and what it needs at base.run time into `jars`."""
     (work / "pom.xml").write_text(_POM, encoding="utf-8")
     command = [
         *(mvn, "--batch-mode", "--strict-checksums", "--file", str(work / "pom.xml")),
         "dependency:copy-dependencies",
         *("-DincludeScope=runtime", f"-DoutputDirectory={jars}"),
     ]
-    tell(f"fetching Apache Kafka {KAFKA_VERSION} with Maven (45 MB, once; it takes a few minutes)")
-    done = run(command, DOWNLOAD_SECONDS)
+    tell(f"fetching Apache Kafka {base.KAFKA_VERSION} with Maven (45 MB, once)")
+    done = base.run(command, base.DOWNLOAD_SECONDS)
     if done.returncode:
         lines = done.stdout.splitlines()
         errors = [line for line in lines if line.startswith("[ERROR]")] or lines[-5:]
         raise BrokerUnavailable("Maven could not fetch Kafka's jars:\n" + "\n".join(errors[:5]))
-    tell(f"Apache Kafka {KAFKA_VERSION} is in the cache")
+    tell(f"Apache Kafka {base.KAFKA_VERSION} is in the cache")
 
 
 @contextlib.contextmanager

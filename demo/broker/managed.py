@@ -14,16 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..supervised import kill_supervised, start_supervised
-from .base import (
-    LOOPBACK,
-    PORT_TRIES,
-    START_SECONDS,
-    STOP_SECONDS,
-    Broker,
-    BrokerError,
-    BrokerFailed,
-    Progress,
-)
+from . import base
+from .base import Broker, BrokerError, BrokerFailed, Progress
 from .node import free_port, is_ready
 
 
@@ -54,7 +46,7 @@ class ManagedBroker(Broker):
     def bootstrap_servers(self) -> str:
         if not self.port:
             raise BrokerError("the broker has not been started")
-        return f"{LOOPBACK}:{self.port}"
+        return f"{base.LOOPBACK}:{self.port}"
 
     @property
     def data_dir(self) -> Path:
@@ -78,7 +70,7 @@ class ManagedBroker(Broker):
             self._launch()
             return
         self._check()
-        for attempt in range(1, PORT_TRIES + 1):
+        for attempt in range(1, base.PORT_TRIES + 1):
             self._make_folder()
             self.port = self._wanted_port or free_port()
             self.controller_port = free_port()
@@ -90,7 +82,7 @@ class ManagedBroker(Broker):
                 # Another process may take the port before the broker does.
                 taken = re.search("(?i)address already in use|already allocated", str(error))
                 self.close()
-                if not taken or self._wanted_port or attempt == PORT_TRIES:
+                if not taken or self._wanted_port or attempt == base.PORT_TRIES:
                     raise
             except BaseException:
                 self.close()
@@ -102,7 +94,7 @@ class ManagedBroker(Broker):
             return
         self._stop(process)
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(base.STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
         self._forget()
@@ -169,14 +161,14 @@ class ManagedBroker(Broker):
         self._process = start_supervised(
             self._command(), self.log_file, self.data_dir, self._cleanup_command()
         )
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + base.START_SECONDS
         try:
             while not is_ready(self.port):
                 code = self._process.poll()
                 if code is not None:
                     raise BrokerFailed(f"the broker ended with {code}{self.log_tail(offset)}")
                 if time.monotonic() > deadline:
-                    late = f"the broker does not serve after {START_SECONDS:.0f} s"
+                    late = f"the broker does not serve after {base.START_SECONDS:.0f} s"
                     raise BrokerFailed(late + self.log_tail(offset))
                 time.sleep(0.05)
         except BaseException:

@@ -5,14 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from .base import (
-    ADDRESS_VARIABLE,
-    Broker,
-    BrokerError,
-    BrokerUnavailable,
-    ExternalBroker,
-    Progress,
-)
+from . import base
+from .base import Broker, BrokerError, BrokerUnavailable, ExternalBroker, Progress
 from .docker import DockerBroker
 from .local import LocalBroker
 from .managed import ManagedBroker
@@ -37,11 +31,11 @@ def provide_broker(
         If no kind works; the message gives the reason for each kind.
     """
     free = kind is None and port is None
-    if kind == "env" or (free and os.environ.get(ADDRESS_VARIABLE)):
+    if kind == "env" or (free and os.environ.get(base.ADDRESS_VARIABLE)):
         external = ExternalBroker()
         external.start()
         return external
-    reasons = [f"env: {ADDRESS_VARIABLE} is not set"] if free else []
+    reasons = [f"env: {base.ADDRESS_VARIABLE} is not set"] if free else []
     for name in STARTED if kind is None else (kind,):
         broker = STARTED[name](port=port, settings=ON_DEMAND, progress=progress)
         try:

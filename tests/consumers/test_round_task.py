@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,7 +21,6 @@ from consumers.events import describe_error, log_event, set_up_logs
 from consumers.model.describe import describe
 from consumers.model.releases import PublishedRelease, parse_release
 from consumers.model.states import decode_state, make_estimator
-from consumers.service.config import RoundConfig
 from consumers.service.loop import Service, task_config
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
@@ -91,11 +91,7 @@ def start_task(on: MemoryBroker, rounds: int, s: Settings | None = None, **optio
     config = task_config(s)
     assert config.rounds is not None
     now_s = (START_MS + rounds * ROUND_MS + SLACK_MS) / 1000
-    timed = RoundConfig(
-        config.rounds.rule, config.rounds.codec, config.rounds.first_round,
-        slack_ms=config.rounds.slack_ms, clock=lambda: now_s,
-    )  # fmt: skip
-    config = type(config)(**{**vars(config), "rounds": timed, "plan_interval_s": 0.0})
+    config = replace(config, clock=lambda: now_s, plan_interval_s=0.0)
     membership = log.join()
     return Task(log, membership, settled(membership), config, Metrics())
 

@@ -168,10 +168,10 @@ class Batch:
             yield block
         self._known = True
 
-    def _blocks_again(self, long: bool) -> Iterator[tuple[slice, Block]]:
+    def _blocks_again(self) -> Iterator[tuple[slice, Block]]:
         """All units once more, in any order, and their places. Most blocks are free of nulls."""
         in_place = self._reading.in_place(self._raw)
-        size = min(block_size(self._raw.shape[1], long or in_place), len(self))
+        size = min(block_size(self._raw.shape[1], in_place), len(self))
         starts = np.arange(0, len(self), size)
         with_null = np.logical_or.reduceat(self._null, starts)
         order = np.argsort(~with_null, kind="stable")  # those with a null first
@@ -226,7 +226,7 @@ class RangedBatch:
         factors = clip_factors(self._sq_length, self._batch._null, radius)
         return pairwise_sum(
             self._form.clipped_sum(block, self._measured[place], factors[place])
-            for place, block in self._batch._blocks_again(self._form.long_blocks)
+            for place, block in self._batch._blocks_again()
         )
 
 

@@ -102,12 +102,6 @@ class Block:
         X = self.X if rows is None else rows
         return np.asarray(X @ W) if self.placed else vecdots(X, W)
 
-    def weighed(self, weights: FloatArray) -> FloatArray:
-        """The rows times one weight each, with zeros for nulls, in the scratch memory."""
-        np.multiply(self.X, weights[:, np.newaxis], out=self.scratch)
-        self.scratch[self.null] = 0.0
-        return self.scratch
-
     # A unit is one row here, and up to a few in a `Bundle`.
 
     @property
@@ -119,10 +113,6 @@ class Block:
     def null_units(self) -> BoolArray:
         return self.null
 
-    def norms(self) -> FloatArray:
-        """The Frobenius norm of the mean of x x^T over each unit's rows; zero for nulls."""
-        return self.sq_norm
-
     def means(self, values: FloatArray) -> FloatArray:
         """The mean over each unit's rows of numbers that were computed row by row."""
         return values
@@ -132,7 +122,7 @@ class Block:
         return np.asarray(np.vecdot(values, values))
 
     def moment_norms(self, rows: FloatArray) -> FloatArray:
-        """As `norms`, for rows made of those of the block."""
+        """The Frobenius norm of the mean of x x^T over each unit's rows, made of the block's."""
         return self.sq_lengths(rows)
 
     def row_weights(self, weights: FloatArray) -> FloatArray:
@@ -167,12 +157,6 @@ class Bundle(Block):
     def null_units(self) -> BoolArray:
         return self.null[:: self.each]
 
-    def norms(self) -> FloatArray:
-        return rowwise.moment_norms(self.X, self.each)
-
-    def weighed(self, weights: FloatArray) -> FloatArray:
-        return super().weighed(self.row_weights(weights))
-
     def means(self, values: FloatArray) -> FloatArray:
         return rowwise.means(values, self.each)
 
@@ -201,11 +185,6 @@ class Statistic(Protocol):
 
 class Form(Protocol):
     """A function of a unit that has a length, summed over units after clipping."""
-
-    @property
-    def long_blocks(self) -> bool:
-        """True if adding up partial sums costs more time than short blocks, in the cache, save."""
-        ...
 
     def measure(self, block: Block) -> FloatArray:
         """Numbers of each unit that need its row: one row of them per unit, possibly empty.
@@ -270,11 +249,11 @@ class Rows(Protocol):
 
     def ranged(self, form: Form) -> Ranged:
         """Counts and clipped sums of a form."""
-        ...
+        raise TypeError("only a single batch of records is asked for the range of a form")
 
 
 @dataclass(frozen=True, repr=False)
-class JoinedRows:
+class JoinedRows(Rows):
     """Several batches, seen as one."""
 
     parts: tuple[Rows, ...]
@@ -293,6 +272,3 @@ class JoinedRows:
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units of all batches."""
         return pairwise_sum(part.total(statistic) for part in self.parts)
-
-    def ranged(self, form: Form) -> Ranged:
-        raise NotImplementedError("the range of a form is asked about single batches only")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from stream_dppca.arrays import FloatArray
 from stream_dppca.batch import Batch, Reading
+from stream_dppca.method.statistics import AugmentedMoments
 from stream_dppca.noise import Noise
 from stream_dppca.statistics import Form, Rows
 
@@ -68,6 +70,11 @@ class FrozenNoise(Noise):
 def batch_of(X: FloatArray, max_norm: float = 1e18, **reading: Any) -> Batch:
     """A batch in memory, as `SlotBuffer` makes it."""
     return Batch(X, Reading(max_norm, **reading))
+
+
+def moments_in(d: int, radius: float, each: int = 1) -> AugmentedMoments:
+    """Second moments of plain records, each clipped to this radius."""
+    return AugmentedMoments((0.0,) * d, (1.0,) * d, (math.inf,) * d, 0.0, radius, each)
 
 
 def clipped_mean(rows: Rows, form: Form, radius: float) -> tuple[FloatArray, float]:

@@ -13,10 +13,10 @@ import pytest
 from stream_dppca import DPPCA, PaperDPPCA
 from stream_dppca.arrays import FloatArray
 from stream_dppca.batch import Batch, Reading, block_size
-from stream_dppca.mechanisms.queries import Gradients, SecondMoments
+from stream_dppca.mechanisms.queries import Gradients
 from stream_dppca.mechanisms.radius import radius
 from stream_dppca.statistics import Block, Form, Statistic
-from tests.conftest import batch_of, spiked
+from tests.conftest import batch_of, moments_in, spiked
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ def records(n: int, d: int) -> FloatArray:
 
 
 def forms(d: int) -> Iterator[Form]:
-    yield SecondMoments()
     for k in (1, 3):
         W = np.linalg.qr(np.random.default_rng(k).standard_normal((d, k)))[0]
         yield Gradients(W, np.zeros((k, k)))
@@ -93,6 +92,8 @@ def test_a_batch_in_parts_answers_the_same(d: int, how: dict[str, Any]) -> None:
     assert len(local) == len(spread) == 30_000
     statistic = ClippedMean(0.1, 2.0)
     assert local.total(statistic) == pytest.approx(spread.total(statistic), rel=1e-12)
+    moments = moments_in(d, 2.0)
+    assert local.total(moments) == pytest.approx(spread.total(moments), rel=1e-11, abs=1e-8)
     for form in forms(d):
         one, other = local.ranged(form), spread.ranged(form)
         for j in range(-60, 90, 3):
@@ -129,6 +130,8 @@ def test_nulls_add_nothing_and_keep_their_place() -> None:
     clean = np.where((np.abs(X) < 1e18).all(axis=1)[:, None], X, 0.0)
     spoiled, good = batch_of(X), batch_of(clean)
     assert len(spoiled) == 3000
+    totals = (batch.total(moments_in(4, 1.0)) for batch in (spoiled, good))
+    np.testing.assert_allclose(*totals, rtol=0, atol=1e-11)
     for form in forms(4):
         one, other = spoiled.ranged(form), good.ranged(form)
         if not (

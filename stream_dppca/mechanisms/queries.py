@@ -1,4 +1,4 @@
-"""What a batch is asked for: clipped gradients or clipped second moments.
+"""Clipped gradients, which a batch of many features is asked for, and packed second moments.
 
 Each is a sum of one bounded term per unit, in float64. A term goes through k = `sums.roundings(n)`
 roundings at most, so a sum of n terms of norm at most M is off by at most about n k u M with
@@ -12,19 +12,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 
-from .. import rowwise
 from ..arrays import ROUNDOFF, FloatArray, IntArray
 from ..statistics import Block
 from ..sums import roundings
 
 __all__ = [
     "Gradients",
-    "MeanGradients",
-    "SecondMoments",
     "length_slack",
     "moment_rounding",
     "pack",
@@ -69,8 +65,6 @@ class Gradients:
 
     W: FloatArray  #: d x k, orthonormal columns
     L: FloatArray  #: k x k, symmetric: the centre is W L
-
-    long_blocks: ClassVar[bool] = False
 
     def measure(self, block: Block) -> FloatArray:
         """p_i as computed: the gradients are x_i p_i^T with exactly this p_i."""
@@ -127,56 +121,6 @@ def times(P: FloatArray, L: FloatArray) -> FloatArray:
     return np.asarray(total)
 
 
-@dataclass(frozen=True, eq=False)
-class MeanGradients(Gradients):
-    """The same for units of several rows: the mean of x (x^T W) over them, less W L, clipped.
-
-    Rows of one unit may cancel: x = (1, b) and (1, -b) have a short mean gradient whatever b is.
-    So the mean is computed first, number by number, and it is the mean that is measured and added
-    up; no rounding error of a long row reaches the sum.
-
-    Adjacency: everything that one unit holds is replaced, or turns null.
-    Sensitivity: as for `Gradients`: each term lies in a ball of radius rho, each s_i in [0, 1].
-    """
-
-    def measure(self, block: Block) -> FloatArray:
-        """The squared length of each unit, from above."""
-        terms = self._terms(block)
-        terms *= terms
-        slack = 8 * (self.W.size + 8) * ROUNDOFF
-        return np.asarray((rowwise.fold(terms) * (1 + slack))[:, np.newaxis])
-
-    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
-        return measured[:, 0]
-
-    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
-        """(d+1) x k: the sum of the terms, and that of the s_i at the start of the last row."""
-        d, k = self.W.shape
-        total = np.zeros((d + 1, k))
-        total[:d] = (self._terms(block) @ factors).reshape(d, k)
-        total[d, 0] = factors.sum()
-        return total
-
-    def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
-        """(d+1) x k: the mean gradient, and the mean factor times `SIDE` rho."""
-        mean = total.copy()
-        mean[-1] *= SIDE * radius
-        return mean / units
-
-    def _terms(self, block: Block) -> FloatArray:
-        """(d k) x units: the mean over rows of x (x^T W), less W L."""
-        d, k = self.W.shape
-        T = rowwise.turned(block.X, block.each)
-        terms = np.zeros((d, k, T.shape[2]))
-        for rows in T:
-            for column in range(k):
-                along = rowwise.dots(rows, self.W[:, column, np.newaxis])
-                terms[:, column] += rows * along
-        terms /= block.each
-        terms -= (self.W @ self.L)[:, :, np.newaxis]
-        return terms.reshape(d * k, -1)
-
-
 def moment_rounding(units: int, each: int) -> float:
     """Rounding of a sum of clipped second moments, over the radius: twice the bound.
 
@@ -184,46 +128,6 @@ def moment_rounding(units: int, each: int) -> float:
     most sqrt(each) times as long as the term, and each goes through `sums.roundings` of all rows.
     """
     return 2 * units * each * roundings(units * each) * math.sqrt(each) * ROUNDOFF
-
-
-@dataclass(frozen=True)
-class SecondMoments:
-    """Clipped second moments x_i x_i^T, as a vector of d (d + 1)/2 numbers.
-
-    Off-diagonal entries are multiplied by sqrt 2, so that lengths are Frobenius norms and the
-    same noise in every coordinate is isotropic on symmetric matrices.
-
-    Adjacency: one unit is replaced, or turns null.
-    Sensitivity: x_i is clipped to |x_i|^2 <= rho. |y y^T - z z^T|_F^2 = |y|^4 + |z|^4 - 2 (y.z)^2
-        is at most 2 rho^2, so the sum moves by at most sqrt 2 rho, plus rounding; the mean by that
-        over the units. The mean A of x x^T over the rows of a unit, clipped to |A|_F <= rho, has
-        the same bound: |A - A'|_F^2 = |A|^2 + |A'|^2 - 2 <A, A'>, and <A, A'> is not negative for
-        matrices without negative eigenvalues.
-    """
-
-    each: int = 1  #: rows per unit, at most
-
-    long_blocks: ClassVar[bool] = True
-
-    def measure(self, block: Block) -> FloatArray:
-        """|x_i|^2 from above: d roundings of its own, a few of y_i, and several times that."""
-        slack = 8 * (block.X.shape[1] + 8) * block.each * ROUNDOFF
-        return np.asarray((block.norms() * (1 + slack))[:, np.newaxis])
-
-    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
-        return np.asarray(measured[:, 0] ** 2)
-
-    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
-        """The symmetric matrix: y^T y for the rows y_i = sqrt(s_i) x_i."""
-        rows = block.weighed(np.sqrt(factors))
-        return np.asarray(rows.T @ rows)
-
-    def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
-        return pack(total) / units
-
-    def sensitivity(self, radius: float, units: int) -> float:
-        rounding = moment_rounding(units, self.each) * radius
-        return (math.sqrt(2) * radius + 2 * rounding) / units
 
 
 def pack(S: FloatArray) -> FloatArray:

@@ -194,7 +194,8 @@ class AugmentedMoments:
     Sensitivity: |y y^T - y' y'^T|_F^2 = |y|^4 + |y'|^4 - 2 (y.y')^2 is at most 2 rho^2, so the sum
         moves by at most sqrt 2 rho, plus its rounding on both neighbours. The clip factor comes
         from an over-estimate of |y|^2. With several rows per unit the mean A of y y^T is clipped,
-        to |A|_F <= rho: the same bound (see `SecondMoments`).
+        to |A|_F <= rho: the same bound, because <A, A'> is not negative for matrices without
+        negative eigenvalues.
     """
 
     center: tuple[float, ...]

@@ -16,7 +16,7 @@ import numpy as np
 from .. import rowwise
 from ..arrays import BoolArray, FloatArray, IntArray
 from ..batch import Reading, block_size
-from ..statistics import Bundle, Form, Statistic, clip_factors
+from ..statistics import Bundle, Rows, Statistic
 from ..sums import pairwise_sum
 
 __all__ = ["SubjectRows"]
@@ -25,7 +25,7 @@ __all__ = ["SubjectRows"]
 _SILENT = np.errstate(all="ignore")
 
 
-class SubjectRows:
+class SubjectRows(Rows):
     """One round.
 
     Parameters
@@ -105,41 +105,9 @@ class SubjectRows:
         """Sum of a statistic over all units."""
         return pairwise_sum(statistic(block) for block in chain([self._nobody()], self._blocks()))
 
-    @_SILENT
-    def ranged(self, form: Form) -> RangedSubjects:
-        """Counts and clipped sums of a form."""
-        return RangedSubjects(self, form)
-
     def _nobody(self) -> Bundle:
         """A block without units: the sum over it has the shape of every other."""
         return Bundle.of(np.zeros((0, self._rows.shape[1])), 1)
-
-
-class RangedSubjects:
-    """A form over a round. The measurement of each unit is kept."""
-
-    def __init__(self, rows: SubjectRows, form: Form) -> None:
-        self._rows, self._form = rows, form
-        self._measured = [form.measure(block) for block in rows._blocks()]
-        # Forms of subjects measure the length itself.
-        self._sq_length = [form.sq_length(part[:, 0], part) for part in self._measured]
-
-    def beyond(self, radius: float) -> int:
-        """Number of units longer than `radius`."""
-        return sum(int(np.count_nonzero(part > radius**2)) for part in self._sq_length)
-
-    @_SILENT
-    def clipped_sum(self, radius: float) -> FloatArray:
-        """Sum over all units of terms clipped to `radius`."""
-        return pairwise_sum(self._clipped_sums(radius))
-
-    def _clipped_sums(self, radius: float) -> Iterator[FloatArray]:
-        nobody = self._rows._nobody()
-        yield self._form.clipped_sum(nobody, np.zeros((0, 1)), np.zeros(0))
-        parts = zip(self._rows._blocks(), self._measured, self._sq_length, strict=True)
-        for block, measured, sq_length in parts:
-            factors = clip_factors(sq_length, block.null_units, radius)
-            yield self._form.clipped_sum(block, measured, factors)
 
 
 def _deviations(rows: FloatArray, each: int) -> FloatArray:

@@ -29,9 +29,11 @@ from stream_dppca.engine import rows as engine_rows
 from stream_dppca.engine.kernels import fingerprint
 from stream_dppca.engine.questions import GRID
 from stream_dppca.engine.rows import LastRadii
-from stream_dppca.mechanisms.queries import Gradients, SecondMoments
+from stream_dppca.mechanisms.queries import Gradients
+from stream_dppca.method.gradients import CenteredGradients
 from stream_dppca.method.statistics import LengthCounts
 from stream_dppca.statistics import Block
+from tests.conftest import moments_in
 from tests.engine.helpers import ArraySource, DrawnSource, PicklingEngine
 
 SIZE = 12_288
@@ -95,12 +97,15 @@ def test_counts_are_equal_and_sums_agree(d: int, how: dict[str, Any], tasks: int
     local, spread = Batch(X, reading), on_engine(X, reading, tasks)
     assert len(local) == len(spread)
     assert spread.present() == np.count_nonzero(~local.matrix()[1])
-    forms: list[Any] = [SecondMoments()]
+    forms: list[Any] = []
     for k in (1, 3):
         W = np.linalg.qr(np.random.default_rng(k).standard_normal((d, k)))[0]
         forms += [Gradients(W, np.zeros((k, k))), Gradients(W, np.diag(np.arange(1.0, k + 1)))]
     if reading.partial:  # learned statistics alone take rows with holes
         forms = []
+    moments = moments_in(d, 9.0)
+    one_total, other_total = local.total(moments), spread.total(moments)
+    assert np.abs(one_total - other_total).max() <= 1e-12 * np.abs(one_total).max()
     for form in forms:
         one, other = local.ranged(form), spread.ranged(form)
         assert [one.beyond(r) for r in GRID] == [other.beyond(r) for r in GRID]
@@ -213,7 +218,7 @@ def test_one_job_per_batch_after_the_first_step() -> None:
 
 
 def test_neighbours_of_a_radius_are_asked_for_if_they_are_small() -> None:
-    radii, form = LastRadii(), SecondMoments()
+    radii, form = LastRadii(), Gradients(np.eye(3)[:, :2], np.eye(2))
     assert radii.guess(form) == ()
     radii.note(form, GRID[100], 10)
     assert radii.guess(form) == (GRID[100], GRID[99], GRID[101])
@@ -223,7 +228,8 @@ def test_neighbours_of_a_radius_are_asked_for_if_they_are_small() -> None:
     assert radii.guess(form) == (GRID[-1],)
     radii.note(form, 1.2345, 10)
     assert radii.guess(form) == (1.2345,)
-    assert radii.guess(Gradients(np.eye(2), np.eye(2))) == ()
+    two, zero = (1.0, 1.0), np.zeros(2)
+    assert radii.guess(CenteredGradients(np.eye(2), np.eye(2), two, two, two, zero, zero)) == ()
 
 
 # Refusals and errors

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_dppca import rowwise
-from stream_dppca.mechanisms.queries import MeanGradients, SecondMoments, pack
 from stream_dppca.method.statistics import (
     AugmentedMoments,
     GridCounts,
@@ -21,15 +20,12 @@ from stream_dppca.method.statistics import (
     MomentsInBall,
     OctaveCounts,
 )
-from stream_dppca.statistics import Form, Statistic
+from stream_dppca.statistics import Statistic
 from stream_dppca.subjects import SubjectRows
-from tests.conftest import FloatArray, batch_of
+from tests.conftest import FloatArray, batch_of, moments_in
 from tests.subjects.fleets import fleet, round_of
 
-D, K, RECORDS = 5, 2, 3
-W = np.linalg.qr(np.random.default_rng(3).standard_normal((D, K)))[0]
-L = np.array([[0.5, 0.1], [0.1, 0.2]])
-FORMS: dict[str, Form] = {"moments": SecondMoments(RECORDS), "gradients": MeanGradients(W, L)}
+D, RECORDS = 5, 3
 STANDARD: dict[str, Any] = {
     "center": (0.1,) * D, "scale": (0.7, 1.0, 2.0, 0.1, 1.0), "clamp": (5.0,) * D
 }  # fmt: skip
@@ -46,28 +42,13 @@ SENSITIVITY = {
 }  # fmt: skip
 
 
-def term(form: str, rows: FloatArray) -> FloatArray:
-    """The contribution of a subject before it is clipped, from the formula."""
-    A = np.mean([np.outer(x, x) for x in rows], axis=0)
-    return A if form == "moments" else A @ W - W @ L
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_mean_over_rows_is_clipped_and_added_up(form: str) -> None:
+@pytest.mark.parametrize("radius", [0.2, 1.0, 1e3])
+def test_the_mean_over_rows_is_clipped_and_added_up(radius: float) -> None:
     X, ids, _ = fleet(np.random.default_rng(0), 60, D)
-    answers = round_of(X, ids, 100, records=RECORDS).ranged(FORMS[form])
-    terms = [term(form, X[ids == i][:RECORDS]) for i in range(60)]
-    lengths = np.array([np.linalg.norm(t) for t in terms])
-    for radius in (0.2, 1.0, 1e3):
-        assert answers.beyond(radius) == np.count_nonzero(lengths > radius)
-        total = FORMS[form].mean(answers.clipped_sum(radius), radius, 100) * 100
-        factors = np.minimum(1.0, radius / lengths)
-        expected = sum(f * t for f, t in zip(factors, terms, strict=True))
-        if form == "moments":
-            np.testing.assert_allclose(total, pack(expected), rtol=1e-10, atol=1e-12)
-        else:
-            np.testing.assert_allclose(total[:D], expected, rtol=1e-10, atol=1e-12)
-            assert total[D, 0] == pytest.approx(0.15 * radius * factors.sum())
+    total = round_of(X, ids, 100, records=RECORDS).total(moments_in(D, radius, RECORDS))
+    terms = [np.mean([np.outer(x, x) for x in X[ids == i][:RECORDS]], axis=0) for i in range(60)]
+    expected = sum(min(1.0, radius / np.linalg.norm(t)) * t for t in terms)
+    np.testing.assert_allclose(total[:D, :D], expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", STATISTICS)
@@ -92,12 +73,11 @@ def test_nulls_partial_rows_and_scales() -> None:
     X[1, 0], X[2], X[4] = np.nan, 1e300, np.inf
     rows = round_of(X, ["a", "a", "b", "c", "c", "a"], 10, scales=(2.0,) * D)
     assert rows.present() == 2 and len(rows) == 10  # b has nothing that can be used
-    moment = rows.ranged(SecondMoments(3)).clipped_sum(1e9)
-    np.testing.assert_allclose(moment, 2 * np.full((D, D), 0.25))
+    moment = rows.total(moments_in(D, 1e9, 3))
+    np.testing.assert_allclose(moment[:D, :D], 2 * np.full((D, D), 0.25))
     assert round_of(X, ["a", "a", "b", "c", "c", "a"], 10, partial=True).present() == 2
     empty = round_of(np.zeros((0, D)), [], 10)
     assert empty.present() == 0
-    assert empty.ranged(SecondMoments(3)).clipped_sum(1.0).shape == (D, D)
     for name, statistic in STATISTICS.items():
         assert empty.total(statistic).shape == rows.total(statistic).shape, name
         assert not empty.total(statistic).any()
@@ -109,8 +89,8 @@ def test_deviations_from_the_subjects_own_mean() -> None:
     rows = round_of(X + offset[ids], ids, 40, records=4, own=True)
     covariances = [np.cov(X[ids == i][:4].T) for i in range(40) if np.count_nonzero(ids == i) > 1]
     assert rows.present() == len(covariances)
-    total = rows.ranged(SecondMoments(4)).clipped_sum(1e9)
-    np.testing.assert_allclose(total, np.sum(covariances, axis=0), rtol=1e-9)
+    total = rows.total(moments_in(D, 1e9, 4))
+    np.testing.assert_allclose(total[:D, :D], np.sum(covariances, axis=0), rtol=1e-9)
 
 
 # How far a subject reaches
@@ -132,29 +112,12 @@ def test_no_subject_moves_a_sum_further_than_its_sensitivity(
         for rows in (one, other)
     ]
     assert abs(rounds[0].present() - rounds[1].present()) <= 1
-    for form in FORMS.values():
-        a, b = (rows.ranged(form) for rows in rounds)
-        assert abs(a.beyond(radius) - b.beyond(radius)) <= 1
-        queries = [form.mean(r.clipped_sum(radius), radius, 13) for r in (a, b)]
-        assert np.linalg.norm(queries[0] - queries[1]) <= form.sensitivity(radius, 13)
+    moments = moments_in(D, radius, RECORDS)
+    a, b = (rows.total(moments) for rows in rounds)
+    assert np.linalg.norm(a - b) <= moments.sensitivity(13)
     for name, statistic in STATISTICS.items():
         totals = [rows.total(statistic) for rows in rounds]
         assert np.linalg.norm(totals[0] - totals[1]) <= SENSITIVITY[name] * (1 + 1e-9), name
-
-
-def test_rows_that_cancel_leave_no_rounding_error_behind() -> None:
-    """x = (1, b) and (1, -b) have a short mean gradient, but long terms: 1e17 each."""
-    W1 = np.eye(D)[:, :1]
-    form = MeanGradients(W1, np.zeros((1, 1)))
-    x, y = np.zeros(D), np.zeros(D)
-    x[:2], y[:2] = (1.0, 1e17), (1.0, -1e17)
-    others = np.full((200, D), 1 / 3)
-    ids = [*range(200), "canary", "canary"]
-    sums = []
-    for rows in ([x, y], [np.zeros(D), np.zeros(D)]):
-        answers = round_of(np.concatenate([others, rows]), ids, 201).ranged(form)
-        sums.append(form.mean(answers.clipped_sum(2.0), 2.0, 201))
-    assert np.linalg.norm(sums[0] - sums[1]) <= form.sensitivity(2.0, 201)
 
 
 def test_rounds_that_are_spread_over_machines_add_up() -> None:
@@ -163,14 +126,6 @@ def test_rounds_that_are_spread_over_machines_add_up() -> None:
     whole = round_of(X, ids, 600, records=RECORDS)
     parts = [round_of(X[ids % 3 == i], ids[ids % 3 == i], 600, records=RECORDS) for i in range(3)]
     assert sum(part.present() for part in parts) == whole.present()
-    for form in FORMS.values():
-        question = pickle.dumps(form)
-        answers, all_of_it = [p.ranged(pickle.loads(question)) for p in parts], whole.ranged(form)
-        lengths = np.sqrt(np.concatenate(all_of_it._sq_length))
-        for radius in (0.3, 1.0, *lengths[:50].tolist()):
-            assert sum(a.beyond(radius) for a in answers) == all_of_it.beyond(radius)
-        total = sum(a.clipped_sum(1.0) for a in answers)
-        np.testing.assert_allclose(total, all_of_it.clipped_sum(1.0), rtol=1e-12, atol=1e-12)
     for statistic in STATISTICS.values():
         total = sum(part.total(pickle.loads(pickle.dumps(statistic))) for part in parts)
         np.testing.assert_allclose(total, whole.total(statistic), rtol=1e-12, atol=1e-12)
@@ -179,17 +134,16 @@ def test_rounds_that_are_spread_over_machines_add_up() -> None:
 # Positions
 
 
-def prints(rows: SubjectRows, forms: dict[str, Form]) -> Counter[bytes]:
-    """Every unit by the bits of its rows, its lengths and its terms."""
+def prints(rows: SubjectRows) -> Counter[bytes]:
+    """Every unit by the bits of its rows, its lengths and its means."""
     found: Counter[bytes] = Counter()
     for block in rows._blocks():
         units = len(block.X) // block.each
         content = block.X.reshape(units, -1)
-        norms = rowwise.moment_norms(block.X, block.each)
-        measured = [form.measure(block) for form in forms.values()]
-        terms = forms["gradients"]._terms(block)  # type: ignore[attr-defined]
+        means = block.means(block.X)
+        norms, lengths = block.moment_norms(block.X), block.sq_lengths(means)
         for i in range(units):
-            parts = [content[i], norms[i], terms[:, i], *(m[i] for m in measured)]
+            parts = (content[i], means[i], norms[i], lengths[i])
             found[b"".join(np.ascontiguousarray(part).tobytes() for part in parts)] += 1
     return found
 
@@ -224,7 +178,7 @@ def test_one_subject_replaces_one_contribution_at_most(
     found = []
     for canary in (one, other):
         X, ids = events(canary)
-        found.append(prints(round_of(X, ids, size, records=RECORDS), FORMS))
+        found.append(prints(round_of(X, ids, size, records=RECORDS)))
     gone, come = found[0] - found[1], found[1] - found[0]
     assert gone.total() <= 1 and come.total() <= 1
 
@@ -233,15 +187,11 @@ def test_one_subject_replaces_one_contribution_at_most(
 def test_a_unit_has_the_same_bits_wherever_it_stands(d: int) -> None:
     rng = np.random.default_rng(d)
     X, ids, _ = fleet(rng, 3000, d, mean=2.0)
-    V = np.linalg.qr(rng.standard_normal((d, 1)))[0]
-    forms: dict[str, Form] = {
-        "moments": SecondMoments(3), "gradients": MeanGradients(V, np.eye(1) / 2)
-    }  # fmt: skip
-    all_of_them = prints(round_of(X, ids, 4000), forms)
+    all_of_them = prints(round_of(X, ids, 4000))
     for first in (1, 2, 1000, 2999):  # subjects in other places, and in other blocks
         keep = (ids + 1) % 3001 >= first
         order = np.argsort(np.where(ids[keep] % 7 == 3, 0, 1), kind="stable")
-        some = prints(round_of(X[keep][order], ids[keep][order], 4000), forms)
+        some = prints(round_of(X[keep][order], ids[keep][order], 4000))
         assert some - all_of_them == Counter()
         assert some.total() == len(set(ids[keep].tolist()))
 

@@ -1,0 +1,49 @@
+"""The code of docs/results.md runs, from top to bottom, on a release as it is published."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consumers.model.releases import PublishedRelease
+from stream_dppca import DPPCA, Limit
+
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+
+
+def test_the_code_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = ("cpu", "memory", "disk.read")
+    pca = DPPCA(features=features, epsilon=5.0, delta=1e-5, batch_size=2000, n_components=2)
+    rng = np.random.default_rng(0)
+    load = rng.standard_normal((6000, 1))
+    # cpu and memory go together, and the disk goes its own way.
+    X = [40, 8e9, 5] + [15, 2e9, 1] * (
+        load * [1, 1, 0] + rng.standard_normal((6000, 3)) * [0.3, 0.3, 1]
+    )
+    pca.learn_array(X)
+    assert pca.last_release is not None
+    limits = {"spe": (Limit(rate=0.01, value=1.0, sd=0.1),)}
+    release = PublishedRelease.of(pca.last_release, "m").model_copy(update={"limits": limits})
+    (tmp_path / "release.json").write_text(release.model_dump_json())
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    *blocks, biplot = blocks
+    assert len(blocks) == 5 and "matplotlib" in biplot
+    names: dict[str, Any] = {"records": X[:100]}
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        for block in blocks:
+            exec(block, names)  # noqa: S102
+    assert "1: " in said.getvalue() and ", learned" in said.getvalue()
+    assert re.search(r"(cpu is too high|memory is too low) for this record", said.getvalue())
+    assert names["flag"] is True and names["spe"] > 1
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    exec(biplot, names)  # noqa: S102
+    assert (tmp_path / "biplot.png").stat().st_size > 1000

@@ -10,7 +10,7 @@ render() { "$HELM" template stream-dppca docker/helm --values docker/helm/exampl
 
 {
     cat <<'HEADER'
-# An owner and a standby, on any Kubernetes; docs/kubernetes.md explains it. This is what the chart (docker/helm) makes of the
+# An owner, a standby and a scorer (leave it out if nobody may see scores), on any Kubernetes; docs/kubernetes.md explains it. This is what the chart (docker/helm) makes of the
 # values in docker/helm/example.yaml: docker/manifests.sh writes it. Before you apply it, change the brokers, the topic, the
 # features, the budget, the image, the password and the token.
 #

@@ -38,7 +38,7 @@ import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .claims import claims
-from .figures import draw, readme_table, render, write_docs
+from .figures import draw, render, write_docs
 from .problems import CELLS, DRIFTS, Cell
 from .runs import planned, run_cell, run_drift
 
@@ -88,7 +88,6 @@ def main(arguments: list[str] | None = None) -> None:
     print(text)
     if options.docs:
         write_docs(text + "\n" + draw(results["cells"], DOCS / "figures"), DOCS / "accuracy.md")
-        write_docs(readme_table(results), DOCS.parent / "README.md")
 
 
 def measure(options: argparse.Namespace, results: dict[str, Any], stored: Path) -> None:

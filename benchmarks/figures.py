@@ -201,26 +201,6 @@ def _missed(cells: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def readme_table(results: dict[str, Any]) -> str:
-    """The targets in short."""
-    cells = [r for r in results["cells"].values() if r["group"] == "target"]
-    rows = [
-        [
-            r["problem"],
-            str(r["d"]),
-            f"{r['n']:g}",
-            str(r["batch_size"]),
-            *(number(median_of(r, name)) for name in ("eigh", "Analyze-Gauss")),
-            f"**{number(median_of(r, 'DPPCA'))}**",
-            number(median_of(r, "clipped Oja")),
-        ]
-        for r in cells
-    ]
-    header = ["problem", "d", "n", "B", "not private", "Analyze-Gauss", "DPPCA",
-              "clipped minibatch Oja (best settings)"]  # fmt: skip
-    return table(header, rows) + "\n\nMedians, 20 seeds (7 at d = 4000).\n"
-
-
 def _peer_table(cells: list[dict[str, Any]]) -> str:
     names = list(cells[0]["methods"])
     rows = [

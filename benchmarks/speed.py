@@ -408,6 +408,29 @@ def _cells(r: Row) -> list[str]:
     return [r.what, r.against, f"{r.value:.3g} {r.unit}", target, met, detail]
 
 
+def readme_table(rows: list[Row]) -> str:
+    """The README's table: processor time of a batch, over that of peers that are not private."""
+    peers = {
+        "naive": "the same sums in plain numpy",
+        "incremental": "`StandardScaler` and `IncrementalPCA`",
+    }
+    found: dict[str, dict[int, float]] = {name: {} for name in peers}
+    for row in rows:
+        if row.part in peers:
+            found[row.part][int(row.what.split("d = ")[1])] = (
+                row.detail["ms"] / row.detail["peer ms"]
+            )
+    sizes = sorted({d for of in found.values() for d in of})
+    lines = [
+        f"| time of `DPPCA` over | {' | '.join(f'd = {d}' for d in sizes)} |",
+        "|" + " --- |" * (len(sizes) + 1),
+    ]
+    for name, title in peers.items():
+        cells = (f"{found[name][d]:.2g}" if d in found[name] else "" for d in sizes)
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def plot(rows: list[Row], path: Path) -> None:
     """Milliseconds against d, B, k and the number of batches, in log-log."""
     slopes = [r for r in rows if r.what.startswith("cost against")]
@@ -512,6 +535,7 @@ def main() -> None:
     )
     if args.docs:
         write_docs(text, DOCS / "speed.md", "speed")
+        write_docs(readme_table(rows), DOCS.parent / "README.md", "speed")
         plot(rows, DOCS / "figures" / "speed.svg")
     console.print(text, markup=False)
     met = [row.met for row in rows if row.met is not None]

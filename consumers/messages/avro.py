@@ -34,7 +34,8 @@ import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -107,13 +108,29 @@ class _Type:
     below: list[tuple[str, _Type]] = field(default_factory=list)
 
 
-class _Parser:
+class _Bounded:
+    """Counts the parts of a schema, and how deep they are."""
+
+    def __init__(self) -> None:
+        self.count = self._depth = 0
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        self.count += 1
+        self._depth += 1
+        if self.count > MOST_PARTS or self._depth > DEEPEST_PART:
+            raise UnusableSchema
+        yield
+        self._depth -= 1
+
+
+class _Parser(_Bounded):
     """Resolves the names of one schema and of those that it refers to."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._named: dict[str, _Type] = {}
         self._primitive = {name: _Type(name) for name in _PRIMITIVE}
-        self._count = self._depth = 0
         self._references: set[int] = set()  # identities of those that have been parsed
 
     def parsed(self, schema: RegisteredSchema) -> _Type:
@@ -126,13 +143,8 @@ class _Parser:
         return self._type(json.loads(schema.text), "")
 
     def _type(self, kind: Any, namespace: str) -> _Type:
-        self._count += 1
-        self._depth += 1
-        if self._count > MOST_PARTS or self._depth > DEEPEST_PART:
-            raise UnusableSchema
-        found = self._resolved(kind, namespace)
-        self._depth -= 1
-        return found
+        with self.part():
+            return self._resolved(kind, namespace)
 
     def _resolved(self, kind: Any, namespace: str) -> _Type:
         if isinstance(kind, str):
@@ -169,12 +181,12 @@ def _full_name(name: str, namespace: str | None) -> tuple[str, str]:
     return namespace or "", f"{namespace}.{name}" if namespace else name
 
 
-class _Compiler:
+class _Compiler(_Bounded):
     """Compiles the types of one schema."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._skips: dict[_Type, list[_Fixed | Step]] = {}  # of records, each compiled once
-        self.count = self._depth = 0  # of the types compiled so far, and of the current one
 
     def step(self, kind: _Type, tree: FeatureTree) -> Step:
         """The step that reads a whole message."""
@@ -183,13 +195,8 @@ class _Compiler:
     # A type is a list of parts: formats of fixed size with the features in them, and steps.
 
     def _parts(self, kind: _Type, wanted: Wanted) -> list[_Fixed | Step]:
-        self.count += 1
-        self._depth += 1
-        if self.count > MOST_PARTS or self._depth > DEEPEST_PART:
-            raise UnusableSchema
-        parts = self._parts_of(kind, wanted)
-        self._depth -= 1
-        return parts
+        with self.part():
+            return self._parts_of(kind, wanted)
 
     def _parts_of(self, kind: _Type, wanted: Wanted) -> list[_Fixed | Step]:
         if kind.name == "union":

@@ -26,7 +26,7 @@ from ..kafka.config import TaskConnection
 from ..kafka.executor import read_ranges
 from ..messages.codecs import Subject
 from ..messages.fold import MOST_SERIES, Fold
-from ..messages.gathered import Gatherer, Gathering
+from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..protocols import Bounds
 from ..settings import RoundRule
@@ -35,7 +35,7 @@ from .metrics import Metrics
 from .plan import Range
 from .remote import GuardedEngine, Remote, later_if_away, subject_codec_of
 from .round_planner import PlannedRound
-from .round_reader import Take, refuse_sender_time
+from .round_reader import RoundTaker, Take, of_window, refuse_sender_time
 
 #: Most numbers that the tasks of one job return: 128 MB of float64.
 MOST_NUMBERS: Final = 2**24
@@ -72,19 +72,19 @@ class RoundSource:
         rows: list[NDArray[np.floating[Any]]] = [np.empty((0, self.width))]
         subjects: list[Subject] = []
         slots = 0
-        start_ms, end_ms = self.window
         for part in piece:  # one after the other, which fixes their order
             for chunk in read_ranges(
                 self.connection, self.topic, [part], self.stall_s, stamped=True
             ):
                 if None in chunk.times:
                     return Kept(rows[0], [], 0, refused=part.partition)
-                at = np.array(chunk.times, dtype=np.int64)
-                mine = np.flatnonzero((at >= start_ms) & (at < end_ms)).tolist()
+                mine = of_window(chunk.times, self.window)
                 values, keys = [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
                 if gatherer is not None:
                     offsets = [chunk.offsets[i] for i in mine]
-                    gatherer.add(part.partition, offsets, at[mine].tolist(), values, keys)
+                    gatherer.add(
+                        part.partition, offsets, [chunk.times[i] for i in mine], values, keys
+                    )
                     slots += len(values)
                 elif mine and not isinstance(codec, Gathering):
                     with later_if_away():
@@ -138,7 +138,7 @@ def pieces(ranges: Sequence[Range], tasks: int, most: int) -> list[list[Piece]]:
     return [cut[i : i + tasks] for i in range(0, len(cut), tasks)]
 
 
-class RemoteRows:
+class RemoteRows(RoundTaker[list[list[Piece]]]):
     """Takes the place of `RoundReader`: `start`, then `read` until `complete`."""
 
     def __init__(
@@ -165,31 +165,27 @@ class RemoteRows:
         take
             Called with the rows of the round that may count, in order, in pieces.
         """
-        self._remote, self._topic, self._rule, self._metrics = remote, topic, rule, metrics
+        super().__init__(rule, take)
+        self._remote, self._topic, self._metrics = remote, topic, metrics
         self._recipe = remote.recipe
-        self._width, self._stall_s, self._bounds, self._take = width, stall_s, bounds, take
+        self._width, self._stall_s, self._bounds = width, stall_s, bounds
         self._engine = GuardedEngine(remote, metrics)
         self._guard = TopicGuard(topic, metrics, secret=True)
-        self._left: list[list[Piece]] | None = None  # jobs of the current round
-        self._window = 0, 0
-        self._gatherer: Gatherer | None = None  # of the current round, if points become rows
 
     def start(self, planned: PlannedRound) -> None:
         """Begin a round; log that retention removed some of it, and refuse a truncated topic."""
         found = self._bounds([r.partition for r in planned.ranges]) if planned.ranges else {}
         for wanted in planned.ranges:
             self._guard.first_left(wanted, found[wanted.partition])
-        number, recipe = planned.number, self._recipe
+        recipe = self._recipe
         # Rows that one message stands for in the memory of a task, about.
         rows = min(recipe.rows_per_message or 1, recipe.records)
         if recipe.grouping is not None:
             rows = MOST_SERIES
-        self._window = self._rule.start_ms(number), self._rule.end_ms(number)
-        codec = subject_codec_of(self._recipe)
-        self._gatherer = codec.begin(self._window) if isinstance(codec, Gathering) else None
         tasks = self._remote.tasks()
         most = max(MOST_NUMBERS // (self._width * rows), tasks)
-        self._left = pieces(planned.ranges, tasks, most)
+        jobs = pieces(planned.ranges, tasks, most)
+        self._begin(planned.number, subject_codec_of(recipe), jobs)
 
     def read(self, timeout_s: float) -> bool:
         """Run the next job of the round, if there is one."""
@@ -211,20 +207,3 @@ class RemoteRows:
                 self._take(kept.rows, kept.subjects)
         del self._left[0]
         return True
-
-    @property
-    def complete(self) -> bool:
-        """True if all of the current round has been read."""
-        return self._left is not None and not self._left
-
-    def finish(self) -> None:
-        """End the complete round."""
-        if not self.complete:
-            raise RuntimeError("the round is not complete")
-        self._left = None
-        if self._gatherer is not None:
-            self._take(*self._gatherer.fold.rows())
-            self._gatherer = None
-
-    def close(self) -> None:
-        self._left = self._gatherer = None

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from .timeline import LOG_APPEND_TIME
 #: Time between requests for the position of the reader, while messages come.
 ASK_SECONDS: Final = 0.05
 
+Left = TypeVar("Left", bound=Sequence[Any])
 #: Takes rows, and the subject of each.
 Take = Callable[[NDArray[np.floating[Any]], Sequence[Subject]], None]
 
@@ -43,7 +44,55 @@ def refuse_sender_time(topic: str, partition: int) -> None:
     )
 
 
-class RoundReader:
+def of_window(times: Sequence[int | None], window: tuple[int, int]) -> list[int]:
+    """Which of these times are in a round.
+
+    >>> of_window([4, 5, 9, 10], (5, 10))
+    [1, 2]
+    """
+    at, (start_ms, end_ms) = np.array(times, dtype=np.int64), window
+    return np.flatnonzero((at >= start_ms) & (at < end_ms)).tolist()
+
+
+class RoundTaker(Generic[Left]):
+    """The round that is being read: what is left of it, and where its rows go.
+
+    Parameters
+    ----------
+    take
+        Called with the rows of the round, in order, in pieces.
+    """
+
+    def __init__(self, rule: RoundRule, take: Take) -> None:
+        self._rule, self._take = rule, take
+        self._left: Left | None = None
+        self._window = 0, 0  # in milliseconds
+        self._gatherer: Gatherer | None = None  # if points become rows
+
+    def _begin(self, number: int, codec: SubjectCodec | Gathering, left: Left) -> None:
+        self._window = self._rule.start_ms(number), self._rule.end_ms(number)
+        self._gatherer = codec.begin(self._window) if isinstance(codec, Gathering) else None
+        self._left = left
+
+    @property
+    def complete(self) -> bool:
+        """True if all of the current round has been read."""
+        return self._left is not None and not self._left
+
+    def finish(self) -> None:
+        """End the complete round."""
+        if not self.complete:
+            raise RuntimeError("the round is not complete")
+        self._left = None
+        if self._gatherer is not None:
+            self._take(*self._gatherer.fold.rows())
+            self._gatherer = None
+
+    def close(self) -> None:
+        self._left = self._gatherer = None
+
+
+class RoundReader(RoundTaker[deque[Range]]):
     """Reads round after round: `start`, then `read` until `complete`."""
 
     def __init__(
@@ -70,22 +119,16 @@ class RoundReader:
         take
             Called with the rows of the round, in order, in pieces.
         """
+        super().__init__(rule, take)
         self._reader, self._topic, self._codec, self._metrics = reader, topic, codec, metrics
-        self._rule, self._stall_s, self._bounds, self._take = rule, stall_s, bounds, take
+        self._stall_s, self._bounds = stall_s, bounds
         self._guard = TopicGuard(topic, metrics, secret=True)
-        self._left: deque[Range] | None = None  # of the current round; the first one is being read
-        self._window = 0, 0  # of the current round, in milliseconds
         self._reached = 0  # in the partition that is being read
         self._waited_s = self._ask_at = 0.0
-        self._gatherer: Gatherer | None = None  # of the current round, if points become rows
 
     def start(self, planned: PlannedRound) -> None:
         """Begin a round."""
-        number = planned.number
-        self._window = self._rule.start_ms(number), self._rule.end_ms(number)
-        if isinstance(self._codec, Gathering):
-            self._gatherer = self._codec.begin(self._window)
-        self._left = deque(planned.ranges)
+        self._begin(planned.number, self._codec, deque(planned.ranges))
         self._begin_range()
 
     def _begin_range(self) -> None:
@@ -96,11 +139,6 @@ class RoundReader:
     def _assign(self) -> None:
         if self._left:
             self._reader.assign({self._left[0].partition: self._reached})
-
-    @property
-    def complete(self) -> bool:
-        """True if all of the current round has been read."""
-        return self._left is not None and not self._left
 
     def read(self, timeout_s: float) -> bool:
         """Read once. True if anything came."""
@@ -141,11 +179,8 @@ class RoundReader:
         times = chunk.times[a:b]
         if None in times:
             refuse_sender_time(self._topic, chunk.partition)
-        at = np.array(times, dtype=np.int64)
-        start_ms, end_ms = self._window
-        mine = np.flatnonzero((at >= start_ms) & (at < end_ms))
-        if mine.size:
-            self._use(chunk, (mine + a).tolist())
+        if mine := of_window(times, self._window):
+            self._use(chunk, [a + i for i in mine])
         self._reached = end if b < len(chunk.offsets) else int(chunk.offsets[b - 1]) + 1
 
     def _use(self, chunk: Chunk, which: Sequence[int]) -> None:
@@ -182,15 +217,6 @@ class RoundReader:
         else:
             self._assign()
 
-    def finish(self) -> None:
-        """End the complete round."""
-        if not self.complete:
-            raise RuntimeError("the round is not complete")
-        self._left = None
-        if self._gatherer is not None:
-            self._take(*self._gatherer.fold.rows())
-            self._gatherer = None
-
     def close(self) -> None:
-        self._left = self._gatherer = None
+        super().close()
         self._reader.close()

@@ -105,6 +105,9 @@ class DPPCA(StreamingPCA):
         Unit of privacy: `"record"`, or a `PerSubject`.
     batches
         1 if there is just one batch: its noise need not allow for later ones.
+    limits
+        If true, releases tell which scores few records exceed (`Release.limits`), for 4 % of the
+        budget. If false, components have all of it.
 
     Examples
     --------
@@ -151,6 +154,7 @@ class DPPCA(StreamingPCA):
         missing: Missing = "null",
         unit: Literal["record"] | PerSubject = "record",
         batches: int | None = None,
+        limits: bool = True,
     ) -> None:
         self.features = features
         self.epsilon = epsilon
@@ -166,6 +170,7 @@ class DPPCA(StreamingPCA):
         self.missing = missing
         self.unit = unit
         self.batches = batches
+        self.limits = limits
         self._begin()
 
     # Learning
@@ -333,6 +338,7 @@ class DPPCA(StreamingPCA):
                 memory=self.memory,
                 subjects=self._subjects,
                 batches=self.batches,
+                limits=self.limits,
             )
         )
 
@@ -350,6 +356,8 @@ class DPPCA(StreamingPCA):
         if self.missing == "center" and self.center == "own":
             rule = 'must be "null" with center="own": a subject has its own centre'
             raise ParameterError("missing", rule, self.missing)
+        if not isinstance(self.limits, bool):
+            raise ParameterError("limits", "must be True or False", self.limits)
         if self.batches not in (None, 1) or isinstance(self.batches, bool):
             raise ParameterError("batches", "must be 1, or None if it is not known", self.batches)
         if self.batches == 1 and len(self.features) > MOST_FEATURES:

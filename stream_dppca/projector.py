@@ -35,10 +35,6 @@ __all__ = ["By", "Projector"]
 
 By = Literal["spe", "t2", "either"]
 
-#: Least share of the features with spread that a record must have to be scored. A feature that is
-#: missing counts as its mean, so the fewer there are, the more ordinary a record looks.
-_READABLE = 0.5
-
 
 @dataclass(frozen=True, eq=False)
 class Projector:
@@ -147,7 +143,7 @@ class Projector:
     def least_read(self) -> float:
         """Features with spread that a record must have to be scored."""
         n = int(np.count_nonzero(self.deviation > 0))
-        return max(1, _READABLE * n) if self.W.shape[1] else math.inf
+        return max(1, scores.READABLE * n) if self.W.shape[1] else math.inf
 
     def transform(self, X: Any) -> Any:
         """Scores along the components: {0: ..., 1: ...} of one record, n x k of many."""

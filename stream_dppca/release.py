@@ -187,7 +187,8 @@ class Release(_Model):
     """Standard deviation of each feature after centre, scale and clamp; 0 for a feature without
     spread, which is left out: its weights are 0."""
     spread: tuple[float, ...] | None = None
-    """Noisy variance along each component, of clipped records, so mostly too small."""
+    """Noisy variance along each component, of clipped records, so mostly too small; null where it
+    is not known."""
     explained_variance_ratio: tuple[float, ...] | None = None
     """Noisy share of the variance of all features along each component; null if the method does not
     know the total variance."""

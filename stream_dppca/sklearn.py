@@ -63,7 +63,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     batch_size
         Rows of a batch of `partial_fit`; None for the rows of the first call, or more if so few
         would teach nothing. `fit` takes all rows as one batch.
-    center, scales, max_norm, memory, missing, sampler
+    center, scales, max_norm, memory, missing, limits, sampler
         As for `DPPCA`.
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
@@ -119,6 +119,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         max_norm: float = 1e18,
         memory: float | Literal["auto", "all"] = "auto",
         missing: Literal["null", "center"] = "null",
+        limits: bool = True,
         sampler: Sampler = "exact",
         seed: int | None = None,
     ) -> None:
@@ -131,6 +132,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.max_norm = max_norm
         self.memory = memory
         self.missing = missing
+        self.limits = limits
         self.sampler = sampler
         self.seed = seed
 

@@ -157,6 +157,10 @@ class Bundle(Block):
     def null_units(self) -> BoolArray:
         return self.null[:: self.each]
 
+    def along(self, W: FloatArray, rows: FloatArray | None = None) -> FloatArray:
+        columns = np.ascontiguousarray((self.X if rows is None else rows).T)
+        return np.stack([rowwise.dots(columns, w[:, np.newaxis]) for w in W.T], axis=1)
+
     def means(self, values: FloatArray) -> FloatArray:
         return rowwise.means(values, self.each)
 

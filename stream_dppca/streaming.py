@@ -213,9 +213,9 @@ class StreamingPCA(base.MiniBatchTransformer):
             self._warn_of_batch(t, str(outcome.skipped))
 
     def _release_of(self, outcome: Outcome) -> Release:
-        found, spread = self._found(), _numbers(outcome.spread)
+        found, spread, limits = self._found(), _numbers(outcome.spread), outcome.limits
         if spread is None and self._learned and self._release is not None:
-            spread = self._release.spread  # it stays
+            spread, limits = self._release.spread, self._release.limits  # they stay
         clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
         return Release(
             status=self._status(outcome),
@@ -230,7 +230,7 @@ class StreamingPCA(base.MiniBatchTransformer):
             explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
             eigenvalues=_numbers(outcome.eigenvalues) or (),
             eigenvalues_sd=_numbers(outcome.eigenvalues_sd) or (),
-            limits=outcome.limits,
+            limits=limits,
             range=outcome.range,
             step=outcome.step,
             drift=outcome.drift,

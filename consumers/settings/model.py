@@ -35,7 +35,7 @@ _PER_SUBJECT: Final = ("subject", "places", "round", "period", "horizon", "recor
 #: Settings that mean nothing otherwise.
 _ONLY_WITH: Final = {
     "method=paper": tuple(_OF_PAPER),
-    "method=adaptive": ("memory", "missing"),
+    "method=adaptive": ("limits", "memory", "missing"),
     "unit=subject": _PER_SUBJECT,
 }
 
@@ -94,6 +94,9 @@ class ModelSettings(Part):
     missing: Literal["null", "center"] = "null"
     """treatment of a record that lacks some features: null makes it a null, center puts the learned
     centre in their place; center if a round's points are gathered into rows"""
+    limits: bool = True
+    """releases tell the scores that 10, 5, 1 and .1 % of the records exceed, for 4 % of the budget;
+    false leaves all of it to the components"""
     max_norm: float = Field(1e18, gt=0)
     """public limit on the length of a record; a longer one is a null"""
     paper_k: float = Field(4.0, gt=0)

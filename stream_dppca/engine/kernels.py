@@ -40,11 +40,13 @@ def fingerprint(features: int, columns: int) -> str:
     """
     X, W = _public(block_size(features), features), _public(features, columns)
     digest = hashlib.sha256()
-    # The products that distances are made of: `Reading.norms`, `Block.along`, `sq_length`. A row
-    # may be alone in its block, for which a library may have another kernel.
+    # The products that distances and scores are made of: `Reading.norms`, `Block.along`,
+    # `sq_length`. A row may be alone in its block, for which a library may have another kernel.
     for rows in (X, X[:1]):
         for found in (rows @ W, np.vecdot(rows, rows), vecdots(rows, W)):
             digest.update(np.ascontiguousarray(found).tobytes())
+    # Scores beyond the clamp grow with the logarithm.
+    digest.update(np.log(np.abs(W)).tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -82,6 +82,7 @@ class Parameters:
     memory: str | float = "auto"  #: "auto", "all", or a number of batches
     subjects: PerSubject | None = None  #: given if units are subjects
     batches: int | None = None  #: number of batches that there will be, if it is known
+    limits: bool = True  #: limits of scores are asked for
 
     @property
     def knows_all(self) -> bool:
@@ -151,6 +152,11 @@ class MethodBase(Generic[Running]):
         refined = given.scales is None and not given.one_unit and given.subjects is None
         self.refined = 0 if refined else self.REFINED_AFTER[-1]
         self._noise = NoiseOfSums((kept_share(given.memory), RECENT), DECAYS)
+
+    @property
+    def cancels(self) -> bool:
+        """True if noise cancels over batches: not if subjects return, or nothing follows."""
+        return self.subjects is None and self.given.batches != 1
 
     def _budget(self, units: int) -> float:
         """The mu of a step with this many units."""

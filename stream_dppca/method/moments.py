@@ -13,13 +13,14 @@
 
 In the words of the paper: range, mean, step. The range is found once, in the first step.
 
-Privacy of a step: up to three questions about the same records.
+Privacy of a step: up to four questions about the same records.
 
 Adjacency: one record is replaced, or turns null.
 Sensitivity: `AugmentedMoments` sqrt 2 rho for the sum over the units of the step; `OctaveCounts`
-    sqrt(2 d') for the d' features that are looked at; `Questions` states its own.
+    sqrt(2 d') for the d' features that are looked at; `ScoreCounts` 2; `Questions` states its own.
 Noise: the shares of mu^2 add up to 1 in every step: `FIRST` for the questions of the first step,
-    `LOOK` for a look if there is one, the rest for the moments. Whether there is a look follows
+    `LOOK` for a look if there is one, `LIMITS` for the scores, unless limits are not wanted, the
+    rest for the moments. Whether there is a look follows
     from earlier releases. Moments go through `CorrelatedRelease`: their queries are in units of
     their noise, so a change of scales, of the number of units or of their share between steps
     changes nothing about past queries.
@@ -59,10 +60,12 @@ from .base import (
     WIDEN_SDS,
     MethodBase,
     Parameters,
+    kept_share,
 )
 from .covariance import HELD, Components, RunningMoments, components
 from .drift import SHIFT, DriftAlarm
 from .first import ENOUGH
+from .limits import LIMITS, Limits, MomentsAndScores, ScoreCounts
 from .looks import LOOK, Look
 from .standard import CLAMP
 from .statistics import AugmentedMoments
@@ -95,10 +98,15 @@ class MomentMethod(MethodBase[RunningMoments]):
     def __init__(self, given: Parameters) -> None:
         super().__init__(given, RunningMoments(len(given.W) + 1))
         self.correlated: CorrelatedRelease | IndependentRelease
-        if given.subjects is None and given.batches != 1:
-            self.correlated = CorrelatedRelease(mu=self.mu)
-        else:
-            self.correlated = IndependentRelease(mu=self.mu)
+        self.correlated = (CorrelatedRelease if self.cancels else IndependentRelease)(mu=self.mu)
+        self.limits: Limits | None = None
+        if given.limits:
+            self.limits = Limits(
+                mu=self.mu * math.sqrt(LIMITS),
+                correlated=self.cancels,
+                keep=kept_share(given.memory),
+                k=given.W.shape[1],
+            )
         self.alarm = DriftAlarm()
         self.shift_alarm = DriftAlarm(SHIFT)
         self.shifted = False  # by the newest step
@@ -129,11 +137,19 @@ class MomentMethod(MethodBase[RunningMoments]):
         query = self._query()
         looking = spent == 0.0 and not self.standard.known.all()
         # A query that claims a larger sensitivity than its own spends less: a part of mu^2.
-        part = 1 - spent - (LOOK if looking else 0.0)
+        part = 1 - spent - (LOOK if looking else 0.0) - (0.0 if self.limits is None else LIMITS)
         sensitivity = claimed(query.sensitivity(len(rows)), part)
+        scores = self._scores()
+        if scores is None:
+            exact, counts = rows.total(query), None
+        else:
+            both = MomentsAndScores(query, scores)
+            exact, counts = both.split(rows.total(both))
         released = self.correlated.release(
-            query.packed(rows.total(query)), sensitivity=sensitivity, power=POWER, noise=noise
+            query.packed(exact), sensitivity=sensitivity, power=POWER, noise=noise
         )
+        if counts is not None:
+            self._limit(scores, counts, len(rows), noise)
         look = self._look(rows, noise) if looking else None
         # From here on, post-processing. Sums are in units of those of one batch.
         unit = self.mu * self.units / sensitivity
@@ -141,23 +157,22 @@ class MomentMethod(MethodBase[RunningMoments]):
         if present is not None:
             weight = min(max(present, 0.0) / self.units, 1.0)
         dropped = self._learn(released, unit, weight)
+        if dropped:
+            self._forget_limits()
         if look is not None:
             self._find_scales(look)
         self._settle()
-        found = self._read()
-        eigenvalues, eigenvalues_sd = found.eigenvalues()
+        self._read()
+        if counts is None and (scores := self._scores()) is not None:  # private
+            self._limit(scores, rows.total(scores), len(rows), noise)
         return Outcome(
-            spread=found.values,
             range=math.sqrt(query.radius),
             step=weight / self.moments.weight,
             sigma=1 / unit,
-            ratio=np.clip(found.values / found.total, 0.0, 1.0),
-            ratio_sd=found.ratio_sd(),
-            eigenvalues=eigenvalues,
-            eigenvalues_sd=eigenvalues_sd,
             drift=dropped,
             shift=dropped and self.shifted,
             units=present,
+            **self._told(),
         )
 
     def _count(self, rows: Rows, noise: Noise) -> float:
@@ -170,6 +185,28 @@ class MomentMethod(MethodBase[RunningMoments]):
         """
         count = np.array([float(rows.present())])
         return float(noise.gaussian(count, sensitivity=1.0, mu=self.mu_count)[0])
+
+    def _scores(self) -> ScoreCounts | None:
+        """The question about scores under the model so far; None without a model, or limits."""
+        found = self.components
+        if self.limits is None or found is None:
+            return None
+        return self.limits.question(
+            self.standard,
+            mean=found.mean,
+            deviation=found.spread,
+            W=self.W,
+            variance=found.values,
+            rest=max(found.total - float(found.values.sum()), 3 * found.sd),
+        )
+
+    def _limit(
+        self, scores: ScoreCounts | None, counts: FloatArray, units: int, noise: Noise
+    ) -> None:
+        """Release the scores of a step; `limits` states what this spends."""
+        if self.limits is not None and scores is not None:
+            sensitivity = scores.sensitivity(units, self.each)
+            self.limits.add(counts, sensitivity=sensitivity, noise=noise)
 
     def _query(self) -> AugmentedMoments:
         b = constant(self.W.shape[0])
@@ -318,7 +355,13 @@ class MomentMethod(MethodBase[RunningMoments]):
             only[j] = factor[j] / math.sqrt(before)  # undone by `_rescale`
             for moments in (self.moments, self.recent):
                 moments.rescale(only)
+        if (known != self.standard.known).any():
+            self._forget_limits()  # these are scored in another way
         self._rescale(factor, known)
+
+    def _forget_limits(self) -> None:
+        if self.limits is not None:
+            self.limits.forget()
 
     def _rescale(self, factor: FloatArray, known: BoolArray) -> None:
         """Multiply scales by factors; moments in the old scales are converted."""
@@ -338,11 +381,27 @@ class MomentMethod(MethodBase[RunningMoments]):
         held = HELD if cancelled else 0.0
         return self._components(self.moments.less(self.recent, held), k, whole=True)
 
-    def _read(self) -> Components:
-        found = self._found()
-        self.W = orthonormal(found.W, like=self.W)
+    def _read(self) -> None:
+        before, found = self.components, self._found()
         self.components = found
-        return found
+        if before is not None and (np.isfinite(before.spread) != np.isfinite(found.spread)).any():
+            self._forget_limits()  # other features are scored
+        self.W = orthonormal(found.W, like=self.W)
+
+    def _told(self) -> dict[str, Any]:
+        """What an outcome says about the model so far."""
+        found = self.components
+        if found is None:
+            return {}
+        eigenvalues, eigenvalues_sd = found.eigenvalues()
+        return {
+            "spread": found.values,
+            "ratio": np.clip(found.values / found.total, 0.0, 1.0),
+            "ratio_sd": found.ratio_sd(),
+            "eigenvalues": eigenvalues,
+            "eigenvalues_sd": eigenvalues_sd,
+            "limits": {} if self.limits is None else self.limits.read(),
+        }
 
     def projector(self, features: tuple[Hashable, ...], k: int | None = None) -> Projector | None:
         """The projector that scores raw records; None before anything has been learned.
@@ -373,7 +432,8 @@ class MomentMethod(MethodBase[RunningMoments]):
     def state(self) -> dict[str, Any]:
         presence = {} if self.subjects is None else {"presence": self._presence}
         alarms = {"alarm": self.alarm.state(), "shift_alarm": self.shift_alarm.state()}
-        return super().state() | alarms | presence
+        limits = {} if self.limits is None else {"limits": self.limits.state()}
+        return super().state() | alarms | presence | limits
 
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
@@ -383,6 +443,8 @@ class MomentMethod(MethodBase[RunningMoments]):
             self._presence = float(state["presence"])
             if not 0 <= self._presence <= 1:
                 raise ValueError("not a state of this method")
+        if self.limits is not None:
+            self.limits.load(state["limits"])
         self.correlated.forget()
         if self.moments.weight > 0:
             self.components = self._found()

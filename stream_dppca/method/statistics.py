@@ -33,6 +33,7 @@ __all__ = [
     "MomentsInBall",
     "OctaveCounts",
     "ball_sensitivity",
+    "bin_counts",
     "clipped_moments",
     "count_slack",
     "moments_sensitivity",
@@ -72,9 +73,9 @@ class OctaveCounts:
         steps = np.where(np.abs(values) < 2.0**_LOWEST, 0, exponent - _LOWEST)
         outside = _in_no_bin(block, values)
         if not self.signs:
-            return _counts(steps.astype(np.int64), OCTAVES - _ZERO, outside) / block.each
+            return bin_counts(steps.astype(np.int64), OCTAVES - _ZERO, outside) / block.each
         bins = np.where(values < 0, -steps, steps) + _ZERO
-        return _counts(bins.astype(np.int64), OCTAVES, outside) / block.each
+        return bin_counts(bins.astype(np.int64), OCTAVES, outside) / block.each
 
     @property
     def sensitivity(self) -> float:
@@ -121,7 +122,7 @@ class GridCounts:
         cells = np.floor((values - np.array(self.low)) / np.array(self.width))
         outside = _in_no_bin(block, values)
         cells = np.where(outside, 0.0, np.clip(cells, 0, self.cells - 1))
-        return _counts(cells.astype(np.int64), self.cells, outside) / block.each
+        return bin_counts(cells.astype(np.int64), self.cells, outside) / block.each
 
     @property
     def sensitivity(self) -> float:
@@ -148,7 +149,9 @@ class LengthCounts:
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         bins = np.searchsorted(np.array(self.edges), block.moment_norms(Z))
-        counts = _counts(bins[:, np.newaxis], len(self.edges) + 1, block.null_units[:, np.newaxis])
+        counts = bin_counts(
+            bins[:, np.newaxis], len(self.edges) + 1, block.null_units[:, np.newaxis]
+        )
         return np.asarray(counts[0])
 
     @property
@@ -208,7 +211,10 @@ class AugmentedMoments:
     long_blocks: ClassVar[bool] = True
 
     def __call__(self, block: Block) -> FloatArray:
-        Z = standardised(block, self.center, self.scale, self.clamp)
+        return self.of(block, standardised(block, self.center, self.scale, self.clamp))
+
+    def of(self, block: Block, Z: FloatArray) -> FloatArray:
+        """The sum for standardised rows, which are overwritten."""
         return clipped_moments(block, Z, self.constant, self.radius)
 
     @staticmethod
@@ -300,7 +306,7 @@ def _in_no_bin(block: Block, values: FloatArray) -> BoolArray:
     return np.asarray(block.null[:, np.newaxis] | ~np.isfinite(values))
 
 
-def _counts(bins: IntArray, size: int, outside: BoolArray) -> FloatArray:
+def bin_counts(bins: IntArray, size: int, outside: BoolArray) -> FloatArray:
     """Histogram of every column, one row each; values marked `outside` are in no bin."""
     d = bins.shape[1]
     flat = np.where(outside, d * size, bins + np.arange(d) * size)

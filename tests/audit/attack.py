@@ -148,7 +148,7 @@ def form_of(form: str, decays: tuple[float, ...] = DECAYS) -> Iterator[list[Any]
 def run_method(form: str, n: int, seed: int = 12) -> Run:
     canary, run, rng = FORMS[form], Run(form), np.random.default_rng(seed)
     with form_of(form) as released:
-        pca = spied(seed, canary.d, n_components=canary.k)
+        pca = spied(seed, canary.d, n_components=canary.k, limits=False)
         base = canary.base()
         base[1 : BATCH * 35 // 100] = np.nan  # nulls, so that dividing by valid records shows
         pca.learn_array(base)  # the first step finds scale and radius

@@ -16,6 +16,7 @@ from stream_dppca.method import moments, statistics, wide
 from stream_dppca.method.first import Questions
 from stream_dppca.method.gradient_step import GradientStep
 from stream_dppca.method.gradients import CenteredGradients, MomentsAlong
+from stream_dppca.method.limits import Limits, ScoreCounts
 from stream_dppca.method.moments import MomentMethod
 from stream_dppca.method.statistics import (
     AugmentedMoments,
@@ -91,8 +92,8 @@ def scaled_sensitivity(kind: Any, factor: float) -> Iterator[None]:
         mutant: Any = property(lambda self: factor * honest.fget(self))  # type: ignore[misc]
     else:
 
-        def mutant(self: Any, units: int) -> float:
-            return factor * float(honest(self, units))
+        def mutant(self: Any, *units: int) -> float:
+            return factor * float(honest(self, *units))
 
     with patch.object(kind, "sensitivity", mutant):
         yield
@@ -120,6 +121,19 @@ def scales_from_exact_moments() -> Iterator[None]:
         return replace(released, alone=query * (self.mu / sensitivity))
 
     with patch.object(CorrelatedRelease, "release", mutant):
+        yield
+
+
+@contextmanager
+def limits_from_exact_scores() -> Iterator[None]:
+    add = Limits.add
+
+    def mutant(self: Limits, counts: Any, **how: Any) -> None:
+        total = self.histograms.total + counts.ravel()
+        add(self, counts, **how)
+        self.histograms.total = total
+
+    with patch.object(Limits, "add", mutant):
         yield
 
 
@@ -232,6 +246,7 @@ def source(function: str, *changes: tuple[str, str]) -> Callable[[], Any]:
 STEP = "moments:MomentMethod.step"
 LOOKING = "(LOOK if looking and not spent else 0.0)"
 SENSITIVITY = "claimed(query.sensitivity(len(rows)), part)"
+SHARE = " - (0.0 if self.limits is None else LIMITS)"
 FIRST, LATER = "part = 1 - spent", "(LOOK if looking else 0.0)"
 MOMENTS, POOLED = Composition(), Composition(first=3)
 GRADIENTS = Composition(many=True)
@@ -265,6 +280,12 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         source("base:MethodBase.__init__", ("self.mu * math.sqrt(1 - COUNT)", "self.mu")),
         ROUND,
     ),
+    "limits for free": (source(STEP, (SHARE, "")), MOMENTS),
+    "limits for free, in the first step": (source(STEP, (SHARE, "")), Composition(batches=1)),
+    "limits with the whole budget": (
+        source("limits:Limits.__init__", ("self.mu, ", "mu /= math.sqrt(LIMITS); self.mu, ")),
+        MOMENTS,
+    ),
     "first records used again": (lambda: used_again(MomentMethod), MOMENTS),
     "correlated noise for subjects": (
         lambda: patch.object(moments, "IndependentRelease", CorrelatedRelease),
@@ -289,6 +310,11 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         lambda: scaled_sensitivity(LengthCounts, 0.5),
         Composition("one unit", "none"),
     ),
+    "scores count as one": (
+        lambda: scaled_sensitivity(ScoreCounts, 0.5**0.5),
+        Composition(batches=1),
+    ),
+    "scores of subjects count as one": (lambda: scaled_sensitivity(ScoreCounts, 0.5**0.5), ROUND),
     "ball of half the size": (lambda: scaled_sensitivity(MomentsInBall, 0.5), MOMENTS),
     "sensitivity of moments without the root of two": (
         lambda: scaled_sensitivity(AugmentedMoments, 0.5**0.5),
@@ -310,6 +336,7 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
     "radius from exact lengths": (exact("lengths"), Composition("known", "none")),
     "centre from exact moments": (exact("moments"), Composition("known")),
     "scales widened by exact moments": (scales_from_exact_moments, MOMENTS),
+    "limits from exact scores": (limits_from_exact_scores, MOMENTS),
     "missing values from other records": (
         missing_values_from_other_records,
         Composition(more=(("missing", "center"),)),

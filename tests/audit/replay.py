@@ -38,6 +38,7 @@ from stream_dppca.method import base
 from stream_dppca.method.first import Questions
 from stream_dppca.method.gradient_step import GradientStep
 from stream_dppca.method.gradients import CenteredGradients
+from stream_dppca.method.limits import ScoreCounts
 from stream_dppca.method.statistics import AugmentedMoments, MomentsInBall
 from stream_dppca.noise import SeededNoise
 from tests.audit.evidence import gaussian_mu
@@ -118,7 +119,7 @@ def honest_sensitivities() -> Iterator[None]:
     with ExitStack() as stack:
         for kind, method in ((CorrelatedRelease, "release"), (IndependentRelease, "release")):
             stack.enter_context(patch.object(kind, method, _claiming(getattr(kind, method))))
-        for asked in (AugmentedMoments, MomentsInBall, CenteredGradients):
+        for asked in (AugmentedMoments, MomentsInBall, CenteredGradients, ScoreCounts):
             stated = _stating(asked.sensitivity, asked is MomentsInBall)
             stack.enter_context(patch.object(asked, "sensitivity", stated))
         yield

@@ -29,6 +29,7 @@ import numpy as np
 from stream_dppca import DPPCA
 from stream_dppca.mechanisms.correlated import CorrelatedRelease
 from stream_dppca.method import base, moments
+from stream_dppca.method.limits import ScoreCounts
 from stream_dppca.method.moments import MomentMethod
 from stream_dppca.method.statistics import (
     AugmentedMoments,
@@ -344,6 +345,15 @@ def octaves_of_all_rows() -> Any:
     return patched((OctaveCounts, "__call__", mutant))
 
 
+def scores_of_all_rows() -> Any:
+    counts = ScoreCounts.counts
+
+    def mutant(self: Any, block: Any, Z: Any) -> Any:
+        return counts(self, block, Z) * block.each
+
+    return patched((ScoreCounts, "counts", mutant))
+
+
 def read_by_tasks(tasks: int = 3, places_of_their_own: bool = False) -> Any:
     """Rounds that the tasks of an engine read, each a piece. Where pieces end depends on how many
     records there are, as it does in a topic.
@@ -383,6 +393,7 @@ MUTANTS: dict[str, tuple[Callable[[], Any], str]] = {
     "deviations from the mean of all": (deviations_from_the_mean_of_all, "own"),
     "tasks that clip by themselves": (lambda: read_by_tasks(places_of_their_own=True), "one unit"),
     "octaves of all rows": (octaves_of_all_rows, "learned"),
+    "scores of all rows": (scores_of_all_rows, "learned"),
     "ball by row": (lambda: rows_are_units_in(MomentsInBall), "learned"),
     "lengths by row": (lambda: rows_are_units_in(LengthCounts), "learned"),
     "moments: clip, then sum": (lambda: rows_are_units_in(AugmentedMoments), "learned"),
@@ -407,6 +418,7 @@ def coin_flips(periods: int, period: int, seed: int = 1) -> float:
         scales=None,
         seed=seed,
         memory="all",
+        limits=False,
         **LOUD,
     )
     spy = Spy(seed)

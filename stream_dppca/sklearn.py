@@ -133,6 +133,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.memory = memory
         self.missing = missing
         self.limits = limits
+        self.limits = limits
         self.sampler = sampler
         self.seed = seed
 

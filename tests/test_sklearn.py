@@ -221,6 +221,7 @@ def test_what_is_known_is_told() -> None:
     X = records() - [5, 0, -700, 3]
     told = private(center="none", scales=[1.0, 10.0, 100.0, 0.3]).fit(X)
     assert aligned(told) > 0.9
+    assert private().fit(X).release_.limits and not private(limits=False).fit(X).release_.limits
     raw = private(scales=None, n_components=1).fit(X)  # one unit: the third feature is all of it
     assert abs(raw.components_[0, 2]) > 0.99
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 #: The points that every batch passes, from a topic or a file. Kafka has more: `claimed`, `fenced`
-#: and `loaded` when a task starts, `offsets_sent` and `inside_publish` inside its transactions.
+#: and `loaded` when a task starts, `offsets_sent` and `inside_publish` inside its transactions;
+#: `score` has `scores_written`, before it commits.
 #: A batch of a first step that needs more of them reaches `batch_taken`, and nothing after it.
 POINTS: Final = (
     "polling",

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from stream_dppca import SubjectStatement
 
+from .. import crashpoints
 from ..errors import ClusterError, ConfigurationError
 from ..events import describe_error, log_event
 from ..formats import POINT_FORMATS
@@ -392,5 +393,6 @@ class _Worker:
         """Wait until the brokers have all scores; only then are their records done."""
         if self._scorer is not None:
             self._target.flush()
+            crashpoints.reach("scores_written")
             self.source.commit()
         self._settled_at = time.monotonic()

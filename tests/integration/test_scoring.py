@@ -1,0 +1,127 @@
+"""`stream-dppca score` on a real Kafka: at least once under SIGKILL, shared by two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consumers.kafka.cluster import KafkaCluster
+from consumers.kafka.configure import kafka_config
+from consumers.kafka.confluent import MessageProducer
+from consumers.model.releases import PublishedRelease, release_message
+from consumers.protocols import Message, TopicInfo
+from consumers.settings import ClusterSettings
+from demo.deployments import announced_port
+from stream_dppca import Limit, PrivacyStatement, Projector
+
+from ..support.harness import read_topic
+from ..support.launch import CRASH_AT
+from ..support.processes import PATIENCE_SECONDS, ROOT, wait_for
+from .conftest import RunningBroker
+
+FEATURES = ("cpu", "memory", "disk")
+
+
+def release(model: str, batch: int) -> PublishedRelease:
+    limits = {"spe": (Limit(rate=0.01, value=9.2, sd=0.1),)}
+    return PublishedRelease(
+        model=model, status="learned", batch=batch, n_seen=1000, features=FEATURES,
+        components=((0.6, 0.8, 0.0),), center=(0.0,) * 3, scale=(1.0,) * 3, clamp=(5.0,) * 3,
+        mean=(0.0,) * 3, deviation=(1.0,) * 3, spread=(1.0,), limits=limits,
+        privacy=PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True),
+    )  # fmt: skip
+
+
+def start(
+    servers: str, topic: str, log: Path, *more: str, crash_at: str = ""
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.support.launch", "score", "--input-topic", topic,
+               "--bootstrap-servers", servers, "--http-port", "0", "--session-timeout-s", "6",
+               "--log-format", "json", *more]  # fmt: skip
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    if crash_at:
+        environment[CRASH_AT] = crash_at
+    with log.open("wb") as out:
+        return subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT, env=environment)
+
+
+def facts(log: Path) -> dict[str, Any]:
+    address = f"http://127.0.0.1:{announced_port(log)}/facts"
+    with urllib.request.urlopen(address, timeout=5) as answer:
+        found: dict[str, Any] = json.loads(answer.read())["beyond"]
+        return found
+
+
+def test_at_least_once(broker: RunningBroker, fresh_name: Any, tmp_path: Path) -> None:
+    servers, topic = broker.bootstrap_servers, fresh_name("scored")
+    settings = ClusterSettings(bootstrap_servers=servers, input_topic=topic)
+    config = kafka_config(settings)
+    cluster = KafkaCluster(config)
+    scores_topic, partitions = f"{topic}.scores", 2
+    for name, count in ((topic, partitions), (settings.output_topic, 1)):
+        cluster.create_topic(name, TopicInfo(count, {}), 1)
+    X = np.random.default_rng(0).standard_normal((40_000, 3)).round(4)
+    X[::40, 2] = 8.0  # one machine of forty
+    records = [Message(b"machine-%02d" % (i % 40), json.dumps(dict(zip(FEATURES, row, strict=True)))
+                       .encode()) for i, row in enumerate(X.tolist())]  # fmt: skip
+    producer = MessageProducer(config, topic)
+    producer.send(records[:20_000])
+    log = tmp_path / "first.log"
+    # It dies when the brokers have the scores, and the group does not know that yet.
+    first = start(servers, topic, log, crash_at="scores_written:3")
+    try:
+        wait_for("that it waits", lambda: b"does not exist" in log.read_bytes()
+                 or b"waiting_for_model" in log.read_bytes())  # fmt: skip
+        MessageProducer(config, settings.output_topic).send([release_message(release(topic, 7))])
+        sent = 20_000
+        while first.poll() is None and sent < 30_000:
+            producer.send(records[sent : sent + 100])
+            sent += 100
+            time.sleep(0.1)
+        assert first.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+    finally:
+        first.kill()
+        first.wait()
+    producer.send(records[sent:])
+    # Two share the rest; one of them leaves in order.
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    both = [start(servers, topic, log) for log in logs]
+    try:
+        wait_for("all", lambda: len(
+            {(m.value, m.key) for m in read_topic(servers, scores_topic)}) >= 40_000)  # fmt: skip
+        shown = [alarm for log in logs for alarm in facts(log)["alarms"]]
+        assert {alarm["key"] for alarm in shown} == {"machine-00"}
+        assert all(alarm["contributions"][0][0] == "disk" for alarm in shown)
+    finally:
+        for one in both:
+            one.terminate()
+        codes = [one.wait(PATIENCE_SECONDS) for one in both]
+    assert codes == [0, 0]
+    found = defaultdict(list)
+    for message in read_topic(servers, scores_topic):
+        score = json.loads(message.value)
+        found[score["partition"], score["offset"]].append((message.key, score))
+    inputs = read_topic(servers, topic)
+    assert {(m.partition, m.offset) for m in inputs} == set(found)  # each at least once
+    again = sum(len(copies) - 1 for copies in found.values())
+    assert 0 < again < 20_000  # those of a second, once
+    projector = Projector.from_release(release(topic, 7))
+    for message in inputs[::97]:
+        record = json.loads(message.value)
+        for key, score in found[message.partition, message.offset]:
+            assert key == message.key and abs(score["spe"] - projector.spe(record)) < 1e-5
+            assert score["anomaly"] is projector.is_anomaly(record) and score["private"] is False
+    # What is done stays done: there is nothing left for the next one.
+    done = start(servers, topic, tmp_path / "last.log", "--once")
+    assert done.wait(PATIENCE_SECONDS) == 0
+    assert b"\n0 scores written" in (tmp_path / "last.log").read_bytes()

@@ -29,25 +29,19 @@ def shown_progress(name: str, *, quiet: bool) -> Iterator[Shown]:
         yield Shown()
         return
     try:
+        from rich import progress as bars
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            SpinnerColumn,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+        from rich.progress import Progress
     except ImportError:
         yield Shown()
         return
     columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[releases]:,} releases"),
-        TimeElapsedColumn(),
+        bars.SpinnerColumn(),
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(bar_width=24),
+        bars.TaskProgressColumn(),
+        bars.TextColumn("{task.fields[releases]:,} releases"),
+        bars.TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=None, releases=0)

@@ -24,7 +24,7 @@ ROWS: Final = 4096  #: read at once
 Rows = NDArray[np.float64]
 
 
-class Block(NamedTuple):
+class FileRows(NamedTuple):
     """Rows, in order, and the cells of other columns as they are in the file."""
 
     rows: Rows
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 #: Decodes some lines.
-Decode = Callable[[list[bytes]], Block]
+Decode = Callable[[list[bytes]], FileRows]
 
 
 def read_blocks(
@@ -55,7 +55,7 @@ def read_columns(
     others: Sequence[str],
     share: Callable[[float], None] = lambda share: None,
     wanted: Callable[[int], bool] = lambda block: True,
-) -> Iterator[Block]:
+) -> Iterator[FileRows]:
     """The rows of a file in blocks, with the cells of other columns.
 
     `wanted` tells whether to read or skip the block of this number, counted from 0. The blocks of a
@@ -80,7 +80,7 @@ def _jsonl(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) ->
     codec = MessageRecipe("json", tuple(features), longest_line(len(features))).codec()
     finders = [make_member_parser(name) for name in others]
 
-    def decode(lines: list[bytes]) -> Block:
+    def decode(lines: list[bytes]) -> FileRows:
         rows, found = codec.decode(lines), [[*map(find, lines)] for find in finders]
         nothing = set(np.flatnonzero(np.isnan(rows).all(axis=1)).tolist())
         nothing |= {i for cells in found for i, value in enumerate(cells) if value is None}
@@ -89,7 +89,7 @@ def _jsonl(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) ->
             rows[i] = [*map(cell, values[: len(features)])]
             for cells, value in zip(found, values[len(features) :], strict=True):
                 cells[i] = value
-        return Block(rows, found)
+        return FileRows(rows, found)
 
     return decode
 
@@ -107,10 +107,10 @@ def _csv(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) -> D
     columns = csv_columns(stream, [*features, *others])
     first, rest = columns[: len(features)], columns[len(features) :]
 
-    def decode(lines: list[bytes]) -> Block:
+    def decode(lines: list[bytes]) -> FileRows:
         cells = [*map(csv_cells, lines)]
         rows = np.array([cells_of_csv(line, first) for line in cells])
-        return Block(rows, [[c[at] if at < len(c) else None for c in cells] for at in rest])
+        return FileRows(rows, [[c[at] if at < len(c) else None for c in cells] for at in rest])
 
     return decode
 
@@ -173,7 +173,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[Block]:
+def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[FileRows]:
     try:
         array = np.load(existing_file(source), mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
@@ -187,7 +187,7 @@ def _npy(source: str, width: int, share: Callable[[float], None]) -> Iterator[Bl
         with np.errstate(all="ignore"):  # a warning would say something about the records
             rows = np.array(array[start : start + ROWS], dtype=np.float64)
         share(min(1.0, (start + ROWS) / len(array)))
-        yield Block(rows)
+        yield FileRows(rows)
 
 
 def _parquet(
@@ -196,7 +196,7 @@ def _parquet(
     others: Sequence[str],
     share: Callable[[float], None],
     wanted: Callable[[int], bool],
-) -> Iterator[Block]:
+) -> Iterator[FileRows]:
     names = [*features, *others]
     try:
         pa = importlib.import_module("pyarrow")
@@ -214,7 +214,7 @@ def _parquet(
                 at = map(batch.schema.get_field_index, names)
                 columns = [_cells(batch.column(number)) for number in at]
                 numbers = [[*map(cell, column)] for column in columns[: len(features)]]
-                yield Block(np.array(numbers, dtype=np.float64).T, columns[len(features) :])
+                yield FileRows(np.array(numbers, dtype=np.float64).T, columns[len(features) :])
     except (pa.ArrowException, OSError):  # their texts may quote the file
         raise ConfigurationError(f"{source} is not a valid Parquet file") from None
 

@@ -57,7 +57,7 @@ def rounds_at_once(width: int, places: int, records: int, most_bytes: int = KEPT
 
 
 @dataclass
-class KeptRound:
+class RoundRows:
     """The rows of one round that count, in the order of the file."""
 
     places: int
@@ -86,7 +86,7 @@ class KeptRound:
 
 def sorted_rounds(
     read: Read, rule: RoundRule, span: Span, *, at_once: int, places: int, records: int
-) -> Iterator[tuple[int, KeptRound]]:
+) -> Iterator[tuple[int, RoundRows]]:
     """Yield every round of a span with its rows, in order, also those without any.
 
     Parameters
@@ -101,7 +101,7 @@ def sorted_rounds(
     groups_of_block: list[set[int]] = []  # in which groups of rounds each block has rows
     for group, first in enumerate(range(span.first, span.end, at_once)):
         end = min(first + at_once, span.end)
-        kept = [KeptRound(places, records) for _ in range(first, end)]
+        kept = [RoundRows(places, records) for _ in range(first, end)]
 
         def wanted(block: int, group: int = group) -> bool:
             return group == 0 or (block < len(groups_of_block) and group in groups_of_block[block])
@@ -114,7 +114,7 @@ def sorted_rounds(
             _sort(block, rounds, first, kept)
         for number in range(first, end):
             yield number, kept[number - first]
-            kept[number - first] = KeptRound(0, 0)  # its rows are in the model now
+            kept[number - first] = RoundRows(0, 0)  # its rows are in the model now
 
 
 def _rounds_of(block: StampedRows, rule: RoundRule, span: Span) -> list[int | None]:
@@ -126,7 +126,7 @@ def _rounds_of(block: StampedRows, rule: RoundRule, span: Span) -> list[int | No
     ]
 
 
-def _sort(block: StampedRows, rounds: list[int | None], first: int, kept: list[KeptRound]) -> None:
+def _sort(block: StampedRows, rounds: list[int | None], first: int, kept: list[RoundRows]) -> None:
     """Give the rows of a block to their rounds, those from `first` on."""
     found: dict[int, tuple[list[int], list[bytes]]] = {}
     for i, (who, round) in enumerate(zip(block.subjects, rounds, strict=True)):

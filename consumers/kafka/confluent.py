@@ -33,6 +33,8 @@ from .reader import KafkaOffsets, KafkaReader
 AHEAD_BYTES: Final = 32 << 20
 #: Largest answer of a broker, unless fetches may be larger.
 ANSWER_BYTES: Final = 100_000_000
+#: Time between two reads after which a member has left its group: the default of librdkafka.
+POLL_INTERVAL_MS: Final = 300_000
 #: Longest wait of one read of a batch that librdkafka cannot read.
 READ_SECONDS: Final = 0.2
 
@@ -79,7 +81,7 @@ class ConfluentReader(KafkaOffsets):
         self._paused: frozenset[int] = frozenset()
         self._damaged: set[int] = set()  # partitions in which librdkafka is stuck
         self._careful: KafkaReader | None = None  # gets past them
-        fetch = config.fetch
+        fetch, session_ms = config.fetch, int(config.session_timeout_s * 1000)
         most_bytes = int(fetch.get("fetch_max_bytes", 50 << 20))
         self._fast = Consumer(
             {
@@ -87,8 +89,9 @@ class ConfluentReader(KafkaOffsets):
                 **_OPTIONS,
                 # Required, also where nothing joins the group.
                 "group.id": group or f"{config.group}.reader",
-                "session.timeout.ms": int(config.session_timeout_s * 1000),
-                "heartbeat.interval.ms": int(config.session_timeout_s * 250),
+                "session.timeout.ms": session_ms,
+                "heartbeat.interval.ms": session_ms // 4,
+                "max.poll.interval.ms": max(session_ms, POLL_INTERVAL_MS),  # may not be less
                 "queued.max.messages.kbytes": max(1, min(AHEAD_BYTES, most_bytes) >> 10),
                 "fetch.max.bytes": most_bytes,
                 "receive.message.max.bytes": max(ANSWER_BYTES, most_bytes + 512),

@@ -40,17 +40,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..protocols import RegisteredSchema
-from .registered import (
-    FRAME_BYTES,
-    LONGEST_NAME,
-    Compiled,
-    FeatureTree,
-    Id,
-    MalformedMessage,
-    UnusableSchema,
-    items_of,
-    whole_number,
-)
+from . import registered
+from .registered import FeatureTree, MalformedMessage, UnusableSchema, items_of, whole_number
 
 #: Most types of a schema, and most that one reader is compiled of. There, a named type that is
 #: skipped counts once; one that holds features counts each time it is used, so nested unions cannot
@@ -73,7 +64,7 @@ _FIXED: Final = {"null": "", "boolean": "?", "float": "f", "double": "d"}
 _PRIMITIVE: Final = frozenset({*_FIXED, "int", "long", "string", "bytes"})
 
 
-def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> Compiled:
+def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> registered.Compiled:
     """Compile a schema into the reader of its messages.
 
     Parameters
@@ -91,11 +82,11 @@ def avro_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> Comp
 
     def read(value: bytes) -> Sequence[float]:
         row = nothing.copy()
-        if step(value, FRAME_BYTES, row) != len(value):
+        if step(value, registered.FRAME_BYTES, row) != len(value):
             raise MalformedMessage
         return row
 
-    return Compiled(read, PART_BYTES * (compiler.count + 1))
+    return registered.Compiled(read, PART_BYTES * (compiler.count + 1))
 
 
 @dataclass(eq=False, slots=True)
@@ -174,7 +165,7 @@ class _Parser(_Bounded):
 
 def _full_name(name: str, namespace: str | None) -> tuple[str, str]:
     """The namespace of a type and its full name. Both are bounded: they are made for every use."""
-    if len(name) + len(namespace or "") > LONGEST_NAME:
+    if len(name) + len(namespace or "") > registered.LONGEST_NAME:
         raise UnusableSchema
     if "." in name:
         return name.rpartition(".")[0], name
@@ -224,7 +215,7 @@ class _Compiler(_Bounded):
         return parts
 
     def _number(self, name: str, kind: Any, feature: int) -> list[_Fixed | Step]:
-        if isinstance(feature, Id) and name == "string":
+        if isinstance(feature, registered.Id) and name == "string":
             return [_read_text(feature)]
         if name in _FIXED:
             return [_Fixed(_FIXED[name], [feature])]

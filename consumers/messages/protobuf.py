@@ -37,18 +37,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from ..protocols import RegisteredSchema
-from .registered import (
-    DEEPEST_NAME,
-    FRAME_BYTES,
-    LONGEST_NAME,
-    Compiled,
-    FeatureTree,
-    Id,
-    MalformedMessage,
-    UnusableSchema,
-    items_of,
-    whole_number,
-)
+from . import registered
+from .registered import FeatureTree, MalformedMessage, UnusableSchema, items_of, whole_number
 
 #: Most bytes of a number in the path to the type of a message: it has 32 bits.
 INDEX_DIGITS: Final = 5
@@ -73,7 +63,7 @@ _WELL_KNOWN: Final = (
 )
 
 
-def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> Compiled:
+def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> registered.Compiled:
     """Compile a schema into the reader of its messages; parameters as for `avro_reader`."""
     types = _Types(schema)
     nothing = [math.nan] * width
@@ -87,17 +77,17 @@ def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> 
         return known[path]
 
     def read(value: bytes) -> Sequence[float]:
-        if value[FRAME_BYTES]:
+        if value[registered.FRAME_BYTES]:
             path, at = _path(value)
         else:
-            path, at = (0,), FRAME_BYTES + 1
+            path, at = (0,), registered.FRAME_BYTES + 1
         parse, fill = known.get(path) or made(path)
         row = nothing.copy()
         fill(parse(value[at:]), row)
         return row
 
     size = CHARACTER_BYTES * types.characters + FEATURE_BYTES * MOST_PATHS * (width + 1)
-    return Compiled(read, size)
+    return registered.Compiled(read, size)
 
 
 # Names
@@ -106,7 +96,7 @@ def protobuf_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> 
 def message_type(value: bytes) -> tuple[int, ...] | None:
     """The path to the type of a message inside its file; None if the message is damaged."""
     try:
-        return _path(value)[0] if value[FRAME_BYTES] else (0,)
+        return _path(value)[0] if value[registered.FRAME_BYTES] else (0,)
     except (IndexError, MalformedMessage):
         return None
 
@@ -129,7 +119,7 @@ def _names(types: _Types, kind: _Type, prefix: str) -> Iterator[str]:
         repeated = field.label == field.LABEL_REPEATED
         below = None if repeated else types.below(field, kind.name)
         leaf = below is None or below.name in _WRAPPERS or not below.proto.field
-        if below is None or leaf or name.count(".") >= DEEPEST_NAME:
+        if below is None or leaf or name.count(".") >= registered.DEEPEST_NAME:
             yield name
         else:
             yield from _names(types, below, f"{name}.")
@@ -170,7 +160,10 @@ class _Type:
 
 def _joined(scope: str, name: str) -> str:
     """The full name of something. Names are made for every lookup, so they are bounded."""
-    if len(scope) + len(name) > LONGEST_NAME or scope.count(".") + name.count(".") > MOST_DOTS:
+    if (
+        len(scope) + len(name) > registered.LONGEST_NAME
+        or scope.count(".") + name.count(".") > MOST_DOTS
+    ):
         raise UnusableSchema
     return f"{scope}.{name}"
 
@@ -329,7 +322,7 @@ def _merged(trees: Iterable[int | FeatureTree]) -> int | FeatureTree:
 
 def _path(value: bytes) -> tuple[tuple[int, ...], int]:
     """The path to the type of a message, and the position after it."""
-    count, at = whole_number(value, FRAME_BYTES, INDEX_DIGITS)
+    count, at = whole_number(value, registered.FRAME_BYTES, INDEX_DIGITS)
     if not 0 < count <= len(value):
         raise MalformedMessage
     path = []
@@ -387,7 +380,7 @@ def _value(field: FieldDescriptor, below: int | FeatureTree) -> Fill:
             row[feature] = value.value
 
         return unwrap
-    text = isinstance(feature, Id) and field.cpp_type == FieldDescriptor.CPPTYPE_STRING
+    text = isinstance(feature, registered.Id) and field.cpp_type == FieldDescriptor.CPPTYPE_STRING
     if field.cpp_type not in _NUMBERS and not text:
         return _refuse
 

@@ -32,6 +32,8 @@ from .metrics import Metrics
 from .plan import Range, places
 from .registry_wait import RegistryWait
 
+#: No offset is as large.
+LAST: Final = 2**63 - 1
 #: Rows that may wait in memory for later batches, unless one batch has more.
 AHEAD_ROWS: Final = 1 << 16
 #: Time between requests for the positions of the reader, while messages come.
@@ -40,16 +42,16 @@ ASK_SECONDS: Final = 0.05
 SCHEMA_SECONDS: Final = 0.5
 
 
-class _Piece(NamedTuple):
+class _Decoded(NamedTuple):
     """Decoded messages of one partition, in order."""
 
     offsets: IntArray
     #: messages x rows per message x features, in the precision of the messages
     rows: NDArray[np.floating[Any]]
 
-    def cut(self, start: int, end: int) -> _Piece:
+    def cut(self, start: int, end: int = LAST) -> _Decoded:
         a, b = np.searchsorted(self.offsets, (start, end)).tolist()
-        return _Piece(self.offsets[a:b], self.rows[a:b])
+        return _Decoded(self.offsets[a:b], self.rows[a:b])
 
 
 class BatchReader:
@@ -81,7 +83,7 @@ class BatchReader:
         self._most_ahead = max(size, AHEAD_ROWS // codec.rows_per_message)
         self._stall_s, self._guard = stall_s, TopicGuard(topic, metrics)
         self._reached: dict[int, int] = {}  # the offset up to which each partition was read
-        self._ahead: dict[int, deque[_Piece]] = {}
+        self._ahead: dict[int, deque[_Decoded]] = {}
         self._n_ahead = 0
         self._paused: frozenset[int] = frozenset()
         self._holes: dict[int, list[tuple[int, int]]] = {}  # removed before they were read
@@ -128,10 +130,10 @@ class BatchReader:
             holes = self._holes.pop(p, [])
             self._count_lost(r, holes)
             self._holes[p] = [hole for hole in holes if hole[1] > r.end]
-            pieces = self._ahead.pop(p, deque())
-            self._n_ahead -= sum(len(piece.offsets) for piece in pieces)
-            for piece in pieces:
-                self._put(p, piece)
+            several = self._ahead.pop(p, deque())
+            self._n_ahead -= sum(len(decoded.offsets) for decoded in several)
+            for decoded in several:
+                self._put(p, decoded)
         self._settle()
 
     @property
@@ -230,25 +232,25 @@ class BatchReader:
         _, per_message, width = self._shape
         rows = self._codec.read(chunk.values).reshape(len(offsets), per_message, width)
         # A reader that was assigned again may return messages that have been read before.
-        piece = _Piece(offsets, rows).cut(self._reached[chunk.partition], int(offsets[-1]) + 1)
+        decoded = _Decoded(offsets, rows).cut(self._reached[chunk.partition])
         reached = max(self._reached[chunk.partition], int(offsets[-1]) + 1)
         self._reached[chunk.partition] = reached
-        self._put(chunk.partition, piece)
+        self._put(chunk.partition, decoded)
 
-    def _put(self, partition: int, piece: _Piece) -> None:
+    def _put(self, partition: int, decoded: _Decoded) -> None:
         """Put rows of the current batch into their slots; keep later ones."""
         current = self._open.get(partition)
         if current is not None and self._there is not None and self._memory is not None:
             _, start, end = current
-            mine = piece.cut(start, end)
+            mine = decoded.cut(start, end)
             slots = _compact(self._places[partition][mine.offsets - start])
             with np.errstate(all="ignore"):  # a warning would say something about the records
                 self._memory[slots] = mine.rows
             self._there[slots] = True
-            piece = piece.cut(end, int(piece.offsets[-1]) + 1) if len(piece.offsets) else piece
-        if len(piece.offsets):
-            self._ahead.setdefault(partition, deque()).append(piece)
-            self._n_ahead += len(piece.offsets)
+            decoded = decoded.cut(end)
+        if len(decoded.offsets):
+            self._ahead.setdefault(partition, deque()).append(decoded)
+            self._n_ahead += len(decoded.offsets)
 
     def _settle(self) -> None:
         """Close the ranges that are complete."""

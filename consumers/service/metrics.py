@@ -18,21 +18,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+import prometheus_client
+from prometheus_client import Counter, Gauge, Histogram
 
 from ..model.releases import PublishedRelease, parse_release
 from ..model.uncertainty import movement, noise_movement
 from .progress import Progress
 
 # These would reveal to the microsecond when the first release was made.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Definition(NamedTuple):
@@ -201,7 +195,7 @@ class _Registered:
     """Metrics by their definitions."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = prometheus_client.CollectorRegistry()
 
     def _counter(self, name: str) -> Counter:
         definition = (DEFINITIONS | SCORE_DEFINITIONS)[name]
@@ -213,7 +207,7 @@ class _Registered:
 
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)
+        return prometheus_client.generate_latest(self.registry)
 
 
 class Metrics(_Registered):

@@ -40,11 +40,11 @@ from .round_reader import RoundTaker, Take, of_window, refuse_sender_time
 #: Most numbers that the tasks of one job return: 128 MB of float64.
 MOST_NUMBERS: Final = 2**24
 
-Piece = tuple[Range, ...]
+TaskRanges = tuple[Range, ...]
 
 
 @dataclass(frozen=True, repr=False)  # it holds records
-class Kept:
+class TaskRows:
     """The rows that a task found in its piece of a round."""
 
     rows: NDArray[np.floating[Any]]
@@ -65,7 +65,7 @@ class RoundSource:
     width: int
     stall_s: float
 
-    def read(self, piece: Piece) -> Kept:
+    def read(self, piece: TaskRanges) -> TaskRows:
         """The rows of a piece that may count, in the order of reading."""
         codec, records = subject_codec_of(self.recipe), self.recipe.records
         gatherer = codec.begin(self.window, whole=False) if isinstance(codec, Gathering) else None
@@ -77,7 +77,7 @@ class RoundSource:
                 self.connection, self.topic, [part], self.stall_s, stamped=True
             ):
                 if None in chunk.times:
-                    return Kept(rows[0], [], 0, refused=part.partition)
+                    return TaskRows(rows[0], [], 0, refused=part.partition)
                 mine = of_window(chunk.times, self.window)
                 values, keys = [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
                 if gatherer is not None:
@@ -94,13 +94,13 @@ class RoundSource:
                     rows.append(decoded[kept])
                     subjects += [whose[i] for i in kept]
         if gatherer is not None:
-            return Kept(rows[0], [], slots, fold=gatherer.fold)
+            return TaskRows(rows[0], [], slots, fold=gatherer.fold)
         # Once more: the rows kept of each chunk may be too many for the piece.
         kept = first_rows(subjects, records)
-        return Kept(np.concatenate(rows)[kept], [subjects[i] for i in kept], slots)
+        return TaskRows(np.concatenate(rows)[kept], [subjects[i] for i in kept], slots)
 
 
-def read_piece(source: RoundSource, piece: Piece) -> Kept:
+def read_task(source: RoundSource, piece: TaskRanges) -> TaskRows:
     """Run a task. Whatever goes wrong, no error quotes a record or an offset."""
     try:
         with np.errstate(all="ignore"):  # a warning would say something about the records
@@ -112,17 +112,17 @@ def read_piece(source: RoundSource, piece: Piece) -> Kept:
     raise EngineError(f"a piece of a round: {problem} in a task") from None
 
 
-def pieces(ranges: Sequence[Range], tasks: int, most: int) -> list[list[Piece]]:
+def task_ranges(ranges: Sequence[Range], tasks: int, most: int) -> list[list[TaskRanges]]:
     """Cut the ranges of a round into jobs of at most `most` offsets, and those into pieces.
 
     Examples
     --------
-    >>> jobs = pieces([Range(1, 0, 5), Range(0, 7, 10)], tasks=2, most=6)
+    >>> jobs = task_ranges([Range(1, 0, 5), Range(0, 7, 10)], tasks=2, most=6)
     >>> [[[tuple(part) for part in piece] for piece in job] for job in jobs]
     [[[(1, 0, 3)], [(1, 3, 5), (0, 7, 8)]], [[(0, 8, 10)]]]
     """
     each = max(most // tasks, 1)
-    cut: list[Piece] = []
+    cut: list[TaskRanges] = []
     piece: list[Range] = []
     room = each
     for p, start, end in ranges:
@@ -138,7 +138,7 @@ def pieces(ranges: Sequence[Range], tasks: int, most: int) -> list[list[Piece]]:
     return [cut[i : i + tasks] for i in range(0, len(cut), tasks)]
 
 
-class RemoteRows(RoundTaker[list[list[Piece]]]):
+class RemoteRows(RoundTaker[list[list[TaskRanges]]]):
     """Takes the place of `RoundReader`: `start`, then `read` until `complete`."""
 
     def __init__(
@@ -184,7 +184,7 @@ class RemoteRows(RoundTaker[list[list[Piece]]]):
             rows = MOST_SERIES
         tasks = self._remote.tasks()
         most = max(MOST_NUMBERS // (self._width * rows), tasks)
-        jobs = pieces(planned.ranges, tasks, most)
+        jobs = task_ranges(planned.ranges, tasks, most)
         self._begin(planned.number, subject_codec_of(recipe), jobs)
 
     def read(self, timeout_s: float) -> bool:
@@ -195,7 +195,7 @@ class RemoteRows(RoundTaker[list[list[Piece]]]):
         source = RoundSource(
             connection, self._topic, recipe, self._window, self._width, self._stall_s
         )
-        found = self._engine.map(partial(read_piece, source), self._left[0])
+        found = self._engine.map(partial(read_task, source), self._left[0])
         for kept in found:
             if kept.refused is not None:
                 refuse_sender_time(self._topic, kept.refused)

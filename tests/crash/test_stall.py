@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from kafka import KafkaAdminClient
 
 from demo.broker.base import BrokerUnavailable
 
@@ -62,6 +64,16 @@ def proxied() -> Iterator[tuple[Proxy, str]]:
         refuse(str(error))
 
 
+def spellings(servers: str, topic: str) -> tuple[bytes, ...]:
+    """How requests for messages may name a topic: in two ways by its name, and by its id."""
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    [found] = admin.describe_topics([topic])
+    admin.close()
+    name = topic.encode()
+    by_id = uuid.UUID(str(found["topic_id"])).bytes
+    return len(name).to_bytes(2) + name, bytes([len(name) + 1]) + name, by_id
+
+
 @pytest.mark.broker
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
@@ -69,8 +81,9 @@ def test_probes_tell_the_truth_while_fetches_bring_nothing(
     proxied: tuple[Proxy, str], fresh_name: Fresh, reader: str
 ) -> None:
     proxy, servers = proxied
-    with model(servers, fresh_name("stall"), partitions=1, reader=reader,
+    with model(servers, fresh_name("stall"), partitions=2, reader=reader,
                stall_timeout_s=STALL_SECONDS, session_timeout_s=30) as m:  # fmt: skip
+        proxy.topic = spellings(servers, m.name)
         m.produce(3 * BATCH)
         owner = m.start()
         m.finish(owner)

@@ -17,8 +17,9 @@ class Proxy:
 
     A cut is silent: connections stay open and carry nothing, as behind a firewall that drops
     packets. New ones are accepted and carry nothing either. After the cut, old connections are
-    closed and new ones work. Fetches can also be held back alone: then a client finds its brokers
-    well, and gets no messages.
+    closed and new ones work. Fetches of one topic can also be held back alone: then a client finds
+    its brokers well, and gets no messages of it. A connection that has asked for the topic counts:
+    later requests may leave out its name.
     """
 
     def __init__(self, port: int, target: int) -> None:
@@ -35,6 +36,7 @@ class Proxy:
         self._open.set()
         self._fetching = threading.Event()
         self._fetching.set()
+        self.topic: tuple[bytes, ...] = ()  #: bytes of which requests for the topic have some
         self._under_way: set[tuple[socket.socket, bytes]] = set()  # fetches without an answer
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
@@ -61,9 +63,12 @@ class Proxy:
 
     def _ask(self, source: socket.socket, client: socket.socket, broker: socket.socket) -> None:
         """Carry requests; those for messages may have to wait."""
+        of_topic = False
         with contextlib.suppress(OSError):
             for frame in self._frames(source, client, broker):
-                if int.from_bytes(frame[4:6]) == FETCH:
+                is_fetch = int.from_bytes(frame[4:6]) == FETCH
+                of_topic |= is_fetch and any(some in frame for some in self.topic)
+                if is_fetch and of_topic:
                     self._fetching.wait()
                     self._under_way.add((client, frame[8:12]))
                 self._open.wait()
@@ -98,7 +103,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Callable[[], bool]]:
-        """Hold fetches back until the block ends; the function tells if none is under way."""
+        """Hold fetches of the topic back; the function tells if none is under way."""
         self._fetching.clear()
         try:
             yield lambda: not self._under_way

@@ -83,6 +83,7 @@ def loose_budget(epsilon: float, delta: float, units: int, name: str = "batch_si
         what = "record of every batch" if name == "batch_size" else "subject of every round"
         found.append(
             f"delta = {delta:g} is above 1/{name} = {1 / units:.2g}: "
-            f"a mechanism that publishes one {what} would be allowed; 1e-6 is usual"
+            f"a mechanism that publishes one {what} would be allowed; "
+            f"{min(1e-6, 10.0 ** math.floor(math.log10(0.1 / units))):.0e} is usual"
         )
     return found

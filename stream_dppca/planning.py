@@ -72,7 +72,7 @@ class Plan(BaseModel):
 
     def __str__(self) -> str:
         lines = [
-            f"{self.dimension} features, {counted(self.n_components, 'component')}, "
+            f"{counted(self.dimension, 'feature')}, {counted(self.n_components, 'component')}, "
             f"epsilon = {self.epsilon:g}, delta = {self.delta:g}",
             f"batches of {self.batch_size} records (at least {self.minimum_batch_size}, "
             f"recommended {self.recommended_batch_size or 'more'})",

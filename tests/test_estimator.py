@@ -635,12 +635,13 @@ def test_one_cell_does_not_decide_where_the_rows_of_a_frame_lie() -> None:
 
 @pytest.mark.parametrize(("loose", "said"), [
     ({"epsilon": 50.0}, "epsilon = 50 promises next to nothing"),
-    ({"delta": 0.1}, "delta = 0.1 is above 1/batch_size"),
+    ({"delta": 0.1}, "delta = 0.1 is above 1/batch_size.*1e-06 is usual"),
+    ({"delta": 1e-6, "batch_size": 2_000_000}, "delta = 1e-06 is above.*1e-08 is usual"),
 ])  # fmt: skip
 def test_a_budget_that_protects_nobody_is_warned_of(loose: dict[str, float], said: str) -> None:
     budget = {"epsilon": 1.0, "delta": 1e-6}
     with pytest.warns(LooseBudgetWarning, match=said):
-        DPPCA(features=("a", "b"), batch_size=2000, **{**budget, **loose})
+        DPPCA(features=("a", "b"), **{"batch_size": 2000, **budget, **loose})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         DPPCA(features=("a", "b"), batch_size=2000, **budget)

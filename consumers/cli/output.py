@@ -4,15 +4,46 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Final
 
-from ..model.describe import describe, status_in_words
+from stream_dppca.method.base import UNREADABLE
+
+from ..errors import ConfigurationError
+from ..model.describe import CHECK_NAMES, describe, learned_nothing, status_in_words
 from ..model.releases import PublishedRelease, parse_release
+
+#: Batches at the beginning of a file after which nothing more is tried.
+UNREADABLE_BATCHES: Final = 3
 
 
 def json_lines(value: bytes) -> None:
     """Write a release to standard output as it was made."""
     sys.stdout.buffer.write(value + b"\n")
     sys.stdout.buffer.flush()
+
+
+class Watched:
+    """Passes releases on, and gives up if the first ones say that hardly any record can be read.
+
+    Records that come after them are not used. What releases say is public, so this tells nothing.
+    """
+
+    def __init__(self, out: Callable[[bytes], None]) -> None:
+        self._out = out
+        self._count, self._learned = 0, False
+        self.reason = ""  #: the last one, if nothing was learned from any batch
+
+    def __call__(self, value: bytes) -> None:
+        self._out(value)
+        release = parse_release(value)
+        self._count += 1
+        self._learned |= not learned_nothing(release.status, release.reason)
+        self.reason = "" if self._learned else release.reason or ""
+        if self.reason == UNREADABLE and self._count == UNREADABLE_BATCHES:
+            raise ConfigurationError(
+                f"{UNREADABLE} in the first {self._count} batches: {CHECK_NAMES}, and that these "
+                "columns hold numbers. The records after them were not used."
+            )
 
 
 class Releases:

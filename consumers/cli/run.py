@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from stream_dppca.errors import NothingLearnedWarning
 
 from ..errors import ConfigurationError
 from ..files.blocks import MissingColumns, read_blocks
@@ -13,12 +16,13 @@ from ..files.rounds import run_rounds
 from ..files.run import run_file
 from ..files.span import time_text
 from ..files.streams import uncompressed_name
+from ..model.describe import CHECK_NAMES
 from ..settings import FileSettings, OnceSettings
 from ..settings.durations import duration_text
 from .caution import warn_of
 from .exits import EXIT_CONFIGURATION, fail
 from .options import Given
-from .output import Releases, json_lines
+from .output import Releases, Watched, json_lines
 from .own import RunOptions
 from .progress import Shown, shown_progress
 
@@ -44,12 +48,14 @@ def run(options: RunOptions, given: Given) -> int:
             raise ConfigurationError("there were no records in the input")
         settings = settings.model_copy(update={"batch_size": size})
     warn_of(settings)
+    warnings.simplefilter("ignore", NothingLearnedWarning)  # the releases say so
     try:
         with shown_progress(options.input, quiet=options.quiet) as shown:
             on_screen = sys.stdout.isatty() and not options.as_json
             releases = Releases(shown.write) if on_screen else None
             learn = _learn_rounds if settings.unit == "subject" else _learn_batches
-            said = learn(options, settings, format, releases or json_lines, shown)
+            watched = Watched(releases or json_lines)
+            said = learn(options, settings, format, watched, shown)
     except MissingColumns as error:
         if not sys.stderr.isatty():
             raise
@@ -57,6 +63,9 @@ def run(options: RunOptions, given: Given) -> int:
     if releases is not None:
         releases.end()
     sys.stderr.write(said)
+    if watched.reason:
+        where = ", --from and --until" if settings.unit == "subject" else ""
+        return fail(f"nothing was learned: {watched.reason}; {CHECK_NAMES}{where}", 1)
     return 0
 
 

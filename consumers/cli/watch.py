@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
+from ..errors import ClusterError
 from ..protocols import Cluster
 from ..settings import ViewSettings
 from ..web.follow import Follower
@@ -35,6 +37,12 @@ def watch(
     follower = Follower(cluster, settings.output_topic, tracker, keep=options.as_json)
     if options.web:
         return _serve_page(follower, tracker, settings, options, stop)
+    with suppress(ClusterError):  # which the follower waits for
+        if simulation is None and cluster.topic(settings.output_topic) is None:
+            sys.stderr.write(
+                f"there is no topic {settings.output_topic!r} yet: waiting for it. Is "
+                f"{settings.model!r} the name of the model?\n"
+            )
     follower.start()
     try:
         if options.as_json or not sys.stdout.isatty():

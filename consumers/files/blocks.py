@@ -142,8 +142,8 @@ class MissingColumns(ConfigurationError):
     def __init__(self, source: str, missing: Sequence[str], found: Sequence[str]) -> None:
         text = f"{source} has no column {', '.join(missing)}"
         super().__init__(
-            f"{text}. The columns that it has are shown on a terminal only, because the first line "
-            "of a CSV without a header is a record: run the command there to see them."
+            f"{text}. The columns that it has are shown on a terminal only: run the command there "
+            "to see them."
         )
         self.on_terminal = _with_columns(text, missing, found)  #: for the operator only
 
@@ -157,7 +157,7 @@ def _require(source: str, columns: Sequence[str], features: Sequence[str]) -> No
 
 def _with_columns(text: str, missing: Sequence[str], columns: Sequence[str]) -> str:
     """Add the columns that the file has, and those that were probably meant."""
-    if any(map(_is_number, columns)):  # these are not names, but a record
+    if text.startswith("the CSV") and any(map(_is_number, columns)):  # not names, but a record
         return f"{text}: its first line is not a header, it has numbers in it"
     close = [difflib.get_close_matches(name, columns, n=1) for name in missing]
     meant = ", ".join(found[0] for found in close if found)

@@ -217,6 +217,7 @@ def _names(values: Values, features: Sequence[str], nested: bool) -> list[str]:
     if len(leaves) < len(values):
         lines.append(f"  {len(values) - len(leaves)} of {len(values)} are not JSON objects")
     keys = Counter(key for found in leaves for key in found)
+    kinds = {key: _kind(value) for found in leaves for key, value in found.items()}
     for name in features:
         holders = [found[name] for found in leaves if name in found]
         numbers = sum(isinstance(v, int | float) for v in holders)
@@ -227,8 +228,15 @@ def _names(values: Values, features: Sequence[str], nested: bool) -> list[str]:
             line += f", and not a number in {len(holders) - numbers} of them"
         lines.append(line + ("" if holders else _did_you_mean(name, keys.keys() - set(features))))
     if lines:
-        lines += _listed([key for key, _ in keys.most_common()], "keys in the messages")
+        named = [f"{key} ({kinds[key]})" for key, _ in keys.most_common()]
+        lines += _listed(named, "keys in the messages")
     return lines
+
+
+def _kind(value: Any) -> str:
+    """Name the kind of a JSON value; None and whatever is not named here is `null`."""
+    names = {bool: "boolean", int: "number", float: "number", str: "text", list: "array"}
+    return names.get(type(value), "object" if isinstance(value, dict) else "null")
 
 
 def _objects(values: Values, nested: bool) -> list[dict[str, Any]]:

@@ -25,6 +25,11 @@ from ..settings import Recipe, RoundRule
 from ..settings.durations import duration_text
 
 VERSION: Final = 1
+#: What to do instead of changing a setting that is bound to the model.
+_NEW_MODEL: Final = (
+    "begin a new model with records that were not used: on a topic with its own name and "
+    "start='latest', with files with its own --state"
+)
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -174,7 +179,7 @@ def check_state(record: StateRecord, identity: ModelIdentity) -> None:
     its, slots, its_slots = record.identity, identity.slots, record.identity.slots
     for name, found, wanted in (
         ("model", its.model, identity.model),
-        ("input topic", its.input, identity.input),
+        ("input", its.input, identity.input),
         ("unit", its.unit, identity.unit),
         ("slot rule", its_slots.rule, slots.rule),
         ("rows_per_message", its_slots.rows_per_message, slots.rows_per_message),
@@ -183,8 +188,8 @@ def check_state(record: StateRecord, identity: ModelIdentity) -> None:
         if found != wanted:
             raise StateRefused(
                 f"the state was made with {name} {found!r}, but the settings say {wanted!r}. The "
-                "records of that model must not be used again: go back to the old setting, or give "
-                "the new model its own name, group and state topic, and start='latest'."
+                "records of that model must not be used again: go back to the old setting, or "
+                f"{_NEW_MODEL}."
             )
 
 
@@ -240,7 +245,7 @@ def restore_estimator(state: dict[str, Any], release: str, recipe: Recipe) -> DP
     except (DPPCAError, msgspec.MsgspecError, RecursionError) as error:
         raise StateRefused(
             f"the stored model does not fit the settings: {error}. Go back to the old setting, or "
-            "give the new model its own name, group and state topic, and start='latest'."
+            f"{_NEW_MODEL}."
         ) from None
 
 

@@ -127,7 +127,7 @@ def _servers(settings: TopicSettings) -> str:
 def _problems(name: str, found: TopicInfo | None, settings: TopicSettings) -> list[str]:
     """Return the problems of the output topic or the state topic."""
     if found is None:
-        command = _command(name, wanted_topics(settings)[name])
+        command = _command(name, wanted_topics(settings)[name], settings)
         return [f"topic {name!r} does not exist. Create it with:\n  {command}"]
     policy = "compact"  # assumed without permission to see it
     if found.configs is not None:
@@ -150,6 +150,9 @@ def _problems(name: str, found: TopicInfo | None, settings: TopicSettings) -> li
     return problems
 
 
-def _command(name: str, info: TopicInfo) -> str:
+def _command(name: str, info: TopicInfo, settings: TopicSettings) -> str:
     configs = " ".join(f"--config {key}={value}" for key, value in (info.configs or {}).items())
-    return f"kafka-topics.sh --create --topic {name} --partitions {info.partitions} {configs}"
+    return (
+        f"kafka-topics.sh --bootstrap-server {_servers(settings)} --create --topic {name} "
+        f"--partitions {info.partitions} {configs}"
+    )

@@ -69,7 +69,7 @@ class SubjectPlan(BaseModel):
         )
         return "\n".join(
             [
-                f"{self.dimension} features, {counted(self.n_components, 'component')}, "
+                f"{counted(self.dimension, 'feature')}, {counted(self.n_components, 'component')}, "
                 f"{self.subjects} subjects, of which {100 * self.presence:g} % send something in a "
                 "round",
                 f"epsilon = {self.epsilon:g}, delta = {self.delta:g} per subject and "

@@ -65,7 +65,7 @@ def test_a_mistyped_feature_is_found() -> None:
     assert sample(good, good) == "sample: 2 of 2 messages have all features"
     text = sample(*[good.replace(b"memory", b"memroy")] * 3)
     assert "0 of 3 messages" in text and "memory: in 0 of 3 messages; did you mean memroy?" in text
-    assert "keys in the messages: cpu, memroy, disk.read, x" in text
+    assert "keys in the messages: cpu (number), memroy (number), disk.read (number), x (" in text
     text = sample(good, b"[]", None, b'{"cpu": "high", "memory": 1, "disk": 2}')
     assert "1 of 4 messages" in text and "2 of 4 are not JSON objects" in text
     assert "cpu: in 2 of 2 messages, and not a number in 1 of them" in text
@@ -238,7 +238,7 @@ def test_settings_that_differ_from_the_stored_ones_are_named(
         for change, named in (
             (["--epsilon", "2"], "config.epsilon"),
             (["--features", "cpu,memory,other"], "config.features"),
-            (["--input-topic", "in2"], "input topic"),
+            (["--input-topic", "in2"], "input 'in'"),
         ):
             if change[0] == "--input-topic":
                 broker.create("in2", 1)

@@ -103,6 +103,11 @@ def test_missing_columns_are_named_with_those_that_are_there(tmp_path: Path) -> 
     with pytest.raises(MissingColumns, match=r"has no column a, b\. The columns") as caught:
         rows_of(tmp_path / "x.parquet", "parquet")
     assert caught.value.on_terminal.endswith("has no column a, b. Its columns are: cpu")
+    assert "CSV" not in str(caught.value)
+    pd.DataFrame({"0": [1.0]}).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(MissingColumns) as caught:
+        rows_of(tmp_path / "x.parquet", "parquet")
+    assert caught.value.on_terminal.endswith("Its columns are: 0")
 
 
 def test_a_record_is_not_taken_for_a_header(

@@ -285,6 +285,26 @@ def test_only_the_launcher_of_the_tests_silences_noise(tmp_path: Path) -> None:
     assert len(noisy) == 2 and all(private for private, _ in noisy)
 
 
+def test_a_file_that_teaches_nothing_is_a_failure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """After three batches that cannot be read the rest of the file is left alone."""
+    path, text = tmp_path / "text.csv", "cpu,host\n" + "1.5,web\n" * 3000
+    path.write_text(text)
+    arguments = ["run", "--input", str(path), "--features", "cpu,host", "--epsilon", "5",
+                 "--delta", "1e-5"]  # fmt: skip
+    for size, released, code in (("500", 3, 78), ("1500", 2, 1)):
+        assert main([*arguments, "--batch-size", size]) == code
+        said = capfd.readouterr()
+        assert len(said.out.splitlines()) == released
+        assert "hardly any record could be read" in said.err and "check the feature" in said.err
+    state = ["--state", str(tmp_path / "state"), "--batch-size", "1500"]
+    assert main([*arguments, *state]) == 1
+    assert main([*arguments, *state, "--epsilon", "4"]) == 65
+    said = capfd.readouterr()
+    assert "--state" in said.err and "group" not in said.err
+
+
 def test_the_end_is_the_last_release_again(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -604,7 +624,8 @@ def test_a_state_is_resumed_after_a_long_step_that_did_not_end(
     state = tmp_path / "state"
     X = np.concatenate([np.full((9 * BATCH, 3), np.nan), rows(3 * BATCH)])
     for number in (3, 5, 8, 11, 12):  # batches in the file
-        assert learn(state, write(tmp_path, "npy", X[: number * BATCH]), *more) == 0
+        code = learn(state, write(tmp_path, "npy", X[: number * BATCH]), *more)
+        assert code == (0 if number == 12 else 1)  # nothing was learned before
         out, said = capfdbinary.readouterr()
         seen = {json.loads(line)["n_seen"] for line in out.splitlines()}
         assert max(seen) == number // 3 * 3 * BATCH

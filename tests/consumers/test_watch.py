@@ -116,6 +116,15 @@ def test_watch_writes_lines_into_a_pipe(
     assert [release["batch"] for release in found] == [1, 2, 3, 4, 5, 6]
 
 
+def test_watch_says_that_there_is_no_such_model(
+    releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["watch", "--model", "typo", "--releases", "0"]) == 0
+    assert "no topic 'typo.components' yet" in capsys.readouterr().err
+    assert cli.main(["watch", "--model", "m", "--releases", "0"]) == 0
+    assert not capsys.readouterr().err
+
+
 def test_watch_serves_a_page(
     releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

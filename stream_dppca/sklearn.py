@@ -133,7 +133,6 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.memory = memory
         self.missing = missing
         self.limits = limits
-        self.limits = limits
         self.sampler = sampler
         self.seed = seed
 

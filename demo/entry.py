@@ -48,7 +48,7 @@ from rich.text import Text
 
 from consumers.cli.flags import Options, add_options, read_options
 from consumers.cli.own import WatchOptions
-from consumers.cli.screen import BAD, LABEL
+from consumers.cli.screen import BAD, FLAG, LABEL
 from consumers.cli.watch import watch
 from consumers.errors import ClusterError, ConfigurationError
 from consumers.model.describe import meaning, promise_in_words, status_in_words
@@ -281,6 +281,7 @@ def _watch(
                 stop.set()
             if simulated is not None:
                 simulated.facts = list(_facts(deployment))
+                simulated.flagged = dict(simulated.facts).get(FLAG, simulated.flagged)
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -298,7 +299,7 @@ def _facts(deployment: Deployment) -> Iterator[tuple[str, str]]:
     yield "the service", _get(port, "/readyz").strip() or "is starting"
     if not config.by_device:  # the lag counts records, so it is secret with privacy per device
         metrics = _get(port, "/metrics").splitlines()
-        lags = [line.split()[-1] for line in metrics if line.startswith("dppca_lag_messages{")]
+        lags = [line.split()[-1] for line in metrics if line.startswith("dppca_lag_messages ")]
         lag = f"{float(lags[0]):,.0f} messages" if lags else "unknown"
         yield "the stream", f"{config.rate:,.0f} records/s are sent · lag {lag}"
     yield from _flags(deployment.port("scorer"))
@@ -318,7 +319,7 @@ def _flags(port: int | None) -> Iterator[tuple[str, str]]:
         for alarm in found["alarms"]:
             why = ", ".join(f"{name} {size:+.0f}" for name, size in alarm["contributions"][:2])
             part = f"{alarm['beyond']} of {alarm['seen']} records beyond a limit"
-            yield "FLAG", f"{alarm['key']}: {part}, by {why}"
+            yield FLAG, f"{alarm['key']}: {part}, by {why}"
 
 
 def _get(port: int | None, path: str) -> str:
@@ -353,6 +354,9 @@ def _summary(console: Console, simulated: Simulated, deployment: Deployment) -> 
                 f"The first component came after {simulated.first_s:.1f} s, {angles[0]:.1f}° from "
                 f"the truth; the last one is {angles[-1]:.1f}° from the truth."
             )
+        if simulated.faults:
+            flagged = f"score flagged {simulated.flagged}" if simulated.flagged else "no flag"
+            say(f"The fault: {simulated.fault_in_words()} (not private: {flagged}).")
         if simulated.changes:
             say(f"The fleet: {simulated.change_in_words()}.")
         if config.by_device:

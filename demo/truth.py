@@ -42,6 +42,7 @@ class Simulated:
         self.changes: list[int] = []  #: batches at which the fleet had changed
         self.noticed: list[int] = []  #: batches at which the model had noticed
         self.faults: list[int] = []  #: batches in which a machine failed
+        self.flagged = ""  #: what `score` said last about a machine
         self.facts: list[tuple[str, str]] = []  #: about the deployment
 
     def see(self, release: PublishedRelease) -> None:
@@ -73,9 +74,14 @@ class Simulated:
         if self.changes:
             facts += [("the fleet", self.change_in_words())]
         if self.faults and self.release and self.release.batch == self.faults[-1]:
-            facts += [("the fault", f"the simulator stopped the fan of {FAULTY.decode()}")]
+            facts += [("the fault", self.fault_in_words())]
         remarks = dict.fromkeys(self.changes, "the fleet changed")
         return Truth(list(self._direction), dict(self.angles), remarks, [*facts, *self.facts])
+
+    def fault_in_words(self) -> str:
+        """Return what happened to a machine last."""
+        last = next((b for b in reversed(self.faults) if b - 1 not in self.faults), 0)
+        return f"the simulator stopped the fan of {FAULTY.decode()} at batch {last:,}"
 
     def change_in_words(self) -> str:
         """Return what happened to the fleet last, and whether the model has noticed."""

@@ -18,6 +18,8 @@ from .history import Truth, head, point_cells
 POSITIVE, NEGATIVE, LABEL = "bright_cyan", "bright_magenta", "dim"
 GOOD, WARN, BAD = "bright_green", "bold yellow", "bold bright_red"
 LEVELS: Final = "▁▂▃▄▅▆▇█"
+#: Name of a fact that is an alarm.
+FLAG: Final = "FLAG"
 STYLES: Final = {"learned": GOOD, "nothing_learned": BAD}
 STARTING: Final = (
     "The centre and the scale of each feature are being learned, privately. Components come next."
@@ -75,7 +77,8 @@ def _head(current: Current, now: float, truth: Truth | None) -> Text:
 
 
 def _fact(name: str, text: str) -> Text:
-    return Text.assemble((f"{name:<13}", LABEL), text, no_wrap=True, overflow="ellipsis")
+    style = BAD if name == FLAG else LABEL
+    return Text.assemble((f"{name:<13}", style), text, no_wrap=True, overflow="ellipsis")
 
 
 def _age(seconds: float) -> str:

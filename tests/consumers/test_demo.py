@@ -130,6 +130,22 @@ def test_the_cooling_of_one_machine_fails_for_a_while() -> None:
     for batch in range(1, 7):
         simulated.see(release(batch, TRUE_DIRECTION))
         assert ("the fault" in dict(simulated.truth().facts)) == (batch == 4)
+    assert simulated.fault_in_words() == "the simulator stopped the fan of machine-07 at batch 4"
+
+
+def test_flags_of_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    alarm = {"key": "machine-07", "beyond": 300, "seen": 301, "spe": 160.6, "t2": 0.9,
+             "contributions": [["fan_rpm", -95.0], ["temperature_c", 58.1]]}  # fmt: skip
+    said: dict[str, Any] = {"share": None, "rate": 0.0, "alarms": []}
+    monkeypatch.setattr(demo, "_get", lambda port, path: json.dumps({"beyond": said}))
+    assert list(demo._flags(1)) == []
+    said |= {"share": 0.0351, "rate": 0.02, "alarms": [alarm]}
+    (_, share), (name, flag) = demo._flags(8323)
+    assert share == "3.5% of the records are beyond a limit · NOT PRIVATE · http://127.0.0.1:8323/"
+    wanted = "machine-07: 300 of 301 records beyond a limit, by fan_rpm -95, temperature_c +58"
+    assert (name, flag) == ("FLAG", wanted)
+    monkeypatch.setattr(demo, "_get", lambda port, path: "")
+    assert list(demo._flags(None)) == []
 
 
 # The truth

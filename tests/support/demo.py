@@ -22,8 +22,8 @@ from .memory import MemoryBroker, MemoryCluster
 from .processes import PATIENCE_SECONDS
 
 BROKER = "none: an in-memory broker inside this process"
-#: Few messages, because their places are kept in memory.
-ROWS_PER_MESSAGE = 500
+#: As many as of the demonstration on a broker: a machine that fails must not fill a batch.
+ROWS_PER_MESSAGE = 50
 
 
 class ThreadDeployment:

@@ -20,16 +20,8 @@ from .options import Given
 if TYPE_CHECKING:
     from ..service.remote import Remote
     from ..settings import ModelSettings, Settings
+    from . import own
     from .flags import Options
-    from .own import (
-        CheckOptions,
-        CompareOptions,
-        InspectOptions,
-        PlanOptions,
-        RunOptions,
-        ScoreOptions,
-        WatchOptions,
-    )
 
 
 def _stop_on_signals() -> threading.Event:
@@ -94,7 +86,7 @@ def _engine(settings: Settings) -> contextlib.AbstractContextManager[Remote | No
     return spark_engine(settings, task_connection(settings))
 
 
-def _plan(options: PlanOptions, given: Given) -> int:
+def _plan(options: own.PlanOptions, given: Given) -> int:
     from ..settings import MESSAGE_KEY, PlanSettings
     from .caution import warn_of
 
@@ -172,7 +164,7 @@ GROUPS_HINT: Final = (
 )
 
 
-def _check_config(options: CheckOptions, given: Given) -> int:
+def _check_config(options: own.CheckOptions, given: Given) -> int:
     from ..formats import POINT_FORMATS
     from ..model.states import make_estimator
     from ..service.loop import task_config
@@ -218,7 +210,7 @@ def _topics(options: Options, given: Given) -> int:
     return 0
 
 
-def _inspect(options: InspectOptions, given: Given) -> int:
+def _inspect(options: own.InspectOptions, given: Given) -> int:
     from ..model.describe import current_release, describe
     from ..settings import ViewSettings
     from .history import history_table, published, stored_release
@@ -245,7 +237,7 @@ def _inspect(options: InspectOptions, given: Given) -> int:
     return 0
 
 
-def _watch(options: WatchOptions, given: Given) -> int:
+def _watch(options: own.WatchOptions, given: Given) -> int:
     from ..settings import ViewSettings
     from .watch import watch
 
@@ -253,19 +245,19 @@ def _watch(options: WatchOptions, given: Given) -> int:
     return watch(brokers.connect(settings), settings, options, _stop_on_signals())
 
 
-def _compare(options: CompareOptions, given: Given) -> int:
+def _compare(options: own.CompareOptions, given: Given) -> int:
     from .compare import compare_releases
 
     return compare_releases(options, given)
 
 
-def _score(options: ScoreOptions, given: Given) -> int:
+def _score(options: own.ScoreOptions, given: Given) -> int:
     from .score import score
 
     return score(options, given, _stop_on_signals())
 
 
-def _run(options: RunOptions, given: Given) -> int:
+def _run(options: own.RunOptions, given: Given) -> int:
     from .run import run
 
     return run(options, given)

@@ -18,15 +18,14 @@ from typing import NamedTuple
 
 from .. import crashpoints
 from ..errors import ConfigurationError
-from ..model.learner import Finisher, Learner
-from ..model.states import StateRecord, UsedInput, decode_state
+from ..model.learner import Finisher
+from ..model.states import StateRecord, UsedInput
 from ..settings import MESSAGE_KEY, FileSettings, RoundRule
 from .blocks import FileFormat
-from .run import how_far, identity_of
+from .run import opened_model
 from .sorting import rounds_at_once, sorted_rounds
 from .span import declared_span
 from .stamped import StampedRows, read_stamped_blocks
-from .store import NoState, StateFile
 
 
 class Outcome(NamedTuple):
@@ -65,13 +64,7 @@ def run_rounds(
         The input may have another name than the last one.
     """
     rule = _rule(settings, source, time)
-    store = NoState(out) if state is None else StateFile(state, out)
-    try:
-        refusal = f"--state {state} cannot be read: is it a state that `run` has written?"
-        history = [decode_state(value, refusal) for value in store.load()]
-        last = history[-1] if history else None
-        identity = identity_of(settings, last, state, new_records, rule)
-        learner = Learner(identity, settings.estimator(), history)
+    with opened_model(settings, state, out, new_records, rule) as (store, learner, last):
         before = learner.last_round
         span = declared_span(rule, begin, until, before)
         if rule.horizon is not None:
@@ -103,10 +96,6 @@ def run_rounds(
             finished=rule.horizon is not None and learner.n_batches >= rule.horizon,
             state_end_ms=None if before is None else rule.end_ms(before),
         )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(how_far(store, settings, new_records)) from None
-    finally:
-        store.close()
 
 
 def _rule(settings: FileSettings, source: str, time: str) -> RoundRule:

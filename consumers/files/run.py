@@ -8,7 +8,8 @@ the row after it. A short last batch is not processed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,13 +57,7 @@ def run_file(
     share
         Called with the share of the file that has been read, where that is known.
     """
-    store = NoState(out) if state is None else StateFile(state, out)
-    try:
-        refusal = f"--state {state} cannot be read: is it a state that `run` has written?"
-        history = [decode_state(value, refusal) for value in store.load()]
-        last = history[-1] if history else None
-        identity = identity_of(settings, last, state, new_records)
-        learner = Learner(identity, settings.estimator(), history)
+    with opened_model(settings, state, out, new_records) as (store, learner, last):
         used = () if last is None else last.inputs
         seen = seen_inputs(store.secret(), used, state)
         again = bool(seen) and not new_records
@@ -95,6 +90,24 @@ def run_file(
         crashpoints.reach("closing")
         early = learner.taken * size
         return Counted(read, filled + early, total - early - before, size * learner.step_batches)
+
+
+@contextlib.contextmanager
+def opened_model(
+    settings: FileSettings,
+    state: Path | None,
+    out: Callable[[bytes], None],
+    new_records: bool,
+    rounds: RoundRule | None = None,
+) -> Iterator[tuple[NoState, Learner, StateRecord | None]]:
+    """Open the store, and the learner that resumes after its last state; an interrupt explains."""
+    store = NoState(out) if state is None else StateFile(state, out)
+    try:
+        refusal = f"--state {state} cannot be read: is it a state that `run` has written?"
+        history = [decode_state(value, refusal) for value in store.load()]
+        last = history[-1] if history else None
+        identity = identity_of(settings, last, state, new_records, rounds)
+        yield store, Learner(identity, settings.estimator(), history), last
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_far(store, settings, new_records)) from None
     finally:

@@ -25,19 +25,9 @@ from ..errors import StateRefused
 from ..messages.codecs import Subject
 from ..protocols import FinishedBatch, Message, Positions, Store
 from ..settings import Recipe
+from . import states
 from .releases import PublishedRelease, release_message
-from .states import (
-    VERSION,
-    ModelIdentity,
-    StateRecord,
-    StoredMessage,
-    UsedInput,
-    check_history,
-    check_state,
-    encode_state,
-    make_estimator,
-    restore_estimator,
-)
+from .states import ModelIdentity, StateRecord, UsedInput
 
 
 class Learner:
@@ -62,8 +52,8 @@ class Learner:
     ) -> None:
         self._identity = identity
         for record in history:
-            check_state(record, identity)
-        check_history(history)
+            states.check_state(record, identity)
+        states.check_history(history)
         self.positions: Positions = {}  #: after the last batch
         self.taken = 0  #: batches of the next step that are in memory
         self.last_round: int | None = None  #: with privacy per subject
@@ -72,10 +62,10 @@ class Learner:
         #: those of the batches that became durable with it.
         self.unpublished: list[Message] = []
         if not history:
-            self._estimator = make_estimator(recipe)
+            self._estimator = states.make_estimator(recipe)
             return
         last = history[-1]
-        self._estimator = restore_estimator(last.estimator, last.release.value, recipe)
+        self._estimator = states.restore_estimator(last.estimator, last.release.value, recipe)
         if self._estimator.n_batches != last.batch:
             raise StateRefused(f"the state of batch {last.batch} holds another batch's estimator")
         self.positions = last.next_positions()
@@ -173,21 +163,21 @@ class Learner:
         estimator = self._estimator.state()
         del estimator["release"]  # the message is it
         state = StateRecord(
-            version=VERSION,
+            version=states.VERSION,
             identity=identity,
             batch=release.batch,
             writer=uuid.uuid4().hex,
             parent="",  # known when it is committed
             positions={str(p): offset for p, offset in sorted(positions.items())},
             estimator=estimator,
-            release=StoredMessage.of(message),
+            release=states.StoredMessage.of(message),
             inputs=tuple(inputs),
             last_round=self.last_round,
         )
         return FinishedBatch(
             number=release.batch,
             writer=state.writer,
-            state=partial(encode_state, state),
+            state=partial(states.encode_state, state),
             message=message,
             positions=dict(positions),
             status=release.status,

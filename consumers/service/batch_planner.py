@@ -232,7 +232,9 @@ class BatchPlanner:
             self._add_partitions()
         bounds = self._offsets.bounds(sorted({*self._planned, *self.partitions()}))
         self._first = {p: first for p, (first, _) in bounds.items()}
-        self._show_lag(bounds)
+        with self._changed:
+            at = dict(self._positions)
+        self._metrics.show_lag(at, bounds)
         if few:
             self._choose_order(bounds)
         elif self._times.timestamp_type() not in (self._kind, None):
@@ -340,13 +342,6 @@ class BatchPlanner:
         with self._changed:
             self._stretches.append(_Stretch(dict(before), removed, rest))
             self._changed.notify_all()
-
-    def _show_lag(self, bounds: dict[int, Bounds]) -> None:
-        with self._changed:
-            at = dict(self._positions)
-        lag = sum(max(0, end - max(at.get(p, first), first)) for p, (first, end) in bounds.items())
-        self._metrics.lag.set(lag)
-        self._metrics.partitions.set(len(bounds))
 
     # Batches
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import prometheus_client
@@ -23,6 +23,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from ..model.releases import PublishedRelease, parse_release
 from ..model.uncertainty import movement, noise_movement
+from ..protocols import Bounds, Positions
 from .progress import Progress
 
 # These would reveal to the microsecond when the first release was made.
@@ -269,6 +270,12 @@ class Metrics(_Registered):
         self.commit_seconds = Histogram(
             name, DEFINITIONS[name].help, registry=self.registry, buckets=buckets
         )
+
+    def show_lag(self, at: Positions, bounds: Mapping[int, Bounds]) -> None:
+        """Show how many messages there are beyond these positions, of those that are left."""
+        left = ((max(at.get(p, first), first), end) for p, (first, end) in bounds.items())
+        self.lag.set(sum(max(0, end - start) for start, end in left))
+        self.partitions.set(len(bounds))
 
     def current_lag(self) -> int:
         """Return the lag; 0 before it has been measured."""

@@ -137,7 +137,7 @@ class RoundPlanner:
         stop = cuts(self._offsets, partitions, end_ms + self._slack_ms)
         bounds = self.bounds(partitions)
         self._check_times(partitions, bounds)
-        self._show_lag(bounds)
+        self._metrics.show_lag(self._positions, bounds)
         if any(bounds[p].end < stop[p] for p in partitions):
             self._ask_at = time.monotonic() + self._interval_s
             return None
@@ -204,12 +204,6 @@ class RoundPlanner:
         if self._left is not None and self._left <= 0:
             self._left = 0
             log_event("horizon_reached", level="warning")
-
-    def _show_lag(self, bounds: dict[int, Bounds]) -> None:
-        at = self._positions
-        lag = sum(max(0, end - max(at.get(p, first), first)) for p, (first, end) in bounds.items())
-        self._metrics.lag.set(lag)
-        self._metrics.partitions.set(len(bounds))
 
     def wait(self, timeout_s: float) -> None:
         """Wait until time is up, or until the planner is closed."""

@@ -190,10 +190,11 @@ class Release(_Model):
     """Noisy variance along each component, of clipped records, so mostly too small; null where it
     is not known."""
     explained_variance_ratio: tuple[float, ...] | None = None
-    """Noisy share of the variance of all features along each component; null if the method does not
-    know the total variance."""
+    """Noisy share of the variance of all features along each component: the eigenvalue over the
+    number of features, each of which counts as 1, also one whose spread has not been seen. With
+    features in one unit it is the share of their variance. Null where it is not known."""
     explained_variance_ratio_sd: tuple[float, ...] | None = None
-    """Standard deviation of the noise in each share."""
+    """Standard deviation of each share: noise, sampling, and what clamps and clipping change."""
     eigenvalues: tuple[float, ...] = ()
     """Noisy variances along the principal axes of all features, in units of their standard
     deviations, descending: those that stand out of the noise, at most 20, whatever the number of

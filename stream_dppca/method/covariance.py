@@ -27,6 +27,7 @@ from ..mechanisms.correlated import Released
 from ..mechanisms.eigen import leading
 
 __all__ = [
+    "HEAVY",
     "HELD",
     "Components",
     "NoiseOfSums",
@@ -48,6 +49,8 @@ _SEEN_SDS = 4.0
 _MOST_EIGENVALUES = 20
 #: An eigenvalue stands out if it is this many sds of its noise above what noise alone would make.
 _OUT_SDS = 2.0
+#: Relative sd of an eigenvalue because of heavy tails, fitted to real streams.
+HEAVY = 0.03
 
 
 class RunningMean:
@@ -181,30 +184,54 @@ class Components:
     sd: float  #: noise sd of a variance
     valid: float  #: w
     spectrum: FloatArray  #: all eigenvalues, of features with spread, descending; noisy
+    in_one_unit: bool  #: features are not standardised
 
-    def eigenvalues(self) -> tuple[FloatArray, FloatArray]:
+    @property
+    def whole(self) -> float:
+        """The variance of all features, seen or not: d of standardised ones."""
+        return self.total if self.in_one_unit else float(len(self.mean))
+
+    def eigenvalues(self, records: float, cut: float) -> tuple[FloatArray, FloatArray]:
         """The eigenvalues that stand out of the noise, and the sd of each.
 
-        The noise E of a correlation matrix has the sd s on the diagonal and s/sqrt 2 beside it, so
-        w^T E w has the sd s for every w of length 1, and the eigenvalues of E alone reach to
-        sqrt(2 n) s. Those of the sum that are larger by two sds stand out. To second order, noise
-        moves the jth up by s^2/2 times the sum over all others of 1/(l_j - l_i), which is taken
-        back. The stated sd is s, together with half of what is taken back.
+        Noise alone reaches to sqrt(2 n) s. Those that are larger by two sds stand out.
         """
-        every, s = self.spectrum, self.sd
-        edge = s * (math.sqrt(2 * len(every)) + _OUT_SDS)
-        out = every[: min(_MOST_EIGENVALUES, int(np.count_nonzero(every > edge)))]
-        apart = out[:, np.newaxis] - every
-        # Neighbours within the noise exchange places: they push each other apart by no more.
-        apart = np.where(np.abs(apart) < s, np.inf, apart)
-        up = s**2 / 2 * np.sum(1 / apart, axis=1)
-        found = np.minimum.accumulate(np.maximum(out - up, 0.0))
-        return found, np.hypot(s, up / 2)
+        edge = self.sd * (math.sqrt(2 * len(self.spectrum)) + _OUT_SDS)
+        out = int(np.count_nonzero(self.spectrum > edge))
+        return self.told(self.spectrum[: min(_MOST_EIGENVALUES, out)], records, cut)
 
-    def ratio_sd(self) -> FloatArray:
-        """Noise sd of the shares of the variance, from that along each and that of the total."""
-        share = np.clip(self.values / self.total, 0.0, 1.0)
-        return np.asarray(self.sd / self.total * np.sqrt(1 + share**2 * len(self.mean)))
+    def told(self, values: FloatArray, records: float, cut: float) -> tuple[FloatArray, FloatArray]:
+        """The largest eigenvalues of the spectrum, less what noise adds to them, and their sds.
+
+        The noise E of the matrix has the sd s on the diagonal and s/sqrt 2 beside it, so w^T E w
+        has the sd s for every w of length 1. To second order it moves the jth eigenvalue up by
+        s^2/2 times the sum over all others of 1/(l_j - l_i), which is taken back. The stated sd has
+        these parts:
+
+        - noise: s, and half of what is taken back;
+        - sampling: sqrt(2/n) of the value;
+        - clipping: the share of the records beyond the radius times the radius in units of the mean
+          squared length; half of what the variances of features with little spread lack, because
+          their deviations are not taken to be smaller than noise allows; and `HEAVY` of the value
+          for tails that are cut off. On real streams, eigenvalues of clamped records differ from
+          those of raw ones by 1 to 5 %.
+
+        Parameters
+        ----------
+        records
+            n, from which the moments are.
+        cut
+            Share of the records that are clipped, times the length at which they are.
+        """
+        apart = values[:, np.newaxis] - self.spectrum
+        # Neighbours within the noise exchange places: they push each other apart by no more.
+        apart = np.where(np.abs(apart) < self.sd, np.inf, apart)
+        up = self.sd**2 / 2 * np.sum(1 / apart, axis=1)
+        found = np.minimum.accumulate(np.maximum(values - up, 0.0))
+        seen = max(len(self.spectrum), 1)
+        lacks = 0.0 if self.in_one_unit else max(1 - self.total / seen, 0.0) / 2
+        relative = math.hypot(math.sqrt(2 / max(records, 1.0)), cut, lacks, HEAVY)
+        return found, np.hypot(np.hypot(self.sd, up / 2), relative * found)
 
 
 def components(
@@ -254,7 +281,9 @@ def components(
     typical = float(np.median(1 / r[seen] ** 2)) if seen.any() else 1.0
     # A total that drowns in its noise is taken to be that noise.
     total = max(total, sd * typical, 1e-300)
-    return Components(m, variance, r, W, along, total, sd * typical, w, spectrum)
+    return Components(
+        m, variance, r, W, along, total, sd * typical, w, spectrum, spread is not None
+    )
 
 
 class NoiseOfSums:

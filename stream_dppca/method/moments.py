@@ -393,11 +393,14 @@ class MomentMethod(MethodBase[RunningMoments]):
         found = self.components
         if found is None:
             return {}
-        eigenvalues, eigenvalues_sd = found.eigenvalues()
+        records = self.moments.weight * self.units * found.valid
+        cut = 0.0 if self.range is None else self.questions.longer * self.range.radius / len(self.W)
+        eigenvalues, eigenvalues_sd = found.eigenvalues(records, cut)
+        values, values_sd = found.told(found.values, records, cut)
         return {
             "spread": found.values,
-            "ratio": np.clip(found.values / found.total, 0.0, 1.0),
-            "ratio_sd": found.ratio_sd(),
+            "ratio": np.clip(values / found.whole, 0.0, 1.0),
+            "ratio_sd": values_sd / found.whole,
             "eigenvalues": eigenvalues,
             "eigenvalues_sd": eigenvalues_sd,
             "limits": {} if self.limits is None else self.limits.read(),

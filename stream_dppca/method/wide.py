@@ -70,7 +70,7 @@ from .base import (
     Parameters,
     kept_share,
 )
-from .covariance import RunningMean
+from .covariance import HEAVY, RunningMean
 from .first import BALL
 from .gradient_step import GradientStep, smallest_range_batch
 from .gradients import MomentsAlong
@@ -386,13 +386,11 @@ class WideMethod(MethodBase[RunningMean]):
         excess = H @ self.excess.excess @ H.T
         values = np.maximum(np.diag(excess) + (total - float(np.trace(excess))) / n, 0.0)
         of_total = 2 * self.moments.sd / self._valid() * float(np.sqrt(np.mean(variance**2) * n))
-        share = np.minimum(values / total, 1.0)
-        return replace(
-            outcome,
-            spread=values,
-            ratio=share,
-            ratio_sd=np.hypot(self.excess.sd(H, values), share * of_total) / total,
-        )
+        # A feature whose spread has not been seen counts, too.
+        whole = total if self.given.one_unit else max(total, float(len(known)))
+        share = np.minimum(values / whole, 1.0)
+        sd = np.hypot(self.excess.sd(H, values), share * of_total) / whole
+        return replace(outcome, spread=values, ratio=share, ratio_sd=np.hypot(sd, HEAVY * share))
 
     def projector(self, features: tuple[Hashable, ...]) -> Projector | None:
         """The projector that scores raw records; None before anything has been learned."""

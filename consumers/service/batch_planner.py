@@ -43,7 +43,7 @@ AHEAD: Final = 64
 #: Most batches after which a plan is kept again: states follow a plan at most as fast.
 AGAIN: Final = PLAN_STATES // 2
 #: Stretches that wait, from which on samples are committed together, and how often.
-MANY: Final = 256
+MANY: Final = 64
 MANY_SECONDS: Final = 1.0
 #: Most offsets in a plan. They take less than a megabyte, the limit of topics. Later samples wait.
 PLAN_NUMBERS: Final = 1 << 15
@@ -290,12 +290,14 @@ class BatchPlanner:
         while self._kept and _contains(done, self._kept[0].after):
             self._kept.popleft()
         several = len(self._planned) > 1
-        chosen: list[Step] = []
         now = time.monotonic()
-        if not several or len(self._stretches) < MANY or now - self._kept_at > MANY_SECONDS:
+        again = bool(self._kept) and self._since_kept >= AGAIN // 2
+        due = again or len(self._stretches) < MANY or now - self._kept_at > MANY_SECONDS
+        chosen: list[Step] = []
+        if due or not several:
             most = max(PLAN_NUMBERS // max(len(self._planned), 1) - len(self._kept), not self._kept)
             chosen = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        if several and (chosen or (self._kept and self._since_kept >= AGAIN // 2)):
+        if several and (chosen or again):
             steps = [*self._kept, *chosen]
             plan = Plan(self._new, steps[0].before, [step.ends for step in steps])
             self._keep_until = now + self._patience_s / 2

@@ -145,6 +145,26 @@ def test_samples_are_committed_together_where_very_many_wait(
     assert driver.ends() == decided and sum(decided[-1].values()) > 30 * 5 * SIZE
 
 
+def test_a_plan_that_is_kept_again_has_the_samples_since_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else, while batches are taken fast, those that wait for their second wait for ever."""
+    monkeypatch.setattr(batch_planner, "MANY", 5)
+    now = 0.0
+    monkeypatch.setattr(batch_planner, "time", SimpleNamespace(monotonic=lambda: now))
+    driver = Driver(3, SIZE, kind="CreateTime")
+    look(driver, 5)
+    driver.produce(0, n=1000 * SIZE)
+    driver.take(0)
+    for _ in range(20):
+        look(driver, 1)
+        driver.take(16)
+        now += 0.5
+        driver.take(0)
+        ends = {p: driver.on.topics[INPUT].partitions[p].end() for p in range(3)}
+        assert Plan.decode(driver.notes.values[-1]).samples[-1] == ends
+
+
 def test_a_long_plan_is_kept_again_and_again() -> None:
     """A successor looks for it among the last states only, so batches wait for that."""
     driver = Driver(2, 1, kind="CreateTime")

@@ -37,10 +37,11 @@ def grown(z: FloatArray, clamp: FloatArray | float) -> FloatArray:
     >>> grown(np.array([-1.0, 5.0, 50.0, 5000.0]), 5.0).round(2).tolist()
     [-1.0, 5.0, 16.51, 39.54]
     """
-    with np.errstate(all="ignore"):
-        size = np.minimum(np.abs(z), LARGEST)
-        far = np.copysign(clamp * (1 + np.log(np.maximum(size / clamp, 1.0))), z)
-        return np.where(size > clamp, far, np.copysign(size, z))
+    found = np.clip(z, -LARGEST, LARGEST)
+    far = np.nonzero(np.abs(found) > clamp)  # few, and the logarithm is slow
+    edge = np.broadcast_to(clamp, found.shape)[far]
+    found[far] = np.copysign(edge * (1 + np.log(np.abs(found[far]) / edge)), found[far])
+    return found
 
 
 def standardised(

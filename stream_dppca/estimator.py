@@ -221,7 +221,8 @@ class DPPCA(StreamingPCA):
     def learn_rows(self, rows: Rows) -> None:
         """Take one whole batch, whose rows may be in other processes: only sums over them are used.
 
-        The batches of the first step must stay readable until its last one is given.
+        The batches of the first step must stay readable until its last one is given, and single
+        records are refused until then.
 
         If a question about the rows fails, the batch counts as interrupted: restore the last state.
 

@@ -545,14 +545,15 @@ COLUMNS = st.tuples(
     st.sampled_from(["learn", None, (1.0, 1e-9, 1e9)]),
     st.sampled_from(["auto", "all", 2.0]),
     st.sampled_from(["null", "center", "subjects"]),
+    st.sampled_from([120, 1500]),
     st.integers(0, 2**32 - 1),
 )
 def test_every_number_of_a_release_is_finite(
     batches: list[list[tuple[str, float]]], epsilon: float, center: Any, scales: Any, memory: Any,
-    reading: str, seed: int,
+    reading: str, n: int, seed: int,
 ) -> None:  # fmt: skip
     """Whatever the records are: a release with another number could be neither made nor kept."""
-    rng, n = np.random.default_rng(seed), 120
+    rng = np.random.default_rng(seed)
     how: dict[str, Any] = {"batch_size": n, "missing": reading}
     if reading == "subjects":
         how = {"unit": PerSubject("id", places=n, records=2, period=2)}

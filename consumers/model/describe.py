@@ -61,7 +61,23 @@ def describe(release: PublishedRelease, top: int = 0) -> str:
     for j in range(len(release.components)):
         lines += ["", f"component {j}{_facts(release, j)}"]
         lines += _table(release, j, top)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_spectrum(release)])
+
+
+def _spectrum(release: Release) -> Iterator[str]:
+    """Eigenvalues that stand out of the noise, and limits of scores, with their uncertainty."""
+    if release.eigenvalues:
+        known = zip(release.eigenvalues, release.eigenvalues_sd, strict=True)
+        listed = ", ".join(f"{value:.3g} ± {2 * sd:.2g}" for value, sd in known)
+        yield f"\neigenvalues that stand out of the noise: {listed}"
+    for score, limits in release.limits.items():
+        listed = ", ".join(
+            f"{100 * at.rate:g} % of the records exceed {at.value:.3g} ± {2 * at.sd:.2g}"
+            for at in limits
+        )
+        yield f"limits of {score}: {listed}"
+    if release.components and not release.limits:
+        yield "limits: none is known yet"
 
 
 def promise_in_words(p: PrivacyStatement | SubjectStatement) -> str:

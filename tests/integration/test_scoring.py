@@ -20,9 +20,9 @@ from consumers.kafka.configure import kafka_config
 from consumers.kafka.confluent import MessageProducer
 from consumers.model.releases import PublishedRelease, release_message
 from consumers.protocols import Message, TopicInfo
-from consumers.settings import ClusterSettings
+from consumers.settings import ClusterSettings, RoundRule
 from demo.deployments import announced_port
-from stream_dppca import Limit, PrivacyStatement, Projector
+from stream_dppca import Limit, PrivacyStatement, Projector, SubjectStatement
 
 from ..support.harness import read_topic
 from ..support.launch import CRASH_AT
@@ -125,3 +125,42 @@ def test_at_least_once(broker: RunningBroker, fresh_name: Any, tmp_path: Path) -
     done = start(servers, topic, tmp_path / "last.log", "--once")
     assert done.wait(PATIENCE_SECONDS) == 0
     assert b"\n0 scores written" in (tmp_path / "last.log").read_bytes()
+
+
+def test_rounds_of_subjects(broker: RunningBroker, fresh_name: Any, tmp_path: Path) -> None:
+    """A row is all that a host sent in a round; the group remembers the round, not offsets."""
+    servers, topic, length_ms = broker.bootstrap_servers, fresh_name("rounds"), 4000
+    settings = ClusterSettings(bootstrap_servers=servers, input_topic=topic)
+    config = kafka_config(settings)
+    cluster = KafkaCluster(config)
+    cluster.create_topic(topic, TopicInfo(2, {"message.timestamp.type": "LogAppendTime"}), 1)
+    cluster.create_topic(settings.output_topic, TopicInfo(1, {}), 1)
+    rule = RoundRule("host", length_ms, 24)
+    said = SubjectStatement.of(
+        epsilon=1.0, delta=1e-6, period=24, horizon=None, subject="host", records=1,
+        method="adaptive", private=True,
+    )  # fmt: skip
+    number = rule.first_from(int(time.time() * 1000))
+    wait_for("a round", lambda: time.time() * 1000 > rule.start_ms(number))
+    made = release(topic, 1).model_copy(update={"privacy": said, "n_seen": None, "subjects": 20.0})
+    made = PublishedRelease.of(made, topic, rule, number)
+    X = np.random.default_rng(0).standard_normal((20, 2, 3)).round(3)  # two points of each
+    producer = MessageProducer(config, topic)
+    producer.send(
+        Message(None, json.dumps({"host": f"h{h}", "metric": name, "value": float(value)}).encode())
+        for h, points in enumerate(X) for point in points
+        for name, value in zip(FEATURES, point, strict=True)
+    )  # fmt: skip
+    MessageProducer(config, settings.output_topic).send([release_message(made)])
+    wait_for("its end", lambda: time.time() * 1000 > rule.end_ms(number) + 1000)
+    more = ("--once", "--format", "long", "--clock-slack", "500ms")
+    for log in (tmp_path / "one.log", tmp_path / "two.log"):
+        assert start(servers, topic, log, *more).wait(PATIENCE_SECONDS) == 0, log.read_text()
+    found = [json.loads(message.value) for message in read_topic(servers, f"{topic}.scores")]
+    assert made.round is not None and {score["round"] for score in found} == {made.round.start}
+    assert sorted(score["subject"] for score in found) == sorted(f"h{h}" for h in range(20))
+    projector = Projector.from_release(made)
+    for score in found:
+        row = X[int(score["subject"][1:])].mean(axis=0)
+        assert abs(score["spe"] - projector.spe(row[np.newaxis])[0]) < 1e-5
+        assert not {"partition", "offset"} & score.keys()

@@ -135,15 +135,13 @@ class Scorer:
             _listed(sizes * np.abs(sizes)),
         )
         model, batch = release.model, release.batch
-        return [
-            Score(
-                model, batch, partition, offset, row, n, t, q, h, rate, flag,
-                () if t is None else list(zip(names, adds, strict=True)), subject, rows.round,
-            )
-            for (partition, offset, row, subject), n, t, q, h, flag, names, adds in zip(
-                *columns, strict=True
-            )
-        ]  # fmt: skip
+        found = []
+        for place, n, t, q, h, flag, names, adds in zip(*columns, strict=True):
+            partition, offset, row, subject = place
+            place, numbers = (model, batch, partition, offset, row), (n, t, q, h)
+            most = () if t is None else list(zip(names, adds, strict=True))
+            found.append(Score(*place, *numbers, rate, flag, most, subject, rows.round))
+        return found
 
 
 def _listed(values: NDArray[np.float64]) -> list[Any]:

@@ -38,12 +38,17 @@ class Alarms:
             seen, beyond = self._old.seen + self._new.seen, self._old.beyond + self._new.beyond
             worst = {**self._old.worst, **self._new.worst}
         return [
-            {"key": key.decode(errors="replace"), "beyond": count, "seen": seen[key],
-             "spe": worst[key].spe, "t2": worst[key].t2,
-             "contributions": worst[key].contributions}
+            {
+                "key": key.decode(errors="replace"),
+                "beyond": count,
+                "seen": seen[key],
+                "spe": worst[key].spe,
+                "t2": worst[key].t2,
+                "contributions": worst[key].contributions,
+            }
             for key, count in beyond.most_common(MOST)
             if seen[key] >= LEAST and count >= SHARE * seen[key]
-        ]  # fmt: skip
+        ]
 
 
 class _Window:

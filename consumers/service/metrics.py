@@ -31,12 +31,12 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Definition(NamedTuple):
-    """A metric: its kind, its meaning, its labels, and what to do when it moves."""
+    """A metric: its kind, its meaning, what to do when it moves, and its labels."""
 
     kind: str
     help: str
-    labels: tuple[str, ...]
     action: str
+    labels: tuple[str, ...] = ()
 
 
 DEFINITIONS: Final[dict[str, Definition]] = {
@@ -44,19 +44,21 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "counter",
         "Slots taken by this process, nulls included. With unit=subject rows read: exact, so for "
         "trusted readers only.",
-        (),
         "Flat while the lag grows: the service is stuck; see dppca_progress_age_seconds.",
     ),
     "dppca_batches_total": Definition(
-        "counter", "Batches committed and published by this process.", (),
+        "counter",
+        "Batches committed and published by this process.",
         "Flat while slots grow: batches fail; look for task_dropped in the logs.",
     ),
     "dppca_batches_without_result_total": Definition(
-        "counter", "Batches of this process from which nothing was learned.", (),
+        "counter",
+        "Batches of this process from which nothing was learned.",
         "Moving with every batch: check the feature names and the format; see /readyz.",
     ),
     "dppca_published_timestamp_seconds": Definition(
-        "gauge", "Time at which the newest release was published.", (),
+        "gauge",
+        "Time at which the newest release was published.",
         "Older than a batch takes: see the lag and the logs. Older than a round: an open "
         "transaction on the input may hold it up.",
     ),
@@ -65,131 +67,149 @@ DEFINITIONS: Final[dict[str, Definition]] = {
         "Messages in the input that are in no batch yet, as last measured, every "
         "partition_refresh_s. With unit=subject at the end of each round: exact, so for trusted "
         "readers only.",
-        (),
         "Growing: larger packed messages, a faster format, or an engine of several cores.",
     ),
     "dppca_input_partitions": Definition(
-        "gauge", "Input partitions that are read.", (),
+        "gauge",
+        "Input partitions that are read.",
         "Not all of the topic's: look for partitions_added in the logs.",
     ),
     "dppca_offsets_lost_total": Definition(
         "counter",
         "Offsets that retention removed before they were read. With unit=subject: exact, so for "
         "trusted readers only.",
-        (),
         "Moving: the service is slower than retention; keep records longer, or read on an engine.",
     ),
     "dppca_owner": Definition(
-        "gauge", "1 if this process runs the task of the model; 0 for a standby.", (),
+        "gauge",
+        "1 if this process runs the task of the model; 0 for a standby.",
         "0 on every instance: nobody works; look for task_dropped in the logs.",
     ),
     "dppca_tasks_dropped_total": Definition(
-        "counter", "Tasks dropped from memory, in order to load the committed state again.", (),
+        "counter",
+        "Tasks dropped from memory, in order to load the committed state again.",
         "A few at rebalances are normal; a steady rate is not: see task_dropped in the logs.",
     ),
     "dppca_rebalances_total": Definition(
-        "counter", "Changes of the group that this process saw.", (),
+        "counter",
+        "Changes of the group that this process saw.",
         "A steady rate: instances die or stall; see their logs.",
     ),
     "dppca_commit_seconds": Definition(
-        "histogram", "Time of a state transaction, confirmation included.", (),
+        "histogram",
+        "Time of a state transaction, confirmation included.",
         "Growing: the brokers are slow; a batch waits this long.",
     ),
     "dppca_loop_age_seconds": Definition(
-        "gauge", "Time since the loop last turned.", (),
+        "gauge",
+        "Time since the loop last turned.",
         "Near stall_timeout_s: the process is about to end itself, with all stacks in the log.",
     ),
     "dppca_progress_age_seconds": Definition(
         "gauge",
         "Time since slots were read, a batch was learned or a commit was confirmed; 0 if there is "
         "nothing to do.",
-        (),
         "Above a quarter of stall_timeout_s: /readyz and no_progress in the logs say where it "
         "stands.",
     ),
     "dppca_fruitless_batches": Definition(
-        "gauge", "Batches in a row, up to the last, from which nothing was learned.", (),
+        "gauge",
+        "Batches in a row, up to the last, from which nothing was learned.",
         "Three or more: check the feature names and the format; see /readyz.",
     ),
     "dppca_batch_messages": Definition(
-        "gauge", "Messages that make a batch; NaN with rounds.", (),
+        "gauge",
+        "Messages that make a batch; NaN with rounds.",
         "None: it is what the lag is compared with.",
     ),
     "dppca_release_interval_seconds": Definition(
         "gauge",
         "Time between two releases: the length of a round, or the longest time between the last "
         "100 releases of this process; an hour before 20 of them are known.",
-        (),
         "None: it is what the age of the last release is compared with.",
     ),
     "dppca_stall_timeout_seconds": Definition(
-        "gauge", "The setting stall_timeout_s.", (),
+        "gauge",
+        "The setting stall_timeout_s.",
         "None: it is what the ages of the loop and of the progress are compared with.",
     ),
     "dppca_changed_timestamp_seconds": Definition(
         "gauge",
         "Time of the newest release that says that the stream has changed; 0 before the first.",
-        (),
         "New: look at the page; what was learned before was dropped, and limits begin anew.",
     ),
     "dppca_explained_variance_ratio": Definition(
-        "gauge", "Released share of the variance along a component.", ("component",),
+        "gauge",
+        "Released share of the variance along a component.",
         "Falling: the features move together less than before.",
+        ("component",),
     ),
     "dppca_explained_variance_ratio_sd": Definition(
-        "gauge", "Released standard deviation of that share.", ("component",),
+        "gauge",
+        "Released standard deviation of that share.",
         "Large: the share says little; larger batches make it smaller.",
+        ("component",),
     ),
     "dppca_eigenvalue": Definition(
-        "gauge", "Released eigenvalues that stand out of the noise, from 1 on.", ("number",),
+        "gauge",
+        "Released eigenvalues that stand out of the noise, from 1 on.",
         "More of them than components: a larger n_components would say more.",
+        ("number",),
     ),
     "dppca_eigenvalue_sd": Definition(
-        "gauge", "Released standard deviation of each eigenvalue.", ("number",),
+        "gauge",
+        "Released standard deviation of each eigenvalue.",
         "As large as the gap between two: their components cannot be told apart.",
+        ("number",),
     ),
     "dppca_limit": Definition(
-        "gauge", "Released limit of a score, which the share `rate` of the records exceeds.",
-        ("score", "rate"),
+        "gauge",
+        "Released limit of a score, which the share `rate` of the records exceeds.",
         "Growing: records are further from the components than before.",
+        ("score", "rate"),
     ),
     "dppca_movement_degrees": Definition(
-        "gauge", "Angle by which the newest release moved the first component.", (),
+        "gauge",
+        "Angle by which the newest release moved the first component.",
         "Many times that of the noise, again and again: the stream moves.",
     ),
     "dppca_movement_noise_degrees": Definition(
-        "gauge", "Angle by which the noise of the newest release alone moves it, about.", (),
+        "gauge",
+        "Angle by which the noise of the newest release alone moves it, about.",
         "Large: larger batches or a larger epsilon.",
     ),
     "dppca_shift": Definition(
-        "gauge", "1 if the newest release says that the mean has shifted.", (),
+        "gauge",
+        "1 if the newest release says that the mean has shifted.",
         "1: features have another level than before; compare the centres of two releases.",
     ),
-}  # fmt: skip
+}
 
 
 #: Those of `stream-dppca score`. They are about single records, and NOT PRIVATE.
 SCORE_DEFINITIONS: Final[dict[str, Definition]] = {
     "dppca_scored_total": Definition(
-        "counter", "Records scored by this process. Not private.", (),
+        "counter",
+        "Records scored by this process. Not private.",
         "Flat while records come: see scoring_interrupted in its log.",
     ),
     "dppca_beyond_total": Definition(
-        "counter", "Records beyond a limit. Not private.", (),
+        "counter",
+        "Records beyond a limit. Not private.",
         "Moving much faster than the rate of the limit: look at the contributions of its scores.",
     ),
     "dppca_beyond_share": Definition(
         "gauge",
         "Share of the records of about the last 10,000 that were beyond a limit; NaN before 1,000 "
         "could be compared with one. Not private.",
-        (),
         "Twice dppca_beyond_rate: many records are unusual, or the model is not of this stream.",
     ),
     "dppca_beyond_rate": Definition(
-        "gauge", "The share that may be beyond a limit: --rate for each score with a limit.", (),
+        "gauge",
+        "The share that may be beyond a limit: --rate for each score with a limit.",
         "None: it is what the share is compared with.",
     ),
-}  # fmt: skip
+}
 
 
 class _Registered:

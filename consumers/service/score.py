@@ -143,14 +143,26 @@ class RoundRows:
         self._notes, self._found = notes, list[Rows]()
         topic, metrics, now = settings.input_topic, Metrics(), time.time() * 1000
         self._planner = RoundPlanner(
-            cluster.offsets(topic), topic, self._rule, metrics, slack_ms=settings.clock_slack,
-            interval_s=settings.plan_interval_ms / 1000, refresh_s=settings.partition_refresh_s,
-            timestamp_type=lambda: cluster.timestamp_type(topic), clock=time.time,
-        )  # fmt: skip
+            cluster.offsets(topic),
+            topic,
+            self._rule,
+            metrics,
+            slack_ms=settings.clock_slack,
+            interval_s=settings.plan_interval_ms / 1000,
+            refresh_s=settings.partition_refresh_s,
+            timestamp_type=lambda: cluster.timestamp_type(topic),
+            clock=time.time,
+        )
         self._reader = RoundReader(
-            cluster.reader(topic, stamped=True), topic, gathering, self._rule, metrics,
-            stall_s=settings.stall_timeout_s, bounds=self._planner.bounds, take=self._take,
-        )  # fmt: skip
+            cluster.reader(topic, stamped=True),
+            topic,
+            gathering,
+            self._rule,
+            metrics,
+            stall_s=settings.stall_timeout_s,
+            bounds=self._planner.bounds,
+            take=self._take,
+        )
         done = notes.load()
         # A group that is new begins with the round of the newest release, which is over.
         first = self._rule.round_at(_ms(release)) if done is None else done + 1

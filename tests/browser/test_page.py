@@ -115,7 +115,7 @@ def test_it_shows_a_model(browser: Browser) -> None:
         whiskers = f"return document.querySelectorAll('{rows}.whisker:not([hidden])').length"
         assert browser.run(whiskers) == len(FEATURES)
         assert browser.run("return document.querySelectorAll('#scree > div').length") == 2
-        assert browser.run("return document.querySelectorAll('.uplot canvas').length") == 2
+        assert browser.run("return document.querySelectorAll('.uplot canvas').length") == 3
         size = browser.run("const c = document.getElementById('heat'); return [c.width, c.height]")
         learned = sum(bool(release.components) for release in made[:-1])
         assert size == [learned, len(FEATURES)]

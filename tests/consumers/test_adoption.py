@@ -153,7 +153,7 @@ def test_one_that_was_lost_is_computed_again() -> None:
         ({"version": 2}, "has version 2, this program reads version 1"),
         ({"batch": "1"}, "cannot be read"),
         ({"batch": 3}, "holds another batch's estimator"),
-        ({"identity": {"model": "m", "input": "old", "slots": {"rule": "offsets"}}}, "topic 'old'"),
+        ({"identity": {"model": "m", "input": "old", "slots": {"rule": "offsets"}}}, "input 'old'"),
     ],
 )
 def test_one_that_does_not_fit_is_refused(fields: dict[str, Any], why: str) -> None:

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from scipy.special import ndtri
 
 from ..arrays import FloatArray
 from ..mechanisms.correlated import DECAYS, CorrelatedRelease
@@ -273,6 +272,8 @@ class Limits:
 
 def _limits(counts: FloatArray, sd: float, edges: FloatArray) -> tuple[Limit, ...]:
     """Limits from noisy counts in bins."""
+    from scipy.special import ndtri  # it sets a filter of warnings: only if needed
+
     every = float(counts.sum())
     if not every > _CLEAR * sd * math.sqrt(len(counts)):
         return ()

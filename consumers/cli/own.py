@@ -105,8 +105,8 @@ class CompareOptions(Options):
 
     about = (
         "Compare two releases A and B: the angles between their components against what noise "
-        "alone does, means and scales of the features, limits. A release is FILE (JSON, or the "
-        "last of JSON lines), FILE@BATCH, @BATCH of the model's output topic, or TOPIC@BATCH."
+        "and sampling do, means and scales of the features, limits. A release is FILE (JSON, or "
+        "the last of JSON lines), FILE@BATCH, @BATCH of the model's output topic, or TOPIC@BATCH."
     )
 
     releases: tuple[str, str]

@@ -1,4 +1,4 @@
-"""Two releases side by side: what is different, against what noise alone makes different."""
+"""Two releases side by side: what is different, against noise and sampling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stream_dppca import Projector, Release
 from ..errors import ConfigurationError
 from .uncertainty import angle, loading_noise
 
-#: Differences of at least so many standard deviations of the noise are more than noise.
+#: Differences of more than so many standard deviations are changes.
 MORE = 3.0
 #: Features whose changes are listed.
 MOST = 8
@@ -21,9 +21,8 @@ MOST = 8
 def compare(a: Release, b: Release) -> str:
     """Several lines about the change from one release to another.
 
-    The noise of an angle is that of both releases, to first order. Two releases of one model share
-    records and noise, so for them it is rather too large. Which records there happened to be
-    (sampling error) is not in it.
+    What noise and sampling alone do is estimated for both releases, to first order. Two releases of
+    one model share records and noise, so for them it is rather too large.
     """
     if a.features != b.features:
         raise ConfigurationError("the two releases have other features: nothing can be compared")
@@ -40,8 +39,8 @@ def _angles(a: Release, b: Release) -> Iterator[str]:
         if all(noise is not None for noise in noises):
             own = math.hypot(*(float(np.linalg.norm(n[j])) for n in noises if n is not None))
             floor = min(math.degrees(own), 90.0)
-            more = "more than noise" if found > MORE * floor else "within the noise"
-            line += f", noise alone about {floor:.2f}°: {more}"
+            more = "more than that" if found > MORE * floor else "no more than that"
+            line += f", noise and sampling alone about {floor:.2f}°: {more}"
         ratios = [r.explained_variance_ratio for r in (a, b)]
         if all(ratios):
             line += "; explains " + " → ".join(f"{100 * r[j]:.1f} %" for r in ratios if r)

@@ -1,4 +1,4 @@
-"""Estimates, from a release alone, how much of its component is noise.
+"""Estimates, from a release alone, how much of its component is error.
 
 These are first-order approximations for people who look at a component, not part of a guarantee.
 """
@@ -47,39 +47,40 @@ def noise_movement(release: Release) -> float | None:
 
 
 def loading_noise(release: Release) -> FloatArray | None:
-    """Estimate the standard deviation of the noise in each loading, k x d; None if not known.
+    """Estimate the standard deviation of each loading, k x d; None if not known.
 
-    Noise E in the second moment moves the component v by sum_j u_j (u_j' E v)/(l - l_j) to first
-    order, over all other eigenvectors u_j. The sd of u_j' E v is s/sqrt(2), with s that of a
-    variance, which follows from the noise in the explained share. The eigenvalues beyond the
-    released ones are taken to be equal; if the largest of them is larger, so is the noise.
-    With more than `MOST_FEATURES` features, gradients are released in place of second moments, and
-    the noise in the explained share says nothing about that in the loadings.
+    An error E in the second moment moves the component v by sum_j u_j (u_j' E v)/(l - l_j) to first
+    order, over all other eigenvectors u_j. Two errors are in it: the noise, whose sd in u_j' E v is
+    sigma sqrt(step/2), and that of sampling, sqrt(l l_j/n) for n normal records. The eigenvalues
+    beyond the released ones are taken to be equal; if the largest of them is larger, so is the
+    error. With more than `MOST_FEATURES` features, gradients are released in place of second
+    moments, and nothing is known.
     """
-    if len(release.features) > MOST_FEATURES:
+    d, k = len(release.features), len(release.components)
+    numbers = (release.spread, release.explained_variance_ratio)
+    if d > MOST_FEATURES or release.sigma is None or not release.step or not all(numbers):
         return None
-    columns = (
-        release.spread,
-        release.explained_variance_ratio,
-        release.explained_variance_ratio_sd,
-    )
-    if any(not column for column in columns):
-        return None
-    values, ratio, ratio_sd = (np.array(column, dtype=np.float64) for column in columns)
+    values, ratio = (np.array(column, dtype=np.float64) for column in numbers)
     if not (values.all() and ratio.all()):
         return None
-    d, k = len(release.features), len(release.components)
     total = float(values[0] / ratio[0])
-    sd = float(ratio_sd[0] / math.sqrt(1 + ratio[0] ** 2 * d)) * total
     rest = max(total - float(values.sum()), 0.0) / (d - k) if d > k else 0.0
+    seen = release.n_seen or 1
+    batches = release.batch - 1 + release.first_batches
+    rows = max(seen / batches if release.subjects is None else release.subjects, 1.0) / release.step
+    noise = release.sigma**2 * release.step / 2
     squares = np.array(release.components) ** 2
     beyond = np.maximum(1 - squares.sum(axis=0), 0.0)  # share of each feature in the other vectors
-    smallest = _SMALLEST_GAP * total
-    variance = beyond / np.maximum(np.abs(values - rest), smallest)[:, None] ** 2
+
+    def moved(j: int, other: float) -> float:
+        """The variance of the part of component j along a vector with another eigenvalue."""
+        gap = max(abs(float(values[j]) - other), _SMALLEST_GAP * total)
+        return float((noise + values[j] * max(other, 0.0) / rows) / gap**2)
+
+    variance = np.array([beyond * moved(j, rest) for j in range(k)])
     for j in range(k):
         for other in range(k):
             if other != j:
-                gap = max(abs(float(values[j] - values[other])), smallest)
-                variance[j] += squares[other] / gap**2
+                variance[j] += squares[other] * moved(j, float(values[other]))
     # A loading is at most 1: beyond that the approximation says only that nothing is known.
-    return np.asarray(np.minimum(sd / math.sqrt(2) * np.sqrt(variance), 1.0))
+    return np.asarray(np.minimum(np.sqrt(variance), 1.0))

@@ -53,7 +53,7 @@ class ComponentView(msgspec.Struct, frozen=True):
     """A component of the current release, in the order of the features."""
 
     loadings: list[float]
-    noise: list[float] | None  #: approximate standard deviation of the noise in each loading
+    noise: list[float] | None  #: standard deviation of each loading, about
     change: list[float] | None  #: typical change of each raw feature
     around: list[float] | None  #: mean of each raw feature
     ratio: float | None

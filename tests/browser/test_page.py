@@ -176,7 +176,7 @@ def test_limits_spectrum_and_records_beyond_a_limit(browser: Browser) -> None:
         table = browser.text("limits-table")
         assert "1 % of the records exceed" in table and "31.5 ± 1" in table and "6.6 ± 1" in table
         assert not browser.hidden("limits") and not browser.hidden("beyond")
-        assert "without sampling error" in browser.text("loadings-card")
+        assert "± 2 sd of noise and sampling" in browser.text("loadings-card")
         assert "NOT PRIVATE" in browser.text("beyond") and "Not yet known" in browser.text("beyond")
         beyond |= {"share": 0.05, "alarms": [alarm]}
         wait_for("the flag", lambda: "155 of 156 records" in browser.text("alarms"))

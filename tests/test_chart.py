@@ -106,7 +106,9 @@ def test_the_parts_find_each_other(helm: str) -> None:
     for name in ("serve", "score"):
         chosen = parts[name]["selector"]["matchLabels"].items()
         assert [other for other in labels if chosen <= labels[other].items()] == [name]
-        assert parts[name]["template"]["spec"]["containers"][0]["args"][0] == name
+        [container] = parts[name]["template"]["spec"]["containers"]
+        assert container["args"][0] == name
+        assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "http"}
     service, monitor = found["Service", "fleet"], found["ServiceMonitor", "fleet"]
     assert service["spec"]["selector"] == labels["serve"]
     chosen = monitor["spec"]["selector"]["matchLabels"]

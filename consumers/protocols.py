@@ -1,6 +1,6 @@
 """Small Protocols of our own for all that the service needs of a cluster and of a store.
 
-`consumers.kafka` implements them for Apache Kafka, `tests/support/memory.py` inside one process;
+`consumers.kafka` implements them for Apache Kafka, `demo/memory.py` inside one process;
 `consumers.files` implements the store as a state file. The same contract tests run on all of them.
 
 The life of a model on a cluster:

@@ -54,9 +54,10 @@ from consumers.errors import ClusterError, ConfigurationError
 from consumers.model.describe import meaning, promise_in_words, status_in_words
 from consumers.settings import MESSAGE_KEY, PREFIX, ConnectionSettings, ViewSettings, load_part
 
-from .broker.base import ADDRESS_VARIABLE, Broker, BrokerError
+from .broker.base import ADDRESS_VARIABLE, Broker, BrokerError, BrokerUnavailable
 from .broker.provide import provide_broker
 from .deployments import DemoConfig, Deployment, as_flags, command
+from .embedded import EmbeddedDeployment
 from .generator import ROWS_PER_MESSAGE, service_format
 from .standalone import StandaloneCluster, spark_home
 from .telemetry import FEATURES
@@ -75,6 +76,8 @@ ROUND: Final = "2s"
 RATE: Final = {"packed": 20_000, "otlp": 4_000}
 #: Records per release. A job of Spark takes a quarter of a second however small it is.
 BATCH_SIZE: Final = {"local": 5_000, "spark": 20_000}
+
+Running = Deployment | EmbeddedDeployment
 
 
 class DemoOptions(Options):
@@ -151,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def present(
-    begin: Callable[[Console], Deployment],
+    begin: Callable[[Console], Running],
     simulated: Simulated | None,
     seconds: float | None,
     releases: int | None,
@@ -172,7 +175,7 @@ def present(
     for number in before:
         signal.signal(number, _interrupt)
     _keep_connection_only()
-    deployment: Deployment | None = None
+    deployment: Running | None = None
     failure = None
     try:
         deployment = begin(console)
@@ -206,12 +209,19 @@ def _keep_connection_only() -> None:
             del os.environ[name]
 
 
-def start(console: Console, options: DemoOptions) -> Deployment:
+def start(console: Console, options: DemoOptions) -> Running:
     """Start everything, on the best broker that this machine can have."""
     on_spark = options.engine == "spark"
     if on_spark:
         spark_home()  # raises before a broker is started for nothing
-    broker = find_broker(console, local=on_spark)
+    try:
+        broker = find_broker(console, local=on_spark)
+    except BrokerUnavailable as error:
+        if on_spark or options.format == "otlp" or os.environ.get(ADDRESS_VARIABLE):
+            raise
+        console.print(f"{error}\nSo this runs on a broker in memory, inside this process.")
+        rows = max(1, min(ROWS_PER_MESSAGE, int(options.rate / 10)))
+        return EmbeddedDeployment(make_config(options, rows, input_topic="telemetry"))
     spark = None
     try:
         # On a cluster of somebody else, this run gets topics of its own.
@@ -266,7 +276,10 @@ def find_broker(console: Console, local: bool = False) -> Broker:
 
 
 def _watch(
-    deployment: Deployment, simulated: Simulated | None, seconds: float | None, releases: int | None
+    deployment: Running,
+    simulated: Simulated | None,
+    seconds: float | None,
+    releases: int | None,
 ) -> None:
     """Show the model until Ctrl-C, for as long as was asked, or until a part fails."""
     stop = threading.Event()
@@ -293,7 +306,7 @@ def _watch(
         looking.join()
 
 
-def _facts(deployment: Deployment) -> Iterator[tuple[str, str]]:
+def _facts(deployment: Running) -> Iterator[tuple[str, str]]:
     """Yield what there is to know about the parts of the deployment."""
     port, config = deployment.port(), deployment.config
     yield "the service", _get(port, "/readyz").strip() or "is starting"
@@ -335,7 +348,7 @@ def _get(port: int | None, path: str) -> str:
         return ""
 
 
-def _summary(console: Console, simulated: Simulated, deployment: Deployment) -> None:
+def _summary(console: Console, simulated: Simulated, deployment: Running) -> None:
     """Print what remains on the terminal: how far the model came, and what to do next."""
     say = partial(console.print, soft_wrap=not console.is_terminal, markup=False)
     config, release = deployment.config, simulated.release

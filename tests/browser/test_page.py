@@ -19,9 +19,9 @@ from consumers.web.page import Page
 from consumers.web.server import WebServer
 from consumers.web.tracker import Tracker
 from demo.broker.node import free_port
+from demo.memory import MemoryBroker, MemoryCluster
 from demo.telemetry import FEATURES, telemetry
 from stream_dppca import DPPCA, Limit
-from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..consumers.helpers import in_thread, publish
 from ..support.processes import wait_for

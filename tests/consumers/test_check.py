@@ -27,9 +27,9 @@ from consumers.messages.sample import Described, describe_sample
 from consumers.protocols import RegisteredSchema
 from consumers.service import loop
 from consumers.service.stored import other_models
+from demo.memory import MemoryBroker
 from stream_dppca import DPPCA, NothingLearnedWarning
 from tests.consumers.otlp import message, recorded, resource
-from tests.support.memory import MemoryBroker
 
 from ..support.processes import wait_for
 from .helpers import as_json, rows

@@ -16,8 +16,8 @@ from consumers.events import ConnectionFailures
 from consumers.model.describe import promise_in_words
 from consumers.settings import RoundRule
 from consumers.settings.durations import parse_duration
+from demo.memory import MemoryBroker, MemoryCluster
 from stream_dppca.release import SubjectStatement
-from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support import zygote
 from ..support.processes import PATIENCE_SECONDS

@@ -11,9 +11,9 @@ import pytest
 
 from consumers import cli
 from consumers.model.releases import PublishedRelease, release_message
+from demo.memory import MemoryBroker
 from demo.telemetry import FEATURES, telemetry
 from stream_dppca import DPPCA, Limit, Release
-from tests.support.memory import MemoryBroker
 
 from .test_cli import on
 

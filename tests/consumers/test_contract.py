@@ -21,9 +21,9 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
 from consumers.protocols import Claim, Cluster, Membership, Message, Reader, TopicInfo
 from consumers.service.timeline import cuts
+from demo.memory import MemoryBroker, MemoryCluster
 from stream_dppca.method.covariance import RunningMoments
 from stream_dppca.method.moments import MOST_FEATURES
-from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.harness import READERS
 from ..support.processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for

@@ -16,9 +16,9 @@ from consumers.service.cores import CoreWatch
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.remote import GuardedEngine, Remote
+from demo.memory import MemoryBroker
 from stream_dppca.engine import EngineError, SourceAway
 from tests.consumers.test_service import log_of, settings
-from tests.support.memory import MemoryBroker
 from tests.support.processes import PATIENCE_SECONDS, wait_for
 
 

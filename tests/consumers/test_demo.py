@@ -29,12 +29,12 @@ from demo.broker import __main__ as broker_command
 from demo.broker import provide
 from demo.broker.base import ADDRESS_VARIABLE, BrokerUnavailable
 from demo.broker.managed import ManagedBroker
+from demo.embedded import BROKER
 from demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from demo.truth import Simulated
 from stream_dppca import PrivacyStatement
 from stream_dppca.noise import SecureNoise
 
-from ..support.demo import BROKER, start_in_memory
 from ..support.processes import PATIENCE_SECONDS
 from .helpers import make_codec
 
@@ -233,7 +233,12 @@ def test_the_angle_to_the_truth() -> None:
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same parts as threads, on a broker in memory."""
-    monkeypatch.setattr(demo, "start", start_in_memory)
+
+    def none(*_: Any, **__: Any) -> None:
+        raise BrokerUnavailable("neither Docker nor Java is here")
+
+    monkeypatch.setattr(demo, "find_broker", none)
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
 
 
 @pytest.fixture
@@ -322,8 +327,13 @@ def test_a_machine_without_brokers(
 
     monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
     monkeypatch.setattr(demo, "provide_broker", none)
-    assert demo.main(["--releases", "1"]) == 1
-    assert "docker: no docker command" in capsys.readouterr().out
+    assert demo.main(["--releases", "1", "--batch-size", "2000"]) == 0
+    said = capsys.readouterr().out
+    assert "docker: no docker command" in said and "broker in memory" in said
+    assert (
+        demo.main(["--releases", "1", "--engine", "local", "--unit", "subject", "--format", "otlp"])
+        == 1
+    )
 
 
 def test_an_address_is_an_order(

@@ -19,7 +19,7 @@ from consumers.service.plan import (
     whole_batches,
 )
 from consumers.service.timeline import BrokerTime
-from tests.support.memory import MemoryReader
+from demo.memory import MemoryReader
 
 from .helpers import INPUT, PlanNotes, as_json, cluster, memory_log, rows
 

@@ -19,7 +19,7 @@ from consumers.model.learner import Learner
 from consumers.protocols import Chunk
 from consumers.service.loop import Service
 from consumers.service.progress import Progress
-from tests.support.memory import MemoryBroker, MemoryLedger, MemoryReader
+from demo.memory import MemoryBroker, MemoryLedger, MemoryReader
 
 from ..support.processes import wait_for
 from .helpers import as_json, rows

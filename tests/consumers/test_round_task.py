@@ -26,9 +26,9 @@ from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
+from demo.memory import MemoryBroker, MemoryCluster
 from stream_dppca import DPPCA, SubjectStatement
 from stream_dppca.method.drift import DriftAlarm
-from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.launch import silence
 from ..support.processes import wait_for

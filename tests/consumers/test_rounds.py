@@ -25,7 +25,7 @@ from consumers.service.round_planner import PlannedRound, RoundPlanner
 from consumers.service.round_reader import RoundReader
 from consumers.service.timeline import cuts
 from consumers.settings import RoundRule
-from tests.support.memory import MemoryBroker, MemoryReader
+from demo.memory import MemoryBroker, MemoryReader
 
 from .helpers import INPUT, memory_log
 

@@ -14,7 +14,7 @@ from consumers.service.batch_planner import BatchPlanner, PlannedBatch, PlanOver
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
 from consumers.service.timeline import LOG_APPEND_TIME, BrokerTime
-from tests.support.memory import MemoryBroker
+from demo.memory import MemoryBroker
 
 from .helpers import INPUT, PlanNotes, memory_log
 
@@ -228,7 +228,7 @@ def test_a_first_message_of_a_sender_means_samples(monkeypatch: pytest.MonkeyPat
     driver = Driver(2, 4)
     driver.produce(1, n=3)
     monkeypatch.setattr(
-        "tests.support.memory.MemoryReader._stamps",
+        "demo.memory.MemoryReader._stamps",
         lambda self, p, offsets: ([None] * len(offsets), [None] * len(offsets)),
     )
     assert driver.start()._timeline is None

@@ -22,7 +22,7 @@ from consumers.cli import commands
 from consumers.cli.screen import screen
 from consumers.model.releases import PublishedRelease, release_message
 from consumers.web.tracker import Tracker
-from tests.support.memory import MemoryBroker
+from demo.memory import MemoryBroker
 
 from ..support.processes import ROOT, wait_for
 from .test_cli import on

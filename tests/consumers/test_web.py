@@ -37,8 +37,8 @@ from consumers.web.follow import Follower
 from consumers.web.page import Page
 from consumers.web.server import WebServer
 from consumers.web.tracker import Tracker
+from demo.memory import MemoryBroker
 from stream_dppca import DPPCA, SubjectStatement
-from tests.support.memory import MemoryBroker
 
 from ..support.processes import wait_for
 from .helpers import OUTPUT, cluster, memory_log, publish

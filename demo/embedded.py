@@ -1,4 +1,4 @@
-"""The demonstration without a broker: its parts as threads, on the broker in memory."""
+"""The demonstration on a machine without Docker and Java: threads, and a broker in memory."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from consumers.events import set_up_logs
 from consumers.protocols import Cluster, Message
 from consumers.service.loop import Service
-from demo.deployments import DemoConfig, announced_port
-from demo.entry import DemoOptions, make_config
-from demo.generator import ensure_topic, messages, produce
 
+from .deployments import DemoConfig, announced_port
+from .generator import ensure_topic, messages, produce
 from .memory import MemoryBroker, MemoryCluster
-from .processes import PATIENCE_SECONDS
 
 BROKER = "none: an in-memory broker inside this process"
-#: As many as of the demonstration on a broker: a machine that fails must not fill a batch.
-ROWS_PER_MESSAGE = 50
+LEAVE_SECONDS = 30.0
 
 
-class ThreadDeployment:
+class EmbeddedDeployment:
     """A `demo.deployments.Deployment` of threads."""
 
     engine = None
@@ -46,6 +41,7 @@ class ThreadDeployment:
         rows = settings.rows_per_message
 
         def send(sent: Sequence[Message]) -> None:
+            self._trim()
             for message in sent:
                 at = zlib.crc32(message.key) % partitions
                 self._memory.produce(settings.input_topic, message.value, at, message.key)
@@ -71,6 +67,16 @@ class ThreadDeployment:
         except BaseException as error:
             self._errors.append(error)
 
+    def _trim(self) -> None:
+        """Delete messages that have been used: they are all in memory."""
+        with self._memory.changed:
+            group = self._memory.groups.get(self._settings.group)
+            for (topic, p), at in (group.offsets if group else {}).items():
+                partition = self._memory.topics[topic].partitions[p]
+                for entry in partition.entries[partition.first : at]:
+                    entry.value = None
+                self._memory.trim(topic, p, max(at, partition.first))
+
     def cluster(self) -> Cluster:
         settings = self._settings
         return MemoryCluster(
@@ -90,12 +96,6 @@ class ThreadDeployment:
     def close(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(PATIENCE_SECONDS)
+            thread.join(LEAVE_SECONDS)
         self._out.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def start_in_memory(console: Console, options: DemoOptions) -> ThreadDeployment:
-    """Take the place of `demo.entry.start`."""
-    rows = max(1, min(ROWS_PER_MESSAGE, int(options.rate / 10)))
-    return ThreadDeployment(make_config(options, rows, input_topic="telemetry"))

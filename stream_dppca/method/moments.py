@@ -331,7 +331,9 @@ class MomentMethod(MethodBase[RunningMoments]):
         b = constant(len(self.W))
         _, mean, variance, sd = self.moments.spread(b)
         most = variance + NARROW_SDS * sd
-        narrow = self.standard.known & (most < NARROW_BELOW) & (mean**2 > FAR_OFF**2 * most)
+        inside = np.abs(mean) < CLAMP / 2  # others may be at the clamp, and are widened instead
+        narrow = self.standard.known & inside & (most < NARROW_BELOW)
+        narrow &= mean**2 > FAR_OFF**2 * most
         if not narrow.any():
             return
         shift = np.where(narrow, mean, 0.0)

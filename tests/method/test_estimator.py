@@ -314,3 +314,14 @@ def test_other_numbers_of_components_cost_nothing() -> None:
     assert saved.state() == pca.state()
     with pytest.raises(ParameterError, match=r"n_components.*at most 6"):
         saved.projector(7)
+
+
+@pytest.mark.parametrize("seed", [184, 279])
+def test_a_feature_at_its_clamp_is_widened_until_it_is_seen(seed: int) -> None:
+    """With these seeds the first step puts a centre hundreds of standard deviations off."""
+    rng = np.random.default_rng(1)
+    load, noise = rng.normal(size=20_000), rng.normal(scale=0.1, size=(20_000, 3))
+    cpu, memory = 40 + 20 * (load + noise[:, 0]), 8e9 + 1e9 * (load + noise[:, 1])
+    pca = model(features=("cpu", "memory", "disk"), seed=seed, limits=False)
+    pca.learn_array(np.column_stack([cpu, memory, 500 * noise[:, 2]]))
+    assert abs(pca.components[0, 2]) < 0.1

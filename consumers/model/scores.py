@@ -21,8 +21,9 @@ from stream_dppca.scores import along, residual
 from .releases import PublishedRelease, parse_release
 
 NOT_PRIVATE: Final = (
-    "scores are NOT PRIVATE: each is about one record, so the topic of scores is as secret as the "
-    "input topic; only the model that they are computed with is private"
+    "scores are NOT PRIVATE: each is about one record, so the topic of scores, and the page and "
+    "metrics of this command, are as secret as the input topic; only the model that they are "
+    "computed with is private"
 )
 
 

@@ -38,15 +38,17 @@ def fingerprint(features: int, columns: int) -> str:
     >>> len(fingerprint(5, 1))
     16
     """
-    X, W = _public(block_size(features), features), _public(features, columns)
+    X, W = _public(block_size(features, long=True), features), _public(features, columns)
     digest = hashlib.sha256()
     # The products that distances and scores are made of: `Reading.norms`, `Block.along`,
-    # `sq_length`. A row may be alone in its block, for which a library may have another kernel.
-    for rows in (X, X[:1]):
+    # `sq_length`. A library may have other kernels, and more threads, for longer blocks; the last
+    # block of a batch may have any length, and be a single row.
+    for power in range(len(X).bit_length()):
+        rows = X[: 2**power]
         for found in (rows @ W, np.vecdot(rows, rows), vecdots(rows, W)):
             digest.update(np.ascontiguousarray(found).tobytes())
-    # Scores beyond the clamp grow with the logarithm.
-    digest.update(np.log(np.abs(W)).tobytes())
+    # Scores beyond the clamp grow with the logarithm of numbers above 1.
+    digest.update(np.log(1 / np.abs(_public(4096, 1))).tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -68,7 +68,9 @@ class Total:
 
     statistic: Statistic
 
-    columns = 1
+    @property
+    def columns(self) -> int:
+        return int(getattr(self.statistic, "columns", 1))
 
     def ask(self, batch: Batch) -> tuple[tuple[FloatArray, ...], IntArray]:
         return (batch.total(self.statistic),), np.zeros(0, dtype=np.int64)

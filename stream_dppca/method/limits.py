@@ -99,6 +99,11 @@ class ScoreCounts:
 
     long_blocks: ClassVar[bool] = False
 
+    @property
+    def columns(self) -> int:
+        """Columns of the matrix that rows are multiplied with."""
+        return self.W.shape[1] + 1
+
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         return self.counts(block, Z)
@@ -151,6 +156,10 @@ class MomentsAndScores:
     scores: ScoreCounts
 
     long_blocks: ClassVar[bool] = True
+
+    @property
+    def columns(self) -> int:
+        return self.scores.columns
 
     def __call__(self, block: Block) -> FloatArray:
         m = self.moments

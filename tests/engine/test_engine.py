@@ -27,10 +27,11 @@ from stream_dppca.engine import (
 )
 from stream_dppca.engine import rows as engine_rows
 from stream_dppca.engine.kernels import fingerprint
-from stream_dppca.engine.questions import GRID
+from stream_dppca.engine.questions import GRID, Total
 from stream_dppca.engine.rows import LastRadii
 from stream_dppca.mechanisms.queries import Gradients
 from stream_dppca.method.gradients import CenteredGradients
+from stream_dppca.method.limits import ScoreCounts
 from stream_dppca.method.statistics import LengthCounts
 from stream_dppca.statistics import Block
 from tests.conftest import moments_in
@@ -148,14 +149,27 @@ def test_a_lone_row_is_measured_as_it_is_among_others(d: int) -> None:
     assert sum(statistic(one) for one in alone).tolist() == statistic(together).tolist()
 
 
-def test_the_fingerprint_sees_how_a_lone_row_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [1, block_size(300), block_size(300, long=True)])
+def test_the_fingerprint_sees_how_a_block_is_rounded(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exact, before = np.vecdot, fingerprint.__wrapped__(300, 2)
 
     def other(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return exact(a, b) * (1 + 2.0**-50 if len(a) == 1 else 1)
+        return exact(a, b) * (1 + 2.0**-50 if len(a) == rows else 1)
 
     monkeypatch.setattr(np, "vecdot", other)
     assert fingerprint.__wrapped__(300, 2) != before
+
+
+def test_the_fingerprint_is_that_of_the_products_of_scores() -> None:
+    """A bin follows from a product with all components, so processes must round that alike."""
+    d, k = 6, 3
+    center, zeros = (0.0,) * d, np.zeros(d)
+    scores = ScoreCounts(
+        center, (1.0,) * d, (5.0,) * d, zeros, zeros + 1, np.eye(d)[:, :k], np.ones(k), (3.0, 3.0)
+    )
+    assert Total(scores).columns == k + 1
 
 
 # The mechanism

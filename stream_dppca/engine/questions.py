@@ -70,7 +70,7 @@ class Total:
 
     @property
     def columns(self) -> int:
-        return int(getattr(self.statistic, "columns", 1))
+        return int(getattr(self.statistic, "multiplied", 1))
 
     def ask(self, batch: Batch) -> tuple[tuple[FloatArray, ...], IntArray]:
         return (batch.total(self.statistic),), np.zeros(0, dtype=np.int64)

@@ -100,9 +100,9 @@ class ScoreCounts:
     long_blocks: ClassVar[bool] = False
 
     @property
-    def columns(self) -> int:
+    def multiplied(self) -> int:
         """Columns of the matrix that rows are multiplied with."""
-        return self.W.shape[1] + 1
+        return int(self.W.shape[1]) + 1
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
@@ -158,8 +158,8 @@ class MomentsAndScores:
     long_blocks: ClassVar[bool] = True
 
     @property
-    def columns(self) -> int:
-        return self.scores.columns
+    def multiplied(self) -> int:
+        return self.scores.multiplied
 
     def __call__(self, block: Block) -> FloatArray:
         m = self.moments

@@ -4,7 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run otel cluster test test-fast test-spark check bench crash soak catch-up torture fuzz supply docs site lock clean
+.PHONY: help run otel cluster test test-fast test-spark check bench crash soak catch-up torture fuzz supply docs site lock clean
+
+.DEFAULT_GOAL := run
+
+help:  ## this list
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "%-12s%s\n", $$1, $$2}' Makefile
 
 run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
 	@$(BIN)/python -m demo $(ARGS)
@@ -76,7 +81,7 @@ lock:  ## docker/requirements.txt: what the image holds, pinned with hashes
 	@$(BIN)/python -m uv pip compile pyproject.toml --extra service --extra avro --extra protobuf --extra otlp \
 		--generate-hashes --python-version 3.11 --no-header --quiet --output-file docker/requirements.txt
 
-clean:
+clean:  ## removes the environment and all that was built
 	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Only what the demonstration needs, in a third of the time of everything; pip shows how far it is.

@@ -89,6 +89,13 @@ def test_the_image_is_pinned_and_has_all_that_it_needs() -> None:
     assert all(f"--extra {extra}" in makefile for extra in EXTRAS)
 
 
+def test_make_help_lists_the_targets() -> None:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = [line.split()[0] for line in listed.stdout.splitlines()]
+    declared = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert declared is not None and set(names) == set(declared[1].split())
+
+
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_manifests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {document["kind"]: document for document in documents(name)}

@@ -40,7 +40,7 @@ def run(options: RunOptions, given: Given) -> int:
         raise ConfigurationError("--format must be given: csv, jsonl, parquet or npy")
     if plain != options.input and format in ("parquet", "npy"):
         raise ConfigurationError(f"{format} files must not be compressed again")
-    for problem in _problems(options, settings):
+    for problem in _problems(options, settings, given):
         raise ConfigurationError(problem)
     if options.once:
         size = sum(map(len, read_blocks(options.input, format, settings.features)))
@@ -48,6 +48,11 @@ def run(options: RunOptions, given: Given) -> int:
             raise ConfigurationError("there were no records in the input")
         settings = settings.model_copy(update={"batch_size": size})
     warn_of(settings)
+    if options.state is None:
+        sys.stderr.write(
+            "warning: without --state nothing remembers that these rows were used: another run on "
+            "them spends epsilon again\n"
+        )
     warnings.simplefilter("ignore", NothingLearnedWarning)  # the releases say so
     try:
         with shown_progress(options.input, quiet=options.quiet) as shown:
@@ -69,11 +74,11 @@ def run(options: RunOptions, given: Given) -> int:
     return 0
 
 
-def _problems(options: RunOptions, settings: FileSettings) -> Iterator[str]:
+def _problems(options: RunOptions, settings: FileSettings, given: Given) -> Iterator[str]:
     """Yield what is wrong with --time, --from, --until and --once."""
     subjects = settings.unit == "subject"
-    given = {"--time": options.time, "--from": options.begin, "--until": options.until}
-    for name, value in given.items():
+    times = {"--time": options.time, "--from": options.begin, "--until": options.until}
+    for name, value in times.items():
         if not subjects and value is not None:
             yield f"{name} is for --subject: rounds are stretches of time. Found {value}."
     if subjects and options.once:
@@ -89,6 +94,8 @@ def _problems(options: RunOptions, settings: FileSettings) -> Iterator[str]:
             f"{settings.subject} --round {round} --time {options.time} --from 2026-01-31 "
             "--until 2026-02-01"
         )
+    if options.once and (size := given.flags.get("batch_size")) is not None:
+        yield f"--batch-size must be left out with --once: the file is one batch. Found {size}."
     if options.once and settings.method == "paper":
         yield "--once must be left out with method=paper, which has its own noise for all batches"
     if options.once and options.input == "-":
@@ -113,6 +120,7 @@ def _learn_batches(
         progress=shown.progress,
         new_records=new,
         share=shown.share,
+        resumed=lambda rows: sys.stderr.write(f"resuming after {rows} rows\n"),
     )
     if not rows.read:
         return "there were no records in the input\n"

@@ -44,6 +44,7 @@ def run_file(
     progress: Callable[[int, int], None] = lambda slots, batches: None,
     new_records: bool = False,
     share: Callable[[float], None] = lambda share: None,
+    resumed: Callable[[int], object] = lambda rows: None,
 ) -> Counted:
     """Learn from a file; releases go to `out`. An interrupt says how far the run came.
 
@@ -56,12 +57,16 @@ def run_file(
         and the rows that the state has used are skipped.
     share
         Called with the share of the file that has been read, where that is known.
+    resumed
+        Called with the number of rows to pass over, if the state has used some of this input.
     """
     with opened_model(settings, state, out, new_records) as (store, learner, last):
         used = () if last is None else last.inputs
         seen = seen_inputs(store.secret(), used, state)
         again = bool(seen) and not new_records
         record = InputRecord(settings.input_topic, learner.capacity, seen, again)
+        if record.missing:
+            resumed(record.missing)
         if learner.unpublished:
             store.publish(learner.unpublished, learner.positions)
         finisher = Finisher(store, learner.writer)

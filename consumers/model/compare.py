@@ -39,7 +39,7 @@ def _angles(a: Release, b: Release) -> Iterator[str]:
         if all(noise is not None for noise in noises):
             own = math.hypot(*(float(np.linalg.norm(n[j])) for n in noises if n is not None))
             floor = min(math.degrees(own), 90.0)
-            more = "more than that" if found > MORE * floor else "no more than that"
+            more = f"{'more than' if found > MORE * floor else 'within'} {MORE:g} times that"
             line += f", noise and sampling alone about {floor:.2f}°: {more}"
         ratios = [r.explained_variance_ratio for r in (a, b)]
         if all(ratios):
@@ -72,7 +72,7 @@ def _limits(a: Release, b: Release) -> Iterator[str]:
             if (old := before.get(limit.rate)) is None:
                 continue
             far = abs(limit.value - old.value) / max(math.hypot(limit.sd, old.sd), 1e-12)
-            more = "more than uncertainty" if far > MORE else "within the uncertainty"
+            more = f"{'more than' if far > MORE else 'within'} {MORE:g} times the uncertainty"
             yield (
                 f"{score}, {100 * limit.rate:g} % of the records exceed: {old.value:.4g} → "
                 f"{limit.value:.4g} ({more})"

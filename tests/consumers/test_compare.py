@@ -40,19 +40,19 @@ def test_files(releases: list[Release], tmp_path: Path, capsys: pytest.CaptureFi
     one.write_text(json.dumps(json.loads(releases[-1].model_dump_json()), indent=1))
     assert cli.main(["compare", f"{lines}@5", f"{lines}@6"]) == 0
     same = capsys.readouterr().out
-    assert "no more than that" in same and ": more than" not in same
+    assert "within 3 times that" in same and ": more than" not in same
     shown = []
     for last in (str(lines), str(one), f"{lines}@12"):
         assert cli.main(["compare", f"{lines}@6", last]) == 0
         shown.append(capsys.readouterr().out)
     assert len(set(shown)) == 1
-    assert re.search(r"component 0: .*° apart, noise and .* about .*: more than that", shown[0])
+    assert re.search(r"component 0: .*° apart, noise and .* about .*: more than 3 times", shown[0])
     assert "all components together" in shown[0]
     # The means and the spread of what a backup does are larger; the largest change comes first.
     listed = re.findall(r"^(\w+) +\+\d\.\d+ sd +\d\.\d+", shown[0], re.MULTILINE)
     assert set(listed[:2]) == {"disk_read_bytes_per_s", "disk_write_bytes_per_s"}
-    assert "spe, 1 % of the records exceed: 20 → 40 (more than uncertainty)" in shown[0]
-    assert "spe, 0.1 % of the records exceed: 30 → 40 (within the uncertainty)" in shown[0]
+    assert "spe, 1 % of the records exceed: 20 → 40 (more than 3 times the uncertainty)" in shown[0]
+    assert "spe, 0.1 % of the records exceed: 30 → 40 (within 3 times the uncertainty)" in shown[0]
 
 
 def test_topics_and_what_is_refused(
@@ -66,7 +66,7 @@ def test_topics_and_what_is_refused(
         message = release_message(PublishedRelease.of(release, "m"))
         broker.produce("m.components", message.value, 0, message.key, message.headers)
     assert cli.main(["compare", "--model", "m", "@6", "m.components@12"]) == 0
-    assert ": more than that" in capsys.readouterr().out
+    assert ": more than 3 times that" in capsys.readouterr().out
     assert cli.main(["compare", "--model", "m", "@6", "@13"]) == 78
     assert "there is no such release" in capsys.readouterr().err
     other = releases[-1].model_copy(update={"features": tuple(map(str.upper, FEATURES))})

@@ -321,7 +321,7 @@ def test_once_takes_the_whole_file_as_one_batch(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     path, state = write(tmp_path, "csv", rows(3 * BATCH + 17)), tmp_path / "state.json"
-    arguments = ["run", "--input", str(path), "--once", *FLAGS]
+    arguments = ["run", "--input", str(path), "--once", *FLAGS[:6], *FLAGS[8:]]
     assert main([*arguments, "--state", str(state)]) == 0
     [release] = map(json.loads, capfdbinary.readouterr().out.splitlines())
     assert (release["status"], release["n_seen"]) == ("learned", 3 * BATCH + 17)
@@ -333,6 +333,7 @@ def test_once_takes_the_whole_file_as_one_batch(
     for changes, said in (
         (["--input", "-", "--format", "csv"], b"cannot be read twice"),
         (["--input", str(tmp_path / "empty.jsonl")], b"there were no records"),
+        (["--batch-size", "300"], b"--batch-size must be left out with --once"),
     ):
         assert main([*arguments, *changes]) != 0
         assert said in capfdbinary.readouterr().err
@@ -423,7 +424,7 @@ def test_an_interrupt_says_how_far_it_came(
     crashpoints.on_reach.append(interrupt)
     assert main(["run", "--input", str(path), *FLAGS, *given]) == 130
     told = capsys.readouterr().err
-    assert told.startswith(said)
+    assert told[told.find("stopped") :].startswith(said)
     # Its advice must not lead to using a record twice.
     assert ("run again to" in told) == (more == ("--state",))
     if not more:
@@ -462,8 +463,16 @@ def test_an_input_that_has_grown_is_resumed(
     X, state = rows(4 * BATCH), tmp_path / "state"
     assert learn(state, write(tmp_path, format, X[: 2 * BATCH + 50])) == 0
     assert learn(state, write(tmp_path, format, X)) == 0
-    output = capfdbinary.readouterr().out
+    output, said = capfdbinary.readouterr()
     assert sorted(batches(output)) == [1, 2, 3, 4] and len(output.splitlines()) == 5
+    assert said.count(b"resuming after 600 rows\n") == 1 and b"epsilon" not in said
+
+
+def test_without_a_state_a_run_says_that_nothing_remembers_its_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--input", str(write(tmp_path, "npy", rows(BATCH))), *FLAGS]) == 0
+    assert "another run on them spends epsilon again" in capsys.readouterr().err
 
 
 def test_the_same_input_in_another_format_is_the_same(tmp_path: Path) -> None:
@@ -748,7 +757,8 @@ def test_links_that_others_have_left_are_not_followed(tmp_path: Path) -> None:
 
 def test_nobody_reads_any_more(tmp_path: Path) -> None:
     path = write(tmp_path, "npy", rows(20 * BATCH))
-    command = [sys.executable, "-m", "consumers.cli", "run", "--input", str(path), *FLAGS]
+    command = [sys.executable, "-m", "consumers.cli", "run", "--input", str(path), *FLAGS,
+               "--state", str(tmp_path / "state")]  # fmt: skip
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)

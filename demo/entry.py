@@ -66,13 +66,16 @@ from .truth import Simulated
 #: Batches between two changes of the fleet, in a run without an end.
 CHANGE_BATCHES: Final = 120
 NO_RELEASE: Final = "no release appeared"
+NOTHING_LEARNED: Final = "nothing was learned: no release has a component"
 #: Interval at which the parts of the deployment are looked at.
 LOOK_SECONDS: Final = 0.5
 #: With `--unit subject`: devices of the fleet, records per message, and the length of a round.
 DEVICES: Final = 4000
 DEVICE_ROWS: Final = 4
 ROUND: Final = "2s"
-#: Records per second.
+#: Features to begin with, of metrics of OpenTelemetry.
+OTLP_FEATURES: Final = 'system.memory.usage{state="used"},system.cpu.load_average.1m'
+#: Records per second. Of OTLP a record is a message, and every device sends two in a round.
 RATE: Final = {"packed": 20_000, "otlp": 4_000}
 #: Records per release. A job of Spark takes a quarter of a second however small it is.
 BATCH_SIZE: Final = {"local": 5_000, "spark": 20_000}
@@ -179,7 +182,7 @@ def present(
     failure = None
     try:
         deployment = begin(console)
-        _watch(deployment, simulated, seconds, releases)
+        _watch(console, deployment, simulated, seconds, releases)
         failure = deployment.failed()
     except KeyboardInterrupt:
         pass
@@ -192,6 +195,8 @@ def present(
             signal.signal(number, handler)
     if deployment is not None and simulated is not None:
         _summary(console, simulated, deployment)
+        if simulated.releases and not simulated.angles:
+            failure = failure or NOTHING_LEARNED
     if failure:
         console.print(failure, style=BAD, soft_wrap=True, markup=False)
     return 1 if failure or (simulated and not simulated.releases) else 0
@@ -276,6 +281,7 @@ def find_broker(console: Console, local: bool = False) -> Broker:
 
 
 def _watch(
+    console: Console,
     deployment: Running,
     simulated: Simulated | None,
     seconds: float | None,
@@ -289,9 +295,14 @@ def _watch(
         simulated.began = began
 
     def look() -> None:
+        told = console.is_terminal  # where a line would disturb the view
         while not stop.wait(max(min(LOOK_SECONDS, end - time.monotonic()), 0.0)):
             if time.monotonic() >= end or deployment.failed():
                 stop.set()
+            if not told and (port := deployment.port()) is not None:
+                said = f"pages: http://127.0.0.1:{port}/; broker: {deployment.broker}"
+                console.print(said, soft_wrap=True, markup=False)
+                told = True
             if simulated is not None:
                 simulated.facts = list(_facts(deployment))
                 simulated.flagged = dict(simulated.facts).get(FLAG, simulated.flagged)
@@ -381,12 +392,13 @@ def _summary(console: Console, simulated: Simulated, deployment: Running) -> Non
     flags = {
         "bootstrap_servers": "HOST:9092",
         "input_topic": "YOUR_TOPIC",
-        "features": "cpu,memory,disk.read",
+        "features": "cpu,memory,disk.read" if config.format != "otlp" else OTLP_FEATURES,
         "epsilon": f"{settings.epsilon:g}",
         "delta": f"{settings.delta:g}",
         "places" if config.by_device else "batch_size": settings.places or settings.batch_size,
         "format": "json",
         **({"subject": "device_id", "round": "24h"} if config.by_device else {}),
+        **({"format": "otlp", "subject": "host.name"} if config.format == "otlp" else {}),
     }
     serve = [_relative(word) for word in command("serve")]
     lines, words = [shlex.join(serve)], as_flags(flags)

@@ -222,7 +222,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _send(options: GeneratorOptions, send: Send, stop: threading.Event) -> int:
     """Send records as the options say; return their number."""
     rows, rate, format = options.rows, options.rate, options.format
-    if format != "packed":  # one message per record: as even a flow as the rate allows
+    if format == "otlp":  # a machine is a subject: each must come up in every round
+        rows = 1
+    elif format == "json":  # one message per record: as even a flow as the rate allows
         rows = max(1, min(64, int(rate * TICK_SECONDS)))
     more = {"packed": f" --rows-per-message {rows}", "otlp": " --subject host.name"}.get(format, "")
     _say(

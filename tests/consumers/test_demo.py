@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -19,7 +21,10 @@ from rich.console import Console
 
 from consumers.cli.screen import screen
 from consumers.errors import ClusterError
+from consumers.messages.gathered import Gathering
+from consumers.messages.recipe import MessageRecipe
 from consumers.model.releases import PublishedRelease, release_message
+from consumers.model.states import make_estimator
 from consumers.model.uncertainty import angle
 from consumers.protocols import Message
 from consumers.web.tracker import Tracker
@@ -29,10 +34,11 @@ from demo.broker import __main__ as broker_command
 from demo.broker import provide
 from demo.broker.base import ADDRESS_VARIABLE, BrokerUnavailable
 from demo.broker.managed import ManagedBroker
+from demo.deployments import DemoConfig
 from demo.embedded import BROKER
 from demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from demo.truth import Simulated
-from stream_dppca import PrivacyStatement
+from stream_dppca import DPPCA, PrivacyStatement
 from stream_dppca.noise import SecureNoise
 
 from ..support.processes import PATIENCE_SECONDS
@@ -118,6 +124,55 @@ def test_the_generator_stops_when_told() -> None:
     assert generator.produce(lambda _: None, iter([]), rows=1, rate=1.0, stop=stop) == 0
     with pytest.raises(SystemExit):
         generator.main(["--rate", "0"])
+
+
+def otlp_config() -> DemoConfig:
+    options = demo.DemoOptions.model_validate({"format": "otlp"})
+    return demo.make_config(options, 64, input_topic="telemetry")
+
+
+def test_of_otlp_every_machine_is_in_every_round(
+    monkeypatch: pytest.MonkeyPatch, steady: None
+) -> None:
+    """With a machine's messages in a row, a round held 125 of them: too few to learn anything."""
+    config, sent = otlp_config(), list[Message]()
+    settings = config.settings()
+    per_round = int(config.rate * settings.rounds().length_ms / 1000)
+
+    def produce(send: Any, batches: Any, *, rows: int, **_: Any) -> int:
+        sent.extend(m for batch in islice(batches, 2 * per_round // rows) for m in batch)
+        return len(sent)
+
+    monkeypatch.setattr(generator, "produce", produce)
+    monkeypatch.setattr(generator, "KafkaCluster", lambda *_: None)
+    monkeypatch.setattr(generator, "MessageProducer", lambda *_: MagicMock())
+    monkeypatch.setattr(generator, "ensure_topic", lambda *_, **__: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert generator.main([*config.generator_command()[3:], "--seed", "1"]) == 0
+    gathering, model = (
+        MessageRecipe.of(settings).subject_codec(),
+        make_estimator(settings.estimator()),
+    )
+    assert isinstance(gathering, Gathering) and isinstance(model, DPPCA)
+    for first in range(0, len(sent), per_round):
+        gatherer, part = gathering.begin((0, 2000)), sent[first : first + per_round]
+        values, keys = [m.value for m in part], [m.key for m in part]
+        gatherer.add(0, range(per_round), [1000] * per_round, values, keys)
+        rows, subjects = gatherer.fold.rows()
+        assert len(subjects) == demo.DEVICES <= (settings.places or 0)
+        model.learn_array(rows, subjects=subjects)
+        release = model.close_round()
+    assert release.components
+    assert angle(np.array(release.components[0]), TRUE_DIRECTION) < 10
+
+
+def test_advice_fits_the_format() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    deployment: Any = SimpleNamespace(config=otlp_config(), broker="b")
+    demo._summary(console, Simulated(None), deployment)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "--format otlp" in said and "--subject host.name" in said
+    assert "system.memory.usage" in said and "device_id" not in said and "json" not in said
 
 
 def test_the_cooling_of_one_machine_fails_for_a_while() -> None:
@@ -268,6 +323,7 @@ def test_without_a_broker(
     assert [int(line.split()[1]) for line in lines] == list(range(1, 41))
     assert f" releases; broker: {BROKER}" in said
     assert "(ε = 2) plus 1e-06 (δ), over the whole stream" in said
+    assert re.search(r"^pages: http://127.0.0.1:\d+/; broker: ", said, re.MULTILINE)
     assert "serve" in said and "--bootstrap-servers HOST:9092" in said
     assert lines[0].startswith("batch 1  status learned")
     # The fleet changes after release 20 and back after release 40; a busy machine makes more.
@@ -309,6 +365,12 @@ def test_what_a_cluster_cannot_do_is_refused(capsys: pytest.CaptureFixture[str])
 def test_no_release_is_a_failure(capsys: pytest.CaptureFixture[str], in_memory: None) -> None:
     assert demo.main(["--seconds", "1", "--batch-size", "1000000"]) == 1
     assert demo.NO_RELEASE in capsys.readouterr().out
+
+
+def test_nothing_learned_is_a_failure(capsys: pytest.CaptureFixture[str], in_memory: None) -> None:
+    """Ten devices in a round of thousands of places."""
+    assert demo.main(["--unit", "subject", "--rate", "20", "--releases", "1"]) == 1
+    assert demo.NOTHING_LEARNED in capsys.readouterr().out
 
 
 def test_settings_of_another_model_are_forgotten(

@@ -499,7 +499,8 @@ def other_rows(path: Path, measured: Collection[str]) -> list[Row]:
     found = json.loads(path.read_text())["rows"]
     names = {field.name for field in fields(Row)}
     rows = [Row(**{k: v for k, v in row.items() if k in names}) for row in found]
-    return [row for row in rows if row.part not in measured]
+    others = set(parts(True)) - set(measured)
+    return [row for row in rows if row.part in others]
 
 
 def main() -> None:

@@ -82,7 +82,8 @@ class ScoreOptions(Options):
     )
 
     rate: float = 0.01
-    """share of the records to flag, by the limits of the release: 0.1, 0.05, 0.01 or 0.001"""
+    """share of the records to flag by each score (SPE and T2, so up to twice this in all), by the
+    limits of the release: 0.1, 0.05, 0.01 or 0.001"""
     top: int = Field(3, ge=0)
     """features named for each record, those that contribute most"""
     scores_topic: str | None = None

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Literal
 
-from ..events import log_event, set_up_logs
+from ..events import set_up_logs
 from ..kafka.configure import kafka_config
 from ..kafka.confluent import GroupNote, MessageProducer, Subscription
 from ..model.scores import NOT_PRIVATE, CurrentModel
@@ -48,7 +48,6 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
         reveal(settings.http_token),
         settings.http_hosts,
     )
-    log_event("listening", host=settings.http_host, port=http.port)
     start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
     written = run_scoring(
         cluster,
@@ -70,5 +69,6 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
         top=options.top,
     )
     http.close()
-    sys.stderr.write(f"{written} scores written to {topic}\n")
+    without = f", {n} of them without a limit" if (n := metrics.unlimited) else ""
+    sys.stderr.write(f"{written} scores written to {topic}{without}\n")
     return 0

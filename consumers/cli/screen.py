@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..web.tracker import Current, History, Point
+from ..web.tracker import SHOWN_RATE, Current, History, Point
 from .history import Truth, head, point_cells
 
 POSITIVE, NEGATIVE, LABEL = "bright_cyan", "bright_magenta", "dim"
@@ -38,6 +38,7 @@ def screen(
     """Draw the whole view, for a terminal of this size."""
     inner, current = width - 4, known.current
     facts = [_fact(*fact) for fact in truth.facts] if truth is not None else []
+    facts += [] if current is None else _known(current)
     if current is None:
         body: list[RenderableType] = [Text(), Text(f"waiting for the first release: {waiting}")]
         body += [Text(), *facts]
@@ -79,6 +80,22 @@ def _head(current: Current, now: float, truth: Truth | None) -> Text:
 def _fact(name: str, text: str) -> Text:
     style = BAD if name == FLAG else LABEL
     return Text.assemble((f"{name:<13}", style), text, no_wrap=True, overflow="ellipsis")
+
+
+def _known(current: Current) -> Iterator[Text]:
+    """The limits and the largest eigenvalues, with twice their standard deviations."""
+    percent = f"{100 * SHOWN_RATE:g} %"
+    found = [
+        f"{percent} beyond {score.upper()} {value:.3g} ± {2 * sd:.2g}"
+        for score, limits in current.limits.items()
+        for rate, value, sd in limits
+        if rate == SHOWN_RATE
+    ]
+    if current.components:
+        yield _fact("limits", ", ".join(found) or f"none is known for {percent} yet")
+    if current.eigenvalues:
+        listed = ", ".join(f"{x:.3g} ± {2 * sd:.2g}" for x, sd in current.eigenvalues)
+        yield _fact("eigenvalues", listed)
 
 
 def _age(seconds: float) -> str:

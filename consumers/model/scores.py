@@ -101,6 +101,8 @@ class Scorer:
             for limit in limits
             if limit.rate == rate
         }
+        #: Scores without a limit at the rate.
+        self.unlimited = tuple(name for name in ("spe", "t2") if name not in self.limits)
         self._names = np.array(release.features, dtype=object)
         # NaN for a score that this model does not have.
         mean = self._projector.center[np.newaxis]

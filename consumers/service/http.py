@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from ..events import log_event
 from ..web.page import Page
 from ..web.server import TEXT, Answer, WebServer
 
@@ -63,6 +64,8 @@ class HttpServer(WebServer):
             return _answer(path, status, metrics)
 
         super().__init__(host, port, page, routes, token, OPEN_PATHS, hosts)
+        shown = f"[{host}]" if ":" in host else host
+        log_event("listening", host=host, port=self.port, page=f"http://{shown}:{self.port}/")
 
 
 def _answer(path: str, status: Status, metrics: Rendered) -> Answer | None:

@@ -209,8 +209,6 @@ class Service:
         host, port = self.settings.http_host, self.settings.http_port
         token, hosts = reveal(self.settings.http_token), self.settings.http_hosts
         http = HttpServer(host, port, self, self.metrics, self._page(), token, hosts)
-        shown = f"[{host}]" if ":" in host else host
-        log_event("listening", host=host, port=http.port, page=f"http://{shown}:{http.port}/")
         try:
             self._prepare()
             while not self.stop.is_set():

@@ -358,6 +358,7 @@ class ScoreMetrics(_Registered):
         self.ready = False  #: there is a model
         self.share: float | None = None  #: of the last records, beyond a limit
         self.rate_of_limits = 0.0  #: share that should be
+        self.unlimited = 0  #: records scored without any limit
         self._all = self._counter("dppca_scored_total")
         self._beyond = self._counter("dppca_beyond_total")
         self._share = self._gauge("dppca_beyond_share")

@@ -278,7 +278,7 @@ def run_scoring(
     once
         Return when all records that are there at the start have been scored.
     rate, top
-        The share of the records to flag, and the number of contributions to name.
+        The share of the records to flag by each score, and the number of contributions to name.
     """
     log_event("not_private", level="warning", reason=NOT_PRIVATE)
     written = 0
@@ -381,7 +381,12 @@ class _Worker:
             return
         if scorer is not None and scorer.release.features != release.features:
             raise ClusterError("the features of the model have changed")
-        self._scorer = Scorer(release, self._rate, self._top)
+        self._scorer = new = Scorer(release, self._rate, self._top)
+        if new.unlimited and (scorer is None or new.unlimited != scorer.unlimited):
+            known = {limit.rate for limits in release.limits.values() for limit in limits}
+            rates = ", ".join(f"{rate:g}" for rate in sorted(known, reverse=True)) or "none"
+            reason = f"no limit for {self._rate:g} yet; the release has {rates}"
+            log_event("no_limit", level="warning", scores=new.unlimited, reason=reason)
         self._metrics.follow(self._rate * len(self._scorer.limits))
         log_event("model_current", batch=release.batch, limits=self._scorer.limits)
 
@@ -395,6 +400,8 @@ class _Worker:
                 self._target.put(self._scorer.messages(rows, scores))
                 told = [score.anomaly for score in scores if score.anomaly is not None]
                 self._metrics.scored(len(scores), len(told), sum(told))
+                if not self._scorer.limits:
+                    self._metrics.unlimited += len(scores)
                 self._alarms.see(rows.keys, scores)
                 count += len(scores)
         if time.monotonic() > self._settled_at + COMMIT_SECONDS:

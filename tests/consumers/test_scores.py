@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from consumers.cli import main
+from consumers.cli import commands, main
 from consumers.errors import ConfigurationError, Unavailable
 from consumers.model.scores import CurrentModel, Rows, Score, Scorer
 from consumers.protocols import Chunk
@@ -19,6 +19,7 @@ from consumers.service.alarms import WINDOW, Alarms
 from consumers.service.metrics import ScoreMetrics
 from consumers.service.score import MessageRows, ensure_scores_topic, run_scoring
 from consumers.settings import ClusterSettings, load_part
+from demo.memory import MemoryBroker
 from stream_dppca import Projector
 
 from .helpers import (
@@ -34,6 +35,7 @@ from .helpers import (
     rows,
     start_task,
 )
+from .test_cli import on
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +157,7 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
         shares = projector.contributions(record, "t2" if t2 / 4 > spe else "spe")
         assert dict(found["contributions"]) == pytest.approx(shares, abs=1e-6)
         assert [name for name, _ in found["contributions"]] == list(shares)
-    assert 0 < sum(flags) < len(flags)
+    assert 0 < sum(flags) < len(flags) and metrics.unlimited == 0
     shown = re.sub("#.*\n", "", metrics.render().decode())
     assert f"dppca_scored_total 50.0\ndppca_beyond_total {sum(flags)}.0" in re.sub(
         "#.*\n", "", shown
@@ -163,11 +165,44 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
     assert "dppca_beyond_rate 0.02" in shown and "dppca_beyond_share NaN" in shown
 
 
-def test_without_a_limit_there_is_no_flag(releases: list[bytes]) -> None:
-    bare = json.dumps({**json.loads(releases[-1]), "limits": {}}).encode()
-    _, written, _, _ = run([bare], [as_json(rows(1)[0])])
+def test_without_a_limit_there_is_no_flag(
+    releases: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: dict[str, Any] = {}
+    monkeypatch.setattr(score, "log_event", lambda event, **fields: events.update({event: fields}))
+    other = {"spe": [{"rate": rate, "value": 9.0 - rate, "sd": 0.1} for rate in (0.1, 0.05)]}
+    bare = json.dumps({**json.loads(releases[-1]), "limits": other}).encode()
+    _, written, _, metrics = run([bare], [as_json(rows(1)[0])])
+    assert metrics.unlimited == 1
+    assert events["no_limit"]["scores"] == ("spe", "t2")
+    assert events["no_limit"]["reason"] == "no limit for 0.01 yet; the release has 0.1, 0.05"
     found = json.loads(written[0][1])
     assert found["anomaly"] is None and found["spe"] >= 0 and len(found["contributions"]) == 3
+
+
+def test_the_command_says_its_page_and_how_many_scores_had_no_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scoring(*_: Any, metrics: ScoreMetrics, **__: Any) -> int:
+        metrics.unlimited = 2
+        return 3
+
+    broker = MemoryBroker()
+    for topic in ("t", "t.components"):
+        broker.create(topic, 1)
+    on(broker, monkeypatch)
+    monkeypatch.setattr(commands, "_stop_on_signals", threading.Event)
+    monkeypatch.setattr("consumers.cli.score.run_scoring", scoring)
+    monkeypatch.setattr("consumers.cli.score.set_up_logs", lambda *_, **__: None)
+    said: dict[str, Any] = {}
+    monkeypatch.setattr("consumers.service.http.log_event", lambda _, **fields: said.update(fields))
+    command = ["score", "--once", "--input-topic", "t", "--bootstrap-servers", "x:1",
+               "--http-host", "127.0.0.1", "--http-port", "0"]  # fmt: skip
+    assert main(command) == 0
+    assert capsys.readouterr().err.endswith(
+        "3 scores written to t.scores, 2 of them without a limit\n"
+    )
+    assert said["page"] == f"http://127.0.0.1:{said['port']}/"
 
 
 def test_the_share_beyond_a_limit_is_of_the_last_records() -> None:

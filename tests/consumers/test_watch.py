@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from consumers.cli.screen import screen
 from consumers.model.releases import PublishedRelease, release_message
 from consumers.web.tracker import Tracker
 from demo.memory import MemoryBroker
+from stream_dppca.release import Limit
 
 from ..support.processes import ROOT, wait_for
 from .test_cli import on
@@ -173,6 +175,17 @@ def test_the_view_fits_a_terminal(width: int, height: int) -> None:
     if height >= 24:
         for word in ("cpu", "temperature", "━", "10 min", "learned", "What varies", "Not private"):
             assert word in text, word
+
+
+def test_the_view_shows_limits_and_eigenvalues() -> None:
+    tracker = Tracker("m")
+    limits = {"spe": (Limit(rate=0.1, value=7, sd=0.1), Limit(rate=0.01, value=12.34, sd=0.2)),
+              "t2": (Limit(rate=0.01, value=9, sd=0.1),)}  # fmt: skip
+    known = {"limits": limits, "eigenvalues": (3.5, 1.25), "eigenvalues_sd": (0.1, 0.05)}
+    tracker.add(message(fleet(3)[-1].model_copy(update=known), 0))
+    text = drawn(tracker, 80, 24)
+    assert "1 % beyond SPE 12.3 ± 0.4, 1 % beyond T2 9 ± 0.2" in text
+    assert re.search(r"eigenvalues +3\.5 ± 0\.2, 1\.25 ± 0\.1 ", text)
 
 
 def test_watch_draws_on_a_terminal() -> None:

@@ -90,7 +90,11 @@ def test_the_image_is_pinned_and_has_all_that_it_needs() -> None:
 
 
 def test_make_help_lists_the_targets() -> None:
-    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # this may run in a `make test`
+    env = {name: value for name, value in os.environ.items() if name not in outer}
+    listed = subprocess.run(
+        ["make", "help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
     names = [line.split()[0] for line in listed.stdout.splitlines()]
     declared = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert declared is not None and set(names) == set(declared[1].split())

@@ -58,6 +58,7 @@ def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = cells["host-levels k=1"]
     assert 0 <= found["sine"][0] <= 1 and found["first_batches"] == 3 and found["plan"] is not None
     assert "host telemetry, levels" in (tmp_path / "real.md").read_text()
+    monkeypatch.setattr(real, "IN_README", ("host",))
     assert "| host telemetry, levels |" in real.summary({"cells": cells})
 
 

@@ -186,7 +186,7 @@ def test_a_slot_is_the_same_whatever_the_split(broker: RunningBroker, fresh_name
     given = settings(servers, topic, "float32")
     on = remote(given, PicklingEngine())
     ranges = (Range(0, 100, 2100), Range(1, 50, 1050))
-    source = TopicSource(on.connection, topic, ranges, on.codec, 3, 60.0)
+    source = TopicSource(on.connection, topic, ranges, on.recipe, 3, 60.0)
     whole = source.read(Group(0, 9000))
     parts = [source.read(Group(a, b)) for a, b in ((0, 1000), (1000, 1004), (1004, 9000))]
     assert np.concatenate(parts).tobytes() == whole.tobytes()
@@ -225,7 +225,7 @@ def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
         given = settings(servers, topic, "avro", schema_registry_url=served.url)
         on = remote(given, PicklingEngine())
         ranges = (Range(0, 0, 1000),)
-        source = TopicSource(on.connection, topic, ranges, on.codec, 3, 60.0)
+        source = TopicSource(on.connection, topic, ranges, on.recipe, 3, 60.0)
         question = Total(Present())
         served.status = 503
         with pytest.raises(SourceAway) as failed:
@@ -240,4 +240,4 @@ def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
         answer(question, source, Reading(1e18), Group(0, 1000))
         known = [path for path in served.asked if path != "/schemas/ids/7"]
         assert known == [], "schemas are fetched once per process"
-    assert "password" not in repr(on.codec) and served.url not in repr(on.codec)
+    assert "password" not in repr(on.recipe) and served.url not in repr(on.recipe)

@@ -144,13 +144,16 @@ def releases(given: Settings, on: Remote | None) -> list[dict[str, Any]]:
 
 
 def agree(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
-    """Check that seeded releases are the same to 1e-9."""
+    """Check that seeded releases are the same, to the single precision of states.
+
+    One slot too many or too few would move a component a hundred times as far.
+    """
     assert [r["status"] for r in one] == [r["status"] for r in other]
     assert {r["batch"] for r in one} == {r["batch"] for r in other}
     for a, b in zip(one, other, strict=True):
         assert len(a["components"]) == len(b["components"])
         for c, d in zip(a["components"], b["components"], strict=True):
-            assert c == pytest.approx(d, abs=1e-9)
+            assert c == pytest.approx(d, abs=1e-6)
 
 
 @pytest.mark.parametrize(

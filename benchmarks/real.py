@@ -82,10 +82,15 @@ def shares(pca: DPPCA, X: Array, found: Truth) -> float:
     Z, projector = found.Z[rows], pca._projector()
     if not len(pca.components):
         return 0.0
-    U = projector.standardise(X[rows])
+    # Clamped as in learning: `transform` lets scores grow beyond the clamp.
+    clamped = np.clip(
+        (X[rows] - projector.center) / projector.scale, -projector.clamp, projector.clamp
+    )
+    spread = np.where(projector.deviation > 0, projector.deviation, np.inf)
+    U = (clamped - projector.mean) / spread
     k = pca.n_components
     best = np.linalg.eigh(np.cov(U.T))[1][:, : -k - 1 : -1]
-    return explained(Z, pca.transform(X[rows])) / explained(Z, U @ best)
+    return explained(Z, U @ projector.W) / explained(Z, U @ best)
 
 
 def learn(pca: DPPCA, X: Array) -> list[int]:

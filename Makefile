@@ -27,16 +27,19 @@ test test-fast: export OMP_NUM_THREADS := 1
 # Hundreds of processes start: none of them should compile the package and the tests anew.
 test test-fast test-spark: export PYTHONDONTWRITEBYTECODE :=
 
+# One process more than cores: many tests wait for timers, sessions and brokers, not for a processor.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
+
 # The same examples of hypothesis in every run; plain pytest tries others.
-test: $(VENV)/.ready  ## every test, doctest and README example
-	@$(BIN)/python -m pytest -n auto --dist loadgroup --hypothesis-profile=ci -m "not spark" $(ARGS)
+test: $(VENV)/.ready  ## every test but those on Spark, every doctest and README example
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=ci -m "not spark" $(ARGS)
 
 test-spark: $(VENV)/.ready  ## one model on a real Spark cluster; needs Java 17
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[spark,test]"
 	@$(BIN)/python -m pytest tests/spark $(ARGS)
 
 test-fast: $(VENV)/.ready  ## what needs no broker, without `audit` and `slow` (pyproject.toml)
-	@$(BIN)/python -m pytest -n auto --dist loadgroup --hypothesis-profile=ci -m "not (broker or spark or audit or slow)" $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=ci -m "not (broker or spark or audit or slow)" $(ARGS)
 
 check: $(VENV)/.ready  ## lint, types, import contracts
 	@$(BIN)/ruff check .
@@ -89,12 +92,12 @@ $(VENV)/.demo: pyproject.toml
 	@echo "setting up $(VENV) (once, about a minute): 1 of 2, an empty environment"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "2 of 2, the packages of the demonstration"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,otlp,service]"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[demo]"
 	@touch $@
 
 $(VENV)/.cluster: $(VENV)/.demo
 	@echo "pyspark, which holds Spark (once, 450 MB)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[cli,otlp,service,spark]"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[demo,spark]"
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml

@@ -51,11 +51,17 @@ def claims(quick: bool, tick: Callable[[], None]) -> list[dict[str, Any]]:
         return run
 
     for n in (320_000, 1_280_000, 5_120_000) if not quick else (320_000,):
-        median("DP-PCA: sin falls as 1/n, then 1/sqrt n (Corollary 5.2), G(.1)", f"n = {n:g}",
-               by_paper(Spiked(5), n, n // 8, 50.0))  # fmt: skip
+        median(
+            "DP-PCA: sin falls as 1/n, then 1/sqrt n (Corollary 5.2), G(.1)",
+            f"n = {n:g}",
+            by_paper(Spiked(5), n, n // 8, 50.0),
+        )
     for s in (0.3, 0.03, 0.003):
-        median("DP-PCA: sin vanishes with sigma (Example 4.1), n = 6.4e5", f"sigma = {s:g}",
-               by_paper(SignPlusNoise(5, s), 640_000, 80_000, 50.0))  # fmt: skip
+        median(
+            "DP-PCA: sin vanishes with sigma (Example 4.1), n = 6.4e5",
+            f"sigma = {s:g}",
+            by_paper(SignPlusNoise(5, s), 640_000, 80_000, 50.0),
+        )
 
     def by_private_oja(s: float, clip: float) -> Callable[[int], float]:
         def run(seed: int) -> float:
@@ -68,21 +74,33 @@ def claims(quick: bool, tick: Callable[[], None]) -> list[dict[str, Any]]:
         return run
 
     for s in (0.3, 0.03, 0.003):
-        median("Private Oja: sin does not vanish (Example 4.1), eps = .5, n = 2e4",
-               f"sigma = {s:g}", by_private_oja(s, 1.5))  # fmt: skip
+        median(
+            "Private Oja: sin does not vanish (Example 4.1), eps = .5, n = 2e4",
+            f"sigma = {s:g}",
+            by_private_oja(s, 1.5),
+        )
 
     def by_search(n_trials: int) -> Callable[[int], float]:
         def run(seed: int) -> float:
             X, truth = records(Spiked(5), n_trials * 12_000 + 2000, seed)
             found = step_search(
-                X, epsilon=1.0, delta=1e-6, run_size=10_000, score_size=2000, clip=3.0,
-                batch_size=1250, seed=seed,
-            )  # fmt: skip
+                X,
+                epsilon=1.0,
+                delta=1e-6,
+                run_size=10_000,
+                score_size=2000,
+                clip=3.0,
+                batch_size=1250,
+                seed=seed,
+            )
             return sine(found.fit.components.T, truth)
 
         return run
 
     for trials in (1, 9, 25):
-        median("Step search: the best of more schedules, each on 1e4 fresh records, G(.1)",
-               f"{trials} schedules", by_search(trials))  # fmt: skip
+        median(
+            "Step search: the best of more schedules, each on 1e4 fresh records, G(.1)",
+            f"{trials} schedules",
+            by_search(trials),
+        )
     return rows

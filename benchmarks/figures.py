@@ -101,8 +101,21 @@ def _target_table(cells: list[dict[str, Any]]) -> str:
                 "yes" if to_stream is not None and to_stream <= 0.7 else "**no**",
             ]
         )
-    header = ["problem", "d", "n", "B", "seeds", "DPPCA", "Analyze-Gauss", "ratio", "at most",
-              "met", "clipped Oja", "ratio", "at most 0.7"]  # fmt: skip
+    header = [
+        "problem",
+        "d",
+        "n",
+        "B",
+        "seeds",
+        "DPPCA",
+        "Analyze-Gauss",
+        "ratio",
+        "at most",
+        "met",
+        "clipped Oja",
+        "ratio",
+        "at most 0.7",
+    ]
     return (
         "Sine of the angle after one pass. Analyze-Gauss sees all records at once and releases "
         "once; `DPPCA` and clipped Oja (Eq. 6) stream and release after every batch. Seeds in "
@@ -129,8 +142,18 @@ def _one_batch_table(cells: list[dict[str, Any]]) -> str:
                 "yes" if least <= r["target"] else "**no**",
             ]
         )
-    header = ["problem", "d", "n", "seeds", "DPPCA", "worst seed", "Analyze-Gauss", "ratio",
-              "at most", "met"]  # fmt: skip
+    header = [
+        "problem",
+        "d",
+        "n",
+        "seeds",
+        "DPPCA",
+        "worst seed",
+        "Analyze-Gauss",
+        "ratio",
+        "at most",
+        "met",
+    ]
     return (
         "All records are one batch, and that is known (`batches=1`, `stream-dppca run --once`, "
         "`fit` of `PrivatePCA`). `DPPCA` is told nothing, Analyze-Gauss centre, scales and the "
@@ -234,8 +257,18 @@ def _robustness_table(cells: list[dict[str, Any]]) -> str:
                 number(median_of(r, "clipped Oja")),
             ]
         )
-    header = ["what", "problem", "seeds", "DPPCA", "worst seed", "eigh", "Analyze-Gauss",
-              "ratio to it", "noisy power method", "clipped Oja"]  # fmt: skip
+    header = [
+        "what",
+        "problem",
+        "seeds",
+        "DPPCA",
+        "worst seed",
+        "eigh",
+        "Analyze-Gauss",
+        "ratio to it",
+        "noisy power method",
+        "clipped Oja",
+    ]
     return (
         "With more than one component the sine is that of the largest angle between the two "
         "subspaces. Near a tie the loss is the share of the first component's variance that is "
@@ -249,14 +282,28 @@ def _drift_tables(drifts: list[dict[str, Any]]) -> str:
     slow = [r for r in drifts if r["change"] is None]
     never = lambda t: "not in 20" if t is None else str(t)  # noqa: E731
     first = table(
-        ["G(.1), change at batch 21", "before", "batches to .3", "to .1", "fresh start to .3",
-         "to .1", "after 20"],
         [
-            [r["name"], number(r["before"]), never(r["to 0.3"]), never(r["to 0.1"]),
-             never(r["fresh to 0.3"]), never(r["fresh to 0.1"]), number(r["end"])]
+            "G(.1), change at batch 21",
+            "before",
+            "batches to .3",
+            "to .1",
+            "fresh start to .3",
+            "to .1",
+            "after 20",
+        ],
+        [
+            [
+                r["name"],
+                number(r["before"]),
+                never(r["to 0.3"]),
+                never(r["to 0.1"]),
+                never(r["fresh to 0.3"]),
+                never(r["fresh to 0.1"]),
+                number(r["end"]),
+            ]
             for r in once
         ],
-    )  # fmt: skip
+    )
     second = table(
         ["G(.1), turning all the time", "median over batches 21-40", "worst of them"],
         [[r["name"], number(r["steady"]), number(r["worst"])] for r in slow],
@@ -276,7 +323,7 @@ def _plan_table(cells: list[dict[str, Any]]) -> str:
         within = "yes" if 0.5 <= factor <= 2 else "**no**"
         rows.append([r["name"], number(r["plan"]), number(measured), f"{factor:.2f}", within])
     return (
-        "Told the spectrum's trace and gap and, for T(s), the range of the gradients. Outside a "
+        "Told the spectrum's trace and gap. Outside a "
         f"factor 2: {off} of {len(rows)}.\n\n"
         + table(["problem", "planned", "measured", "factor", "within 2"], rows)
     )
@@ -336,13 +383,28 @@ def draw(cells: dict[str, Result], folder: Path) -> str:
     drifts = [r for r in cells.values() if r["group"] == "drift"]
     figures = (
         ("error-n", "records n", "G(.1), d = 50, 16 batches, epsilon 1", n_curve, lambda r: r["n"]),
-        ("error-d", "features d", "G(.1), n = 100 000, B = 6250, epsilon 1", d_curve,
-         lambda r: r["d"]),
-        ("error-sigma", "sigma", "T(sigma), d = 200, n = 100 000, B = 6250, epsilon 1", s_curve,
-         lambda r: float(r["problem"][2:-1])),
-        ("error-epsilon", "epsilon", "G(.1), d = 50, n = 100 000, B = 3125", e_curve,
-         lambda r: r["epsilon"]),
-    )  # fmt: skip
+        (
+            "error-d",
+            "features d",
+            "G(.1), n = 100 000, B = 6250, epsilon 1",
+            d_curve,
+            lambda r: r["d"],
+        ),
+        (
+            "error-sigma",
+            "sigma",
+            "T(sigma), d = 200, n = 100 000, B = 6250, epsilon 1",
+            s_curve,
+            lambda r: float(r["problem"][2:-1]),
+        ),
+        (
+            "error-epsilon",
+            "epsilon",
+            "G(.1), d = 50, n = 100 000, B = 3125",
+            e_curve,
+            lambda r: r["epsilon"],
+        ),
+    )
     shown = ["### Figures"]
     for name, label, title, points, x in figures:
         if len({x(r) for r in points}) >= 2:
@@ -390,8 +452,14 @@ def _curve(
         xs, ys = [x(r) for r in there], [median_of(r, method) for r in there]
         ax.plot(xs, ys, line, color=colour, label=name, markersize=3.5, linewidth=1.3)
     bound = [lower_bound(r) for r in points]
-    ax.plot([x(r) for r in points], bound, ":", color="black", linewidth=1, label="shape of the "
-            "paper's lower bound")  # fmt: skip
+    ax.plot(
+        [x(r) for r in points],
+        bound,
+        ":",
+        color="black",
+        linewidth=1,
+        label="shape of the paper's lower bound",
+    )
     ax.set(xscale="log", xlabel=label, ylabel="sin(angle), median")
     ax.set_xticks(sorted(by_x), [f"{key:,.6g}".replace(",", " ") for key in sorted(by_x)])
     ax.minorticks_off()

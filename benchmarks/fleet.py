@@ -79,14 +79,15 @@ CELLS = (
     Cell("d200", 200, 17_000, 1.0, 0.1),
     Cell("busy", 10, 20_000, 1.0, 0.02, "a busy quarter", busy=True),
     Cell("hour", 50, 100_000, 1.0, 0.016, "eps per day, after the first hour", 0.9, period=24),
-    Cell("year", 50, 100_000, 1.0, 0.05, "eps per year, after the first day", period=365,
-         horizon=365),
+    Cell(
+        "year", 50, 100_000, 1.0, 0.05, "eps per year, after the first day", period=365, horizon=365
+    ),
     Cell("d10-week", 10, 500, 1.0, None, "after seven days", rounds=7),
     Cell("d10-one", 10, 500, 1.0, None, "one record per device", settings={"records": 1}),
     Cell("d10-learned", 10, 2000, 1.0, None, "learned, second day", rounds=2, settings=LEARNED),
     Cell("d10-learned-week", 10, 2000, 1.0, None, "learned, day 8", rounds=8, settings=LEARNED),
     Cell("d50-learned", 50, 10_000, 1.0, None, "learned, second day", rounds=2, settings=LEARNED),
-)  # fmt: skip
+)
 
 
 def zipf(rng: np.random.Generator, devices: int, mean: float = 7.5, most: int = 200) -> Array:
@@ -171,16 +172,29 @@ def run_cell(cell: Cell, seeds: int, tick: Callable[[], None]) -> dict[str, Any]
         tick()
     learns = cell.settings.get("scales") == "learn"
     errors = plan_subjects(
-        d=cell.d, epsilon=cell.epsilon, delta=DELTA, subjects=cell.devices, presence=cell.presence,
-        period=cell.period, horizon=cell.rounds, rows=1.0 if "records" in cell.settings else 2.0,
-        center="mean" if learns else "none", scales="learn" if learns else None,
-    ).expected_error  # fmt: skip
+        d=cell.d,
+        epsilon=cell.epsilon,
+        delta=DELTA,
+        subjects=cell.devices,
+        presence=cell.presence,
+        period=cell.period,
+        horizon=cell.rounds,
+        rows=1.0 if "records" in cell.settings else 2.0,
+        center="mean" if learns else "none",
+        scales="learn" if learns else None,
+    ).noise_error
     return {
-        "d": cell.d, "devices": cell.devices, "epsilon": cell.epsilon, "period": cell.period,
-        "rounds": cell.rounds, "title": cell.title, "most": cell.most, "sine": sines,
+        "d": cell.d,
+        "devices": cell.devices,
+        "epsilon": cell.epsilon,
+        "period": cell.period,
+        "rounds": cell.rounds,
+        "title": cell.title,
+        "most": cell.most,
+        "sine": sines,
         "plan": None if cell.busy or not errors else errors[-1][1],
         "close_s": float(np.median(closing)),
-    }  # fmt: skip
+    }
 
 
 # Servers
@@ -225,9 +239,13 @@ def run_smd(
         sines.append(sine(pca.components[0], v) if len(pca.components) else 1.0)
         tick()
     return {
-        "subjects": len(days), "d": len(v), "epsilon": epsilon, "rows": rows, "sine": sines,
+        "subjects": len(days),
+        "d": len(v),
+        "epsilon": epsilon,
+        "rows": rows,
+        "sine": sines,
         "without_noise": sine(np.linalg.eigh(exact)[1][:, -1], v),
-    }  # fmt: skip
+    }
 
 
 # The table

@@ -18,10 +18,14 @@ def kafka_python(servers: str, topic: str) -> Iterator[list[bytes]]:
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
-        bootstrap_servers=servers, enable_auto_commit=False, auto_offset_reset="earliest",
-        isolation_level="read_committed", max_partition_fetch_bytes=4 << 20, metrics_enabled=False,
+        bootstrap_servers=servers,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        max_partition_fetch_bytes=4 << 20,
+        metrics_enabled=False,
         max_poll_records=5000,
-    )  # fmt: skip
+    )
     consumer.assign([TopicPartition(topic, 0)])
     consumer.seek_to_beginning()
     while True:
@@ -32,12 +36,19 @@ def kafka_python(servers: str, topic: str) -> Iterator[list[bytes]]:
 def confluent(servers: str, topic: str) -> Iterator[list[bytes]]:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-    consumer = Consumer({
-        "bootstrap.servers": servers, "group.id": "benchmark", "enable.auto.commit": False,
-        "auto.offset.reset": "earliest", "isolation.level": "read_committed", "check.crcs": True,
-        "fetch.message.max.bytes": 4 << 20, "queued.max.messages.kbytes": 32 << 10,
-        "fetch.queue.backoff.ms": 5,
-    })  # fmt: skip
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "check.crcs": True,
+            "fetch.message.max.bytes": 4 << 20,
+            "queued.max.messages.kbytes": 32 << 10,
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     while True:
         messages = consumer.consume(1, 1.0)

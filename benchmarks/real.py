@@ -183,10 +183,8 @@ def analyze_gauss(found: Truth, k: int) -> list[float]:
     return medians
 
 
-def planned(
-    data: DataSet, found: Truth, d: int, k: int, records: int
-) -> tuple[float, float] | None:
-    """Range of the error that `plan` expects, given the trace and the gap of the spectrum."""
+def planned(data: DataSet, found: Truth, d: int, k: int, records: int) -> float | None:
+    """The error due to noise by `plan`, given the trace and the gap of the spectrum."""
     first = float(found.values[0])
     gap = (found.values[k - 1] - found.values[k]) / first
     try:
@@ -217,7 +215,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "| data, natural order | d | records | batch | k | goal | **DPPCA** | worst | share of "
         'variance | `memory="all"` | one batch | scales known | centre too | Analyze-Gauss | '
-        "not private | first step | past dropped | planned |",
+        "not private | first step | past dropped | noise, planned |",
         "|" + " --- |" * 18,
     ]
     for found in results["cells"].values():
@@ -231,7 +229,7 @@ def render(results: dict[str, Any]) -> str:
             f"{100 * float(np.median(found['share'])):.1f} % | {beside} | "
             f"{number(found['analyze_gauss'])} | {number(found['not private'])} | "
             f"{found['first_batches']} | {float(np.mean(found['drifts'])):.1f} | "
-            f"{'-' if expected is None else ' to '.join(map(number, expected))} |"
+            f"{'-' if expected is None else number(expected)} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -102,11 +102,9 @@ def planned(cell: Cell) -> float | None:
         batch_size=cell.batch_size,
         trace_ratio=float(cell.problem.d / first),
         gap=float(max(first - second, 1e-9) / first),
-        range_ratio=cell.problem.range_ratio,
-    ).expected_error
-    records, low, high = np.log(np.array(expected)).T
-    middle = (low + high) / 2
-    return float(np.exp(np.interp(math.log(cell.n), records, middle)))
+    ).noise_error
+    records, sines = np.log(np.array(expected)).T
+    return float(np.exp(np.interp(math.log(cell.n), records, sines)))
 
 
 def run_drift(drift: Drift, tick: Callable[[], None]) -> dict[str, Any]:

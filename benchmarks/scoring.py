@@ -25,8 +25,7 @@ from consumers.model.releases import PublishedRelease, release_message
 from consumers.model.scores import CurrentModel, Rows, Score, Scorer
 from consumers.protocols import TopicInfo
 from consumers.service import score
-from consumers.service.alarms import Alarms
-from consumers.service.metrics import ScoreMetrics
+from consumers.service.score_status import ScoreStatus
 from consumers.settings import ScoreSettings, load_part
 from demo.broker.local import LocalBroker
 from demo.telemetry import FEATURES
@@ -55,30 +54,51 @@ def release(model: str) -> PublishedRelease:
     d = len(FEATURES)
     W = np.linalg.qr(np.random.default_rng(1).standard_normal((d, 3)))[0].T
     return PublishedRelease(
-        model=model, status="learned", batch=1, n_seen=1000, features=FEATURES,
-        components=tuple(map(tuple, W.tolist())), center=(0.0,) * d, scale=(1.0,) * d,
-        clamp=(5.0,) * d, mean=(0.0,) * d, deviation=(1.0,) * d, spread=(3.0, 2.0, 1.0),
+        model=model,
+        status="learned",
+        batch=1,
+        n_seen=1000,
+        features=FEATURES,
+        components=tuple(map(tuple, W.tolist())),
+        center=(0.0,) * d,
+        scale=(1.0,) * d,
+        clamp=(5.0,) * d,
+        mean=(0.0,) * d,
+        deviation=(1.0,) * d,
+        spread=(3.0, 2.0, 1.0),
         limits={"spe": (Limit(rate=0.01, value=20.0, sd=1.0),)},
         privacy=PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True),
-    )  # fmt: skip
+    )
 
 
-def timed(cluster: KafkaCluster, config: Any, settings: ScoreSettings, scorer: type[Scorer],
-          name: str, records: int) -> Seconds:  # fmt: skip
+def timed(
+    cluster: KafkaCluster,
+    config: Any,
+    settings: ScoreSettings,
+    scorer: type[Scorer],
+    name: str,
+    records: int,
+) -> Seconds:
     """Seconds per record of one run."""
     setattr(score, "Scorer", scorer)  # noqa: B010
     topic = settings.input_topic
     cluster.create_topic(name, TopicInfo(1, {}), 1)
     wall, processor = time.perf_counter(), time.process_time()
-    count = score.run_scoring(
-        cluster, CurrentModel(settings.model), output_topic=settings.output_topic,
+    scoring = score.Scoring(
+        cluster,
+        CurrentModel(settings.model),
+        output_topic=settings.output_topic,
         open_source=lambda release: score.open_rows(
-            cluster, settings, release, lambda: Subscription(config, topic, name, "earliest"),
-            lambda: GroupNote(config, topic, name)),
-        open_target=lambda: MessageProducer(config, name), metrics=ScoreMetrics(),
-        alarms=Alarms(),
-        stop=threading.Event(), once=True,
-    )  # fmt: skip
+            cluster,
+            settings,
+            release,
+            lambda: Subscription(config, topic, name, "earliest"),
+            lambda: GroupNote(config, topic, name),
+        ),
+        open_target=lambda: MessageProducer(config, name),
+        status=ScoreStatus(),
+    )
+    count = scoring.run(threading.Event(), once=True)
     if count != records:
         raise RuntimeError(f"{count} scores of {records} records")
     return Seconds(
@@ -106,17 +126,22 @@ def main() -> None:
         best: dict[str, Seconds] = {}
         for repeat in range(REPEATS):
             for what, scorer in {"without scoring": Nothing, "score": Scorer}.items():
-                found = timed(cluster, config, settings, scorer,
-                              f"{what.replace(' ', '-')}-{repeat}", records)  # fmt: skip
+                found = timed(
+                    cluster, config, settings, scorer, f"{what.replace(' ', '-')}-{repeat}", records
+                )
                 best[what] = found.best(best.get(what, found))
         cluster.close()
     for what, seconds in best.items():
-        print(f"{what}: {1 / seconds.wall:,.0f} records/s by the wall clock, "
-              f"{1 / seconds.processor:,.0f} per second of processor time")  # fmt: skip
+        print(
+            f"{what}: {1 / seconds.wall:,.0f} records/s by the wall clock, "
+            f"{1 / seconds.processor:,.0f} per second of processor time"
+        )
     without, ours = best["without scoring"], best["score"]
     ratio = without.processor / ours.processor
-    print(f"ratio: {ratio:.2f} by processor time (target {TARGET}), "
-          f"{without.wall / ours.wall:.2f} by the wall clock")  # fmt: skip
+    print(
+        f"ratio: {ratio:.2f} by processor time (target {TARGET}), "
+        f"{without.wall / ours.wall:.2f} by the wall clock"
+    )
 
 
 if __name__ == "__main__":

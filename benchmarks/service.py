@@ -144,22 +144,35 @@ def compared(servers: str, case: Case, topic: str, messages: int, rows: int, rep
         f"{theirs.processor / nothing.processor:.2g} x), and with it {ours.processor * ms:.3g} ms."
     )
     return Row(
-        case.what, case.against, theirs.processor / ours.processor, case.target,
+        case.what,
+        case.against,
+        theirs.processor / ours.processor,
+        case.target,
         detail={
             "rows per second of processor time": 1 / ours.processor,
-            "of the peer": 1 / theirs.processor, "ratio by the wall clock": theirs.wall / ours.wall,
+            "of the peer": 1 / theirs.processor,
+            "ratio by the wall clock": theirs.wall / ours.wall,
         },
         limit=limit if case.target is not None else "",
-    )  # fmt: skip
+    )
 
 
 def make_settings(servers: str, topic: str, format: str, **changes: Any) -> Settings:
     rows = ROWS_PER_MESSAGE if format == "float32" else 1
-    return Settings(**{
-        "bootstrap_servers": servers, "input_topic": topic, "features": FEATURES, "format": format,
-        "rows_per_message": rows,
-        "epsilon": 1.0, "delta": 1e-6, "batch_size": BATCH, "http_port": 0, **changes,
-    })  # fmt: skip
+    return Settings(
+        **{
+            "bootstrap_servers": servers,
+            "input_topic": topic,
+            "features": FEATURES,
+            "format": format,
+            "rows_per_message": rows,
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "batch_size": BATCH,
+            "http_port": 0,
+            **changes,
+        }
+    )
 
 
 def payloads(rows: int, format: str) -> Iterator[bytes]:
@@ -192,10 +205,21 @@ def produce(settings: Settings, rows: int, format: str) -> int:
 def poll_loop(client: str, servers: str, topic: str, messages: int, format: str) -> Seconds:
     """Seconds per message of the bare loop, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.poll_loop", client, servers, topic, str(messages),
-         format],
-        stdout=subprocess.PIPE, text=True, check=True, preexec_fn=one_core,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.poll_loop",
+            client,
+            servers,
+            topic,
+            str(messages),
+            format,
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        preexec_fn=one_core,
+    )
     wall, processor = (float(number) for number in done.stdout.split())
     return Seconds(wall, processor)
 
@@ -232,9 +256,12 @@ def serve(
         for name, value in (settings.model_dump(mode="json", exclude_unset=True) | own).items()
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", module, "serve"], stdout=subprocess.PIPE, text=True,
-        env={**os.environ, **environment}, preexec_fn=one_core,
-    )  # fmt: skip
+        [sys.executable, "-m", module, "serve"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        preexec_fn=one_core,
+    )
     released = 0
     marks: list[tuple[float, float]] = []
     for line in process.stdout or ():
@@ -319,8 +346,12 @@ def latency(servers: str, batches: int, changes: dict[str, str], target: float |
     return Row(
         f"release out after the last record, median of {batches}, B = {BATCH}, d = {D}"
         f"{_how(changes)}",
-        "25 ms" if target else "nothing", float(np.median(published - asked)) * 1e3, target, True,
-        unit="ms", detail={name: float(value) * 1e3 for name, value in parts.items()},
+        "25 ms" if target else "nothing",
+        float(np.median(published - asked)) * 1e3,
+        target,
+        True,
+        unit="ms",
+        detail={name: float(value) * 1e3 for name, value in parts.items()},
         limit="two transactions and a confirmation are about ten round trips to the broker, one "
         "after the other; the ends of partitions are looked at on a fixed clock.",
-    )  # fmt: skip
+    )

@@ -96,10 +96,20 @@ def payloads(format: str) -> list[bytes]:
 
 def settings(servers: str, topic: str, format: str, **more: Any) -> Settings:
     rows = {"rows_per_message": ROWS_PER_MESSAGE} if format == "float32" else {}
-    return Settings(**{
-        "bootstrap_servers": servers, "input_topic": topic, "features": FEATURES, "format": format,
-        "epsilon": 1.0, "delta": 1e-6, "batch_size": 20_000, "http_port": 0, **rows, **more,
-    })  # fmt: skip
+    return Settings(
+        **{
+            "bootstrap_servers": servers,
+            "input_topic": topic,
+            "features": FEATURES,
+            "format": format,
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "batch_size": 20_000,
+            "http_port": 0,
+            **rows,
+            **more,
+        }
+    )
 
 
 def produce(servers: str, format: str, rows: int) -> str:
@@ -107,8 +117,14 @@ def produce(servers: str, format: str, rows: int) -> str:
     topic = f"spark-{format}-{uuid.uuid4().hex[:8]}"
     given = settings(servers, topic, format)
     KafkaCluster(kafka_config(given)).create_topic(topic, TopicInfo(PARTITIONS, {}), 1)
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "batch.size": 1 << 20,
-                         "queue.buffering.max.kbytes": 1 << 20})  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "linger.ms": 20,
+            "batch.size": 1 << 20,
+            "queue.buffering.max.kbytes": 1 << 20,
+        }
+    )
     messages = payloads(format)
     each = ROWS_PER_MESSAGE if format == "float32" else 1
     for i in range(rows // each):
@@ -133,12 +149,16 @@ def serve(
     said = given.model_dump(mode="json", exclude_unset=True) | named(model)
     process = subprocess.Popen(
         [sys.executable, "-m", "consumers.cli", "serve"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-        env={**os.environ, **environment} | {
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **environment}
+        | {
             f"DPPCA_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
             for name, value in said.items()
         },
-    )  # fmt: skip
+    )
     times: list[float] = []
     used: list[float] = []
     lines: list[str] = []
@@ -204,9 +224,12 @@ def compared(
 
 
 def throughput(
-    cluster: StandaloneCluster, servers: str, format: str, sizes: Sequence[tuple[int, int, float]],
+    cluster: StandaloneCluster,
+    servers: str,
+    format: str,
+    sizes: Sequence[tuple[int, int, float]],
     turns: int,
-) -> Iterator[Row]:  # fmt: skip
+) -> Iterator[Row]:
     """Ratios of throughput by batch size, and the fixed cost of a batch."""
     topic = produce(servers, format, max(size * batches for size, batches, _ in sizes))
     found: dict[int, tuple[Measured, Measured]] = {}
@@ -222,11 +245,21 @@ def throughput(
             "serve processor s per batch": local.cpu,
         }
         if target:
-            yield Row(f"{format}, B = {size:,}, d = {D}, against `serve`",
-                      local.seconds / spread.seconds, target, detail=detail)  # fmt: skip
+            yield Row(
+                f"{format}, B = {size:,}, d = {D}, against `serve`",
+                local.seconds / spread.seconds,
+                target,
+                detail=detail,
+            )
         else:
-            yield Row(f"{format}, B = {size:,}: seconds per batch more than `serve`",
-                      spread.seconds - local.seconds, 0.25, True, "s", detail)  # fmt: skip
+            yield Row(
+                f"{format}, B = {size:,}: seconds per batch more than `serve`",
+                spread.seconds - local.seconds,
+                0.25,
+                True,
+                "s",
+                detail,
+            )
     for clock in ("cpu", "seconds"):
         yield from _modelled(
             format, clock, {size: getattr(spread, clock) for size, (_, spread) in found.items()}
@@ -296,8 +329,10 @@ class Counting:
 
 def jobs(engine: Any, quick: bool) -> Iterator[Row]:
     """Shares of batches after the first step that took one job."""
-    for name, how in (("learned centre and scales", {}),
-                      ("known centre and scales", {"center": "none", "scales": None})):  # fmt: skip
+    for name, how in (
+        ("learned centre and scales", {}),
+        ("known centre and scales", {"center": "none", "scales": None}),
+    ):
         estimator, counting = model(20_000, **how), Counting(engine)
         made = EngineBatches(counting, estimator, 2)
         took, seconds = [], []
@@ -333,8 +368,10 @@ def tasks(engine: Any) -> Iterator[Row]:
 
 def recovery(engine: Any) -> Iterator[Row]:
     """Time from SIGKILL to the end of the batch."""
-    for what, name, target in (("Python worker", "pyspark.daemon", 10.0),
-                               ("executor", "CoarseGrainedExecutorBackend", 30.0)):  # fmt: skip
+    for what, name, target in (
+        ("Python worker", "pyspark.daemon", 10.0),
+        ("executor", "CoarseGrainedExecutorBackend", 30.0),
+    ):
         estimator = model(20_000, center="none", scales=None)
         made = EngineBatches(engine, estimator, 2)
         estimator.learn_rows(made.rows(DrawnSource(0)))
@@ -362,8 +399,10 @@ def on_session(cluster: StandaloneCluster, quick: bool, parts: Sequence[str]) ->
 
     os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     builder = SparkSession.builder.master(cluster.master).appName("benchmark")
-    here = {"spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),
-            "spark.ui.showConsoleProgress": "false"}  # fmt: skip
+    here = {
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),
+        "spark.ui.showConsoleProgress": "false",
+    }
     for name, value in (cluster.conf() | here).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -37,7 +37,7 @@ __all__ = [
 Array = NDArray[Any]
 
 #: From this many features on, data is made in float32.
-LARGE = 1000
+LARGE = 2000
 
 
 @dataclass
@@ -55,11 +55,6 @@ class Problem(Protocol):
 
     @property
     def label(self) -> str: ...
-
-    @property
-    def range_ratio(self) -> float | None:
-        """As for `plan`: distance of gradients to their mean, if not that of Gaussian data."""
-        ...
 
     def eigenvalues(self) -> Array:
         """All d eigenvalues, largest first."""
@@ -145,10 +140,6 @@ class Spiked:
     def label(self) -> str:
         return f"G({self.l2:g})"
 
-    @property
-    def range_ratio(self) -> None:
-        return None
-
     def eigenvalues(self) -> Array:
         return np.r_[1.0, np.full(self.d - 1, self.l2)]
 
@@ -188,10 +179,6 @@ class SignPlusNoise:
     @property
     def label(self) -> str:
         return f"T({self.s:g})"
-
-    @property
-    def range_ratio(self) -> float:
-        return self.s * math.sqrt(self.d / (1 + self.s**2))
 
     def eigenvalues(self) -> Array:
         return np.r_[1.0, np.zeros(self.d - 1)] + self.s**2
@@ -258,10 +245,6 @@ class Spectrum:
     def label(self) -> str:
         return self.name
 
-    @property
-    def range_ratio(self) -> None:
-        return None
-
     def eigenvalues(self) -> Array:
         return np.array(self.values) * self.scale**2
 
@@ -289,7 +272,6 @@ class FashionMNIST:
     FILE: ClassVar[Path] = Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
     d: int = 784
     label: str = "Fashion-MNIST"
-    range_ratio: None = None
 
     def eigenvalues(self) -> Array:
         return _pictures()[1]

@@ -2,7 +2,6 @@
 
     python -m benchmarks.unknown                     # about a quarter of an hour on one core
     python -m benchmarks.unknown --seeds 4 --batches 200
-    python -m benchmarks.unknown --wide 2000 --seeds 5   # one size of many features, kept
     python -m benchmarks.unknown --render --docs     # the tables again, into docs/accuracy.md
 
 The data is Gaussian, G(.1), with features that have means and scales of their own. `DPPCA` with its
@@ -25,9 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: one core, fa
 import argparse
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +61,6 @@ CELLS = (
     Unknown(50, 20_000, 1250, 1.3),
     Unknown(200, 100_000, 6250, 1.3),
 )
-#: Features, batch size and batches of streams with many features. The method then releases
-#: gradients; no goal was set.
-WIDE = {1100: (8000, 16), 2000: (12_500, 16), 4000: (12_500, 16)}
 #: Features, batch size, settings, and number of batches per run of `--batches`.
 ALARMS: tuple[tuple[int, int, dict[str, Any], float], ...] = (
     (50, 2500, {}, 1.0),
@@ -123,37 +117,6 @@ def measure(cell: Unknown, seeds: int, step: Any) -> dict[str, Any]:
     return {**vars(cell), **sines}
 
 
-def measure_wide(d: int, seeds: int, save: Callable[[dict[str, Any]], None]) -> None:
-    """Sines of both after each batch, saved seed by seed; records are drawn batch by batch."""
-    batch_size, batches = WIDE[d]
-    found: dict[str, Any] = {
-        "d": d, "batch_size": batch_size, "known": [], "unknown": [], "alarms": 0
-    }  # fmt: skip
-    for seed in range(seeds):
-        rng = np.random.default_rng([seed, 11])
-        v = direction(rng, d)
-        loading = np.sqrt(0.9) * v / np.sqrt(0.1 + 0.9 * v**2)
-        truth = loading / np.linalg.norm(loading)
-        for _ in range(100):  # the other eigenvalues are a tenth of the first
-            truth = loading * (loading @ truth) + (1 - loading**2) * truth
-            truth /= np.linalg.norm(truth)
-        scale, mean = np.exp(2 * rng.normal(size=d)), 3 * rng.normal(size=d)
-        models = {
-            "known": model(d, batch_size, seed, **KNOWN), "unknown": model(d, batch_size, seed)
-        }  # fmt: skip
-        for name in models:
-            found[name].append([])
-        for _ in range(batches):
-            Z = standardised(d, batch_size, rng, v)
-            for name, pca in models.items():
-                pca.learn_array(Z if name == "known" else (Z + mean) * scale)
-                learned = len(pca.components) > 0
-                error = sine(pca.components.T, truth[:, np.newaxis]) if learned else 1.0
-                found[name][-1].append(error)
-                found["alarms"] += int(pca.last_release is not None and pca.last_release.drift)
-        save(found)
-
-
 def alarms(d: int, batch_size: int, batches: int, how: dict[str, Any], step: Any) -> dict[str, Any]:
     """Releases that say drift, in streams of `STREAM` batches from one distribution each."""
     found = done = 0
@@ -176,29 +139,31 @@ def render(results: dict[str, Any]) -> str:
         met = "yes" if unknown / known <= cell["goal"] else "**no**"
         size = [str(cell[name]) for name in ("d", "n", "batch_size")]
         rows.append(
-            [*size, str(len(cell["known"])), number(known), number(unknown),
-             f"**{unknown / known:.2f}**", f"{cell['goal']:g}", met]
-        )  # fmt: skip
+            [
+                *size,
+                str(len(cell["known"])),
+                number(known),
+                number(unknown),
+                f"**{unknown / known:.2f}**",
+                f"{cell['goal']:g}",
+                met,
+            ]
+        )
     header = ["d", "n", "B", "seeds", "both known", "nothing known", "ratio", "at most", "met"]
-    wide_rows = [
-        [str(w["d"]), str(w["batch_size"]), str(len(w["known"])), str(after)]
-        + [number(float(np.median([trace[after - 1] for trace in w[name]])))
-           for name in ("known", "unknown")]
-        for w in results.get("wide", {}).values()
-        for after in (4, 8, 16)
-    ]  # fmt: skip
     alarm_rows = [
-        ["both known" if a["known"] else "nothing known", str(a["d"]), str(a["batch_size"]),
-         str(a["batches"]), str(a["alarms"])]
+        [
+            "both known" if a["known"] else "nothing known",
+            str(a["d"]),
+            str(a["batch_size"]),
+            str(a["batches"]),
+            str(a["alarms"]),
+        ]
         for a in results["alarms"]
-    ]  # fmt: skip
+    ]
     return (
         f"Measured {results['date']}: `python -m benchmarks.unknown`. G(.1) with means and scales "
         "of its own, epsilon 1, delta 1e-6, medians.\n\n"
         + table(header, rows)
-        + "\n\nMore than 1023 features, after the given number of batches, those of the first "
-        "step included.\n\n"
-        + table(["d", "B", "seeds", "batches", "both known", "nothing known"], wide_rows)
         + f'\n\nFalse alarms of `memory="auto"` in streams of {STREAM} batches that never change.'
         + "\n\n"
         + table(["G(.1)", "d", "B", "batches", "alarms"], alarm_rows)
@@ -213,20 +178,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--docs", action="store_true", help="write docs/accuracy.md as well")
     parser.add_argument("--render", action="store_true", help="tables again, from the JSON")
-    parser.add_argument("--wide", type=int, choices=WIDE, help="only this many features")
     options = parser.parse_args()
     file = options.out / "unknown.json"
-    if options.render or options.wide:
+    if options.render:
         results = json.loads(file.read_text())
-        if options.wide:
-            measure_wide(options.wide, options.seeds, partial(save_wide, file))
-            results = json.loads(file.read_text())
     else:
         results = run(options.seeds, options.batches)
         file.write_text(json.dumps(results, indent=1))
-        for d in WIDE:
-            measure_wide(d, max(1, options.seeds // 8), partial(save_wide, file))
-        results = json.loads(file.read_text())
     text = render(results)
     (options.out / "unknown.md").write_text(text)
     print(text)
@@ -234,12 +192,6 @@ def main() -> None:
         page = DOCS / "accuracy.md"
         before, rest = page.read_text().split(START)
         page.write_text(f"{before}{START}\n\n{text}\n{END}{rest.split(END)[1]}")
-
-
-def save_wide(file: Path, found: dict[str, Any]) -> None:
-    results = json.loads(file.read_text())
-    results.setdefault("wide", {})[str(found["d"])] = found
-    file.write_text(json.dumps(results, indent=1))
 
 
 def run(seeds: int, batches: int) -> dict[str, Any]:

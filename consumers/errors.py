@@ -2,7 +2,6 @@
 
     ServiceError
     ├── ConfigurationError     a setting or a topic is not as it must be; says what to change
-    │   └── MissingColumns     a file lacks columns (in `files.blocks`)
     ├── StateRefused           the service cannot resume from the stored state; says why
     ├── EngineLost             the engine of this process is gone; another process has a new one
     └── ClusterError           the cluster did not do what was asked; drop everything, load again

@@ -1,6 +1,6 @@
 """Small Protocols of our own for all that the service needs of a cluster and of a store.
 
-`consumers.kafka` implements them for Apache Kafka, `demo/memory.py` inside one process;
+`consumers.kafka` implements them for Apache Kafka, `tests/support/memory.py` inside one process;
 `consumers.files` implements the store as a state file. The same contract tests run on all of them.
 
 The life of a model on a cluster:
@@ -15,7 +15,7 @@ The life of a model on a cluster:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -213,11 +213,17 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema of a Schema Registry, with everything that it refers to."""
+    """A schema of a Schema Registry, with everything that it refers to, directly or not."""
 
     kind: str  #: "avro", "protobuf" or "json"
     text: str  #: JSON for Avro; for Protobuf the serialized file descriptor, in base64
-    references: tuple[tuple[str, RegisteredSchema], ...] = ()  #: by the names of their imports
+    #: By the names of their imports, without references of their own. What others need comes first.
+    references: tuple[tuple[str, RegisteredSchema], ...] = ()
+
+    def each(self) -> Iterator[RegisteredSchema]:
+        """The schemas that it refers to, and then the schema itself."""
+        yield from (reference for _, reference in self.references)
+        yield self
 
 
 class SchemaSource(Protocol):

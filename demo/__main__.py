@@ -5,8 +5,6 @@ try:
 except ModuleNotFoundError as error:
     if error.name is None or error.name.split(".")[0] == __package__.split(".")[0]:
         raise
-    raise SystemExit(
-        f"the demonstration needs {error.name}: pip install -e '.[cli,otlp,service]'"
-    ) from None
+    raise SystemExit(f"the demonstration needs {error.name}: pip install -e '.[demo]'") from None
 
 raise SystemExit(main())

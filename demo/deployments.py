@@ -1,124 +1,99 @@
-"""The parts of the demonstration, running: a broker, a service that learns, and a generator."""
+"""The processes of the demonstration, beside the broker: `serve`, `score`, and a sender."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from consumers.cli.brokers import ask_once
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.protocols import Cluster
-from consumers.settings import Settings, load_settings
+from consumers.settings import load_settings
 
-from .broker.base import KAFKA_VERSION, Broker
-from .generator import MACHINES, Format, ensure_topic
-from .standalone import StandaloneCluster
+from .broker.base import LOOPBACK
+from .broker.node import free_port
+from .generator import ensure_topic
 from .supervised import kill_supervised, start_supervised
 
-#: Time that service and generator have to end after Ctrl-C, before they are killed.
+#: Time that the processes have to end after Ctrl-C, before they are killed.
 LEAVE_SECONDS: Final = 4.0
-KINDS: Final = {
-    "env": "your cluster",
-    "docker": f"Apache Kafka {KAFKA_VERSION} in Docker",
-    "local": f"Apache Kafka {KAFKA_VERSION} on the local JVM",
-}
 
 
-@dataclass(frozen=True)
-class DemoConfig:
-    """The parts of the demonstration, and how they are set."""
+class Deployment:
+    """Runs everything as in production: service, scorer and sender are processes of their own.
 
-    flags: Mapping[str, Any]  #: settings of the service
-    rate: float = 0.0  #: records per second
-    change_after: int | None = None  #: records after which the fleet changes; None: it never does
-    fault_after: int | None = None  #: records after which a machine fails for a while
-    machines: int = MACHINES  #: of the fleet
-    format: Format = "packed"  #: of the generator
-    generator: Sequence[str] = ()  #: another command that sends records
+    Parameters
+    ----------
+    flags
+        Settings of the service.
+    sender
+        The command that sends records.
+    environment
+        More variables of the environment of the service.
+    """
 
-    def settings(self) -> Settings:
-        return load_settings(self.flags)
+    def __init__(
+        self, flags: Mapping[str, Any], sender: Sequence[str], environment: Mapping[str, str] = {}
+    ) -> None:
+        self.flags, self.settings = flags, load_settings(flags)
+        self.ports = {name: free_port() for name in ("service", "scorer")}  #: of their pages
+        self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            with ask_once(self.settings) as cluster:
+                ensure_topic(cluster, self.settings.input_topic, broker_time=self.by_device)
+            self._start("service", self._command("serve", "service"), environment)
+            self._start("scorer", self._command("score", "scorer"))
+            self._start("sender", sender)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def by_device(self) -> bool:
         """True if a device is protected, not a record."""
         return "subject" in self.flags
 
-    def generator_command(self) -> list[str]:
-        """Return the command that sends records."""
-        if self.generator:
-            return list(self.generator)
-        settings = self.settings()
-        options: dict[str, Any] = {
-            "format": self.format,
-            "rows": settings.rows_per_message,
-            "rate": self.rate,
-            "bootstrap_servers": settings.bootstrap_servers,
-            "topic": settings.input_topic,
-            "machines": self.machines,
-        }
-        for name in ("change_after", "fault_after"):
-            if (after := getattr(self, name)) is not None:
-                options[name] = after
-        return [sys.executable, "-m", "demo.generator", *as_flags(options)]
-
-
-class Deployment:
-    """Runs everything as in production: `serve`, `score` and the generator are processes.
-
-    The broker, and the Spark cluster if there is one, are closed with it.
-    """
-
-    def __init__(
-        self, config: DemoConfig, broker: Broker, spark: StandaloneCluster | None = None
-    ) -> None:
-        self.config = config
-        self._broker, self._spark = broker, spark
-        self.broker = f"{KINDS[broker.kind]} at {broker.bootstrap_servers}"  #: in words
-        self.engine: str | None = None  #: in words; None if the service adds up records itself
-        if spark is not None:
-            self.engine = f"Apache Spark, {spark.workers} workers, master at {spark.master}"
-        self._folder = Path(tempfile.mkdtemp(prefix="stream-dppca-demo-"))
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-        try:
-            topic = config.settings().input_topic
-            ensure_topic(self.cluster(), topic, broker_time=config.by_device)
-            flags = as_flags(config.flags)
-            self._start(
-                "service", [*command("serve"), *flags], spark.environment() if spark else {}
-            )
-            self._start("scorer", [*command("score"), *flags], {})
-            self._start("generator", config.generator_command(), {})
-        except BaseException:
-            self.close()
-            raise
-
-    def _start(self, name: str, command: list[str], more: Mapping[str, str]) -> None:
-        """Start a child that ends with this process in any case."""
+    def _start(self, name: str, command: Sequence[str], more: Mapping[str, str] = {}) -> None:
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **more}
-        self._children[name] = start_supervised(
-            command, self._log(name), self._folder, environment=environment
-        )
+        self._children[name] = start_supervised(command, self._log(name), self._folder, environment)
+
+    def _command(self, name: str, part: str) -> list[str]:
+        return [*command(name), *as_flags({**self.flags, "http_port": self.ports[part]})]
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
     def cluster(self) -> Cluster:
-        return KafkaCluster(kafka_config(self.config.settings()))
+        return KafkaCluster(kafka_config(self.settings))
 
-    def port(self, name: str = "service") -> int | None:
-        """Return the port at which the service, or the scorer, shows its pages, once it does."""
-        return announced_port(self._log(name))
+    def get(self, part: str, path: str) -> str:
+        """Return a page of the service, or of the scorer; empty if it does not answer."""
+        try:
+            with urllib.request.urlopen(
+                f"http://{LOOPBACK}:{self.ports[part]}{path}", timeout=1.0
+            ) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.read().decode()
+        except (OSError, ValueError):
+            return ""
+
+    def address(self, part: str) -> str:
+        """Return the address of the pages of the service, or of the scorer."""
+        return f"http://{LOOPBACK}:{self.ports[part]}"
 
     def failed(self) -> str | None:
         """Return the reason why a part of the deployment has failed, or None while all is well."""
@@ -138,9 +113,12 @@ class Deployment:
                 child.wait(max(0.0, deadline - time.monotonic()))
             kill_supervised(child)
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self._spark is not None:
-            self._spark.close()
-        self._broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def command(name: str) -> list[str]:
@@ -163,15 +141,3 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
         words += ["--" + name.replace("_", "-")]
         words += [",".join(value) if isinstance(value, tuple) else str(value)]
     return words
-
-
-def announced_port(log: Path) -> int | None:
-    """Return the port that a service announces at the top of its log."""
-    if log.exists():
-        with log.open("rb") as lines:
-            head = lines.read(32 << 10).decode(errors="replace")
-        for line in head.splitlines():
-            if '"listening"' in line:
-                with contextlib.suppress(ValueError, KeyError):
-                    return int(json.loads(line)["port"])
-    return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from consumers.errors import ConfigurationError
-from consumers.settings.engine import SPARK_CONF_PREFIX
+from consumers.settings.operation import SPARK_CONF_PREFIX
 
 from .broker.base import LOOPBACK
 from .broker.node import free_port
@@ -71,11 +71,6 @@ class StandaloneCluster:
     def master(self) -> str:
         """The address of the master."""
         return f"spark://{LOOPBACK}:{self._port}"
-
-    @property
-    def workers(self) -> int:
-        """Number of workers that are running."""
-        return sum(child.poll() is None for child, _ in self._children[1:])
 
     @property
     def pids(self) -> list[int]:

@@ -58,12 +58,9 @@ def cooling_fails(record: int, fault_after: int | None) -> bool:
     return fault_after is not None and record % (fault_after * 3 // 2) >= fault_after
 
 
-def without_cooling(block: FloatArray) -> FloatArray:
-    """The same records of a machine whose fan stands still and which gets hot."""
-    hot = block.copy()
-    hot[:, FEATURES.index("fan_rpm")] = 0.0
-    hot[:, FEATURES.index("temperature_c")] += 25.0
-    return hot
+def without_cooling(record: dict[str, float]) -> dict[str, float]:
+    """The same record of a machine whose fan stands still and which gets hot."""
+    return {**record, "fan_rpm": 0.0, "temperature_c": record["temperature_c"] + 25.0}
 
 
 def true_direction(changed: bool) -> FloatArray:

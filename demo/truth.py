@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from consumers.cli.history import Truth, degrees
+from consumers.cli.history import degrees
 from consumers.cli.screen import sparkline
 from consumers.model.releases import PublishedRelease
 from consumers.model.uncertainty import angle
@@ -32,7 +32,6 @@ class Simulated:
 
     def __init__(self, change_after: int | None, fault_after: int | None = None) -> None:
         self._change_after, self._fault_after = change_after, fault_after
-        self._direction: list[float] = []
         self._changed = False
         self.began = time.monotonic()
         self.first_s: float | None = None  #: seconds until the first component
@@ -43,7 +42,7 @@ class Simulated:
         self.noticed: list[int] = []  #: batches at which the model had noticed
         self.faults: list[int] = []  #: batches in which a machine failed
         self.flagged = ""  #: what `score` said last about a machine
-        self.facts: list[tuple[str, str]] = []  #: about the deployment
+        self.deployed: list[tuple[str, str]] = []  #: about the deployment
 
     def see(self, release: PublishedRelease) -> None:
         self.release = release
@@ -59,12 +58,14 @@ class Simulated:
         if release.components:
             if self.first_s is None:
                 self.first_s = time.monotonic() - self.began
-            main, truth = np.array(release.components[0]), true_direction(changed)
-            self.angles[release.batch] = angle(main, truth)
-            # A direction has no sign: that of the component is taken.
-            self._direction = (truth if main @ truth >= 0 else -truth).tolist()
+            main = np.array(release.components[0])
+            self.angles[release.batch] = angle(main, true_direction(changed))
 
-    def truth(self) -> Truth:
+    def remark(self, batch: int) -> str:
+        away = [f"{degrees(self.angles[batch])} from the truth"] if batch in self.angles else []
+        return "; ".join(["the fleet changed"] * (batch in self.changes) + away)
+
+    def facts(self) -> list[tuple[str, str]]:
         facts = []
         if self.angles:
             shown = list(self.angles)[-DRAWN:]
@@ -75,8 +76,7 @@ class Simulated:
             facts += [("the fleet", self.change_in_words())]
         if self.faults and self.release and self.release.batch == self.faults[-1]:
             facts += [("the fault", self.fault_in_words())]
-        remarks = dict.fromkeys(self.changes, "the fleet changed")
-        return Truth(list(self._direction), dict(self.angles), remarks, [*facts, *self.facts])
+        return [*facts, *self.deployed]
 
     def fault_in_words(self) -> str:
         """Return what happened to a machine last."""

@@ -33,6 +33,7 @@ def main() -> None:
         alarm = pca.is_anomaly(record, rate=RATE, by=BY)
         if alarm is not None:
             judged.update(bool(anomaly), alarm)
+        if alarm:
             strangest = max(strangest, (pca.t2(record), record), key=lambda pair: pair[0])
         pca.learn_one(record)
 

@@ -1,6 +1,6 @@
 """Telemetry on a Kafka topic, private components from the service, and scores made with them.
 
-    python examples/kafka_end_to_end.py                       # finds or starts a broker
+    python examples/kafka_end_to_end.py                       # starts a broker
     KAFKA_BOOTSTRAP_SERVERS=kafka:9092 python examples/kafka_end_to_end.py
 
 1. A producer sends records as JSON, in their own units.
@@ -21,7 +21,7 @@ import uuid
 import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from demo.broker.provide import provide_broker
+from demo.broker.local import provide_broker
 from stream_dppca import Projector
 
 FEATURES = ("cpu", "memory", "disk.read")
@@ -51,9 +51,14 @@ def send_records(servers: str, topic: str) -> None:
 def start_service(servers: str, topic: str) -> subprocess.Popen[bytes]:
     """Start the service, as `stream-dppca serve` in a shell would."""
     settings = {
-        "BOOTSTRAP_SERVERS": servers, "INPUT_TOPIC": topic, "FEATURES": ",".join(FEATURES),
-        "EPSILON": "1", "DELTA": "1e-6", "BATCH_SIZE": str(BATCH), "HTTP_PORT": "0",
-    }  # fmt: skip
+        "BOOTSTRAP_SERVERS": servers,
+        "INPUT_TOPIC": topic,
+        "FEATURES": ",".join(FEATURES),
+        "EPSILON": "1",
+        "DELTA": "1e-6",
+        "BATCH_SIZE": str(BATCH),
+        "HTTP_PORT": "0",
+    }
     environment = {**os.environ, **{f"DPPCA_{name}": value for name, value in settings.items()}}
     return subprocess.Popen([sys.executable, "-m", "consumers.cli", "serve"], env=environment)
 
@@ -79,9 +84,8 @@ def newest_release(servers: str, topic: str) -> bytes:
 
 
 def main() -> None:
-    broker = provide_broker()
-    try:
-        servers, topic = broker.bootstrap_servers, f"telemetry-{uuid.uuid4().hex[:8]}"
+    with provide_broker() as servers:
+        topic = f"telemetry-{uuid.uuid4().hex[:8]}"
         send_records(servers, topic)
         service = start_service(servers, topic)
         try:
@@ -89,8 +93,6 @@ def main() -> None:
         finally:
             service.terminate()
             service.wait(60)
-    finally:
-        broker.close()
     release = json.loads(published)
     print("loadings:", dict(zip(release["features"], release["components"][0], strict=True)))
     print("privacy:", release["privacy"])

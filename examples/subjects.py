@@ -34,12 +34,14 @@ def records_of_an_hour(rng: np.random.Generator) -> list[dict[str, float | str]]
         for _ in range(1 + rng.poisson(2)):
             load = habit + 0.5 * rng.normal()
             noise = 0.4 * rng.normal(size=3)
-            records.append({
-                "device": f"device-{device}",
-                "cpu": 40 + 15 * (load + noise[0]),
-                "memory": 8e9 + 1e9 * (0.8 * load + noise[1]),
-                "temperature": 55 + 4 * (0.6 * load + noise[2]),
-            })  # fmt: skip
+            records.append(
+                {
+                    "device": f"device-{device}",
+                    "cpu": 40 + 15 * (load + noise[0]),
+                    "memory": 8e9 + 1e9 * (0.8 * load + noise[1]),
+                    "temperature": 55 + 4 * (0.6 * load + noise[2]),
+                }
+            )
     return records
 
 
@@ -69,8 +71,10 @@ def main() -> None:
     loadings = zip(FEATURES, pca.components[0], strict=True)
     print("component:", ", ".join(f"{name} {loading:+.2f}" for name, loading in loadings))
     privacy = pca.privacy
-    print(f"private: {privacy.private}, epsilon {privacy.epsilon:g} per {privacy.unit}, "
-          f"over {privacy.scope}")  # fmt: skip
+    print(
+        f"private: {privacy.private}, epsilon {privacy.epsilon:g} per {privacy.unit}, "
+        f"over {privacy.scope}"
+    )
     for time, epsilon in privacy.epsilon_over.items():
         print(f"epsilon over {time}: {epsilon:.1f}")
 

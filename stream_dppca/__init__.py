@@ -16,13 +16,11 @@ from .errors import (
     StateError,
 )
 from .estimator import DPPCA
-from .oja import InverseTime, TheoremSchedule
-from .paper import PaperDPPCA
+from .paper import InverseTime, PaperDPPCA, TheoremSchedule
 from .participation import PerSubject
 from .planning import Plan, plan
 from .projector import Projector
 from .release import Limit, PrivacyStatement, Release, SubjectStatement
-from .scaling import PublicScaler
 from .subjects.planning import SubjectPlan, plan_subjects
 
 __all__ = [
@@ -39,7 +37,6 @@ __all__ = [
     "Plan",
     "PrivacyStatement",
     "Projector",
-    "PublicScaler",
     "Release",
     "StateError",
     "SubjectPlan",

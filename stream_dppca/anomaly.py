@@ -9,8 +9,6 @@ from river import base
 
 from .estimator import DPPCA
 
-__all__ = ["SubspaceDistance", "SubspaceT2"]
-
 
 class SubspaceDistance(base.AnomalyDetector):
     """Scores a record by its squared distance from the components that a `DPPCA` has learned.

@@ -6,9 +6,7 @@ the earlier ones, compose by ``mu^2 = mu_1^2 + mu_2^2 + ...``; mechanisms on dis
 compose to the largest. `gaussian_delta` turns mu into (epsilon, delta), `gaussian_mu` turns it
 back [^1].
 
-Exact noise (`stream_dppca.noise`) spends its mu and no more. `GRID_SLACK` is the extra cost of
-OpenDP's discrete Gaussian, in epsilon and, relatively, in delta; docs/privacy.md, "The grid", has
-the proof. It is reserved with either sampler, so that mu does not depend on the choice of sampler.
+Exact noise (`stream_dppca.noise`) spends its mu and no more: docs/privacy.md, "The grid".
 
 [^1]: Balle, Wang. Improving the Gaussian mechanism for differential privacy. ICML 2018.
 """
@@ -22,21 +20,6 @@ from .checks import between
 from .errors import ParameterError
 from .wording import counted
 
-__all__ = [
-    "batch_mu",
-    "epsilon_of_periods",
-    "epsilon_over",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "gaussian_sigma",
-    "gaussian_threshold",
-    "laplace_threshold",
-    "mu_with_threshold",
-]
-
-#: Reserved in epsilon (absolutely) and in delta (relatively) for OpenDP's discrete Gaussian.
-GRID_SLACK = 1e-8
 #: From here on e^epsilon may overflow.
 _LARGE = 700.0
 #: Start of searches for mu: private for every budget that `check_budget` accepts.
@@ -86,7 +69,7 @@ def _phi(x: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta)-DP with either sampler.
+    """The largest mu that is (epsilon, delta)-DP.
 
     Examples
     --------
@@ -98,17 +81,16 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def _largest_mu(epsilon: float, delta: float) -> float:
-    eps, dlt = epsilon - GRID_SLACK, delta * (1 - GRID_SLACK)
     low, high = _LEAST_MU, 1e3  # delta rises with mu; bisect until the floats run out
     while low < (middle := math.sqrt(low * high)) < high:
-        low, high = (middle, high) if gaussian_delta(eps, middle) <= dlt else (low, middle)
+        low, high = (middle, high) if gaussian_delta(epsilon, middle) <= delta else (low, middle)
     return low * (1 - 1e-9)  # inside, whatever the last digits of erfc
 
 
 def batch_mu(epsilon: float, delta: float, units: int) -> float:
     """The mu that a batch of this many units spends: that of (epsilon, delta), or less.
 
-    A query over n units is up to n mu noise sds long. Beyond 2^23 sds it leaves the grid of exact
+    A query over n units is up to n mu noise sds long. Beyond 2^27 sds it leaves the grid of exact
     noise, and its rounding grows with its length. So a batch of more than 2^22 units has the noise
     of 2^22 units, relative to its clip radius 10^-6: far below the sampling error of any mean.
 
@@ -154,9 +136,7 @@ def epsilon_of_periods(epsilon: float, delta: float, periods: float) -> float:
     """
     if periods == 1:
         return float(epsilon)
-    slack = GRID_SLACK * math.ceil(periods)
-    mu = gaussian_mu(epsilon, delta) * math.sqrt(periods)
-    return gaussian_epsilon(mu, delta * (1 - min(slack, 0.5))) + slack
+    return gaussian_epsilon(gaussian_mu(epsilon, delta) * math.sqrt(periods), delta)
 
 
 def epsilon_over(
@@ -200,17 +180,6 @@ def epsilon_over(
     return found
 
 
-def gaussian_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Noise sd that makes a query of this L2 sensitivity (epsilon, delta)-DP.
-
-    Examples
-    --------
-    >>> round(gaussian_sigma(1.0, 1.0, 1e-6), 3)
-    4.225
-    """
-    return sensitivity / gaussian_mu(epsilon, delta)
-
-
 def laplace_threshold(epsilon: float, delta: float) -> int:
     """Threshold T of the stability histogram with discrete Laplace noise of scale 2/epsilon.
 
@@ -246,13 +215,9 @@ def mu_with_threshold(epsilon: float, delta: float, delta_threshold: float) -> f
     The total is delta <= delta_threshold + delta_G(epsilon + ln(1 - delta_threshold); mu).
     """
     check_budget(epsilon, delta)
-    if not 0 < delta_threshold < delta:
-        raise ParameterError(
-            "delta_threshold", f"must lie between 0 and delta = {delta:g}", delta_threshold
-        )
     left = epsilon + math.log1p(-delta_threshold)
     # Below zero, no noise at all reaches delta < 1 - e^left: there the search would find nothing.
-    if gaussian_delta(left - GRID_SLACK, _LEAST_MU) > (delta - delta_threshold) * (1 - GRID_SLACK):
+    if gaussian_delta(left, _LEAST_MU) > delta - delta_threshold:
         rule = f"leaves nothing of epsilon = {epsilon:g} and delta = {delta:g} for the noise"
         raise ParameterError("delta_threshold", rule, delta_threshold)
     return _largest_mu(left, delta - delta_threshold)

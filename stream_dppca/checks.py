@@ -10,8 +10,6 @@ import numpy as np
 
 from .errors import ParameterError
 
-__all__ = ["between", "loose_budget", "one_of", "positive", "real", "whole"]
-
 #: An epsilon above this allows odds to change by a factor of more than 22,000.
 LOOSE_EPSILON: Final = 10.0
 

@@ -10,15 +10,6 @@ Records never raise: a record that cannot be read is a null in its slot.
 
 from __future__ import annotations
 
-__all__ = [
-    "BatchSizeError",
-    "DPPCAError",
-    "LooseBudgetWarning",
-    "NothingLearnedWarning",
-    "ParameterError",
-    "StateError",
-]
-
 
 class DPPCAError(Exception):
     """Base class of all errors of this package."""

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
 
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
 from .batch import Reading
-from .checks import one_of, whole
+from .checks import one_of, real, whole
 from .errors import DPPCAError, ParameterError
 from .frames import cells_of
-from .method import MOST_FEATURES, MomentMethod, Parameters, WideMethod, compose
-from .noise import OpenDPNoise, Sampler
-from .outcome import Method
+from .method import Method, Parameters, check_features
 from .participation import PerSubject
 from .projector import Projector
-from .release import PrivacyStatement, Release, SubjectStatement
+from .release import Release
 from .slots import SlotBuffer
 from .statistics import Rows
 from .streaming import StreamingPCA
 from .subjects import SubjectTable
-
-__all__ = ["DPPCA"]
 
 Centering = Literal["mean", "none", "own"]
 Missing = Literal["null", "center"]
@@ -34,6 +31,7 @@ LARGEST_BATCH = 2**26
 LARGEST_ROUND = 2**22
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPPCA(StreamingPCA):
     """Differentially private PCA on a stream.
 
@@ -41,8 +39,8 @@ class DPPCA(StreamingPCA):
     estimated under differential privacy, the components take a step, and `last_release` holds the
     result. The first step takes `first_batches` batches at once, and also learns the centre and the
     scale of each feature. Between releases nothing that can be seen depends on the records. Cost:
-    the memory of one step, and O(batch_size x d x d) time per batch; O(batch_size x d x k) with
-    more than 1023 features, where gradients are released (docs/speed.md).
+    the memory of one step, and O(batch_size x d x d) time per batch, for up to 2048 features d
+    (docs/speed.md). `stream_dppca.paper.PaperDPPCA` takes more: its time is O(batch_size x d).
 
     **Guarantee.** Everything this object ever shows (components, releases, state, transformations
     of other data) is (epsilon, delta)-differentially private with respect to replacing one record
@@ -58,9 +56,10 @@ class DPPCA(StreamingPCA):
 
     **Limits.** Earlier steps that look at the data break the guarantee. river's `StandardScaler`
     does: it scales each record by statistics of those before it, so that one record is used in
-    every later batch. Use `PublicScaler`. With `compose.Grouper` the key must be public, because it
-    decides which records share a batch: a key that a record could change would move it, and all
-    after it, to other batches. So would a filter before it that drops records by their content. A
+    every later batch. Numbers that are known without looking at the data, such as units, break
+    nothing (docs/river.md). With `compose.Grouper` the key must be public, because it decides which
+    records share a batch: a key that a record could change would move it, and all after it, to
+    other batches. So would a filter before it that drops records by their content. A
     `clone` does not know what its original released: feeding the same records to both spends twice;
     a copy, a pickle and the child of a fork do not keep the partial batch. The time that a batch
     takes is not hidden, though a null takes no longer than a record. One estimator belongs to one
@@ -86,15 +85,10 @@ class DPPCA(StreamingPCA):
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
         every release says so.
-    sampler
-        `"exact"`, or `"opendp"` for the samplers of OpenDP: the same guarantee from an independent
-        implementation, about 200 times slower, with `pip install opendp`.
     scales
         `"learn"`: features are divided by standard deviations that are learned. Numbers, by name or
         in order: their standard deviations, which are known; this makes the result more accurate.
         None: features are in one unit, and components are those of raw records.
-    max_norm
-        Public cap on the norm of a record; a record beyond it is a null.
     memory
         `"auto"`: keep everything until the stream changes. `"all"`: never forget. A number: forget
         exponentially, with a memory of that many batches.
@@ -108,6 +102,15 @@ class DPPCA(StreamingPCA):
     limits
         If true, releases tell which scores few records exceed (`Release.limits`), for 4 % of the
         budget. If false, components have all of it.
+
+    Attributes
+    ----------
+    n_batches
+        Batches released, skipped ones included.
+    last_release
+        The newest release, None before the first.
+    privacy
+        The privacy guarantee, as it was when the estimator was made.
 
     Examples
     --------
@@ -136,42 +139,18 @@ class DPPCA(StreamingPCA):
     """
 
     METHOD = "adaptive"
+    SCALES = ("learn",)
+    NESTED: ClassVar = {"unit": PerSubject}
 
-    def __init__(
-        self,
-        *,
-        features: Sequence[Hashable],
-        epsilon: float,
-        delta: float,
-        batch_size: int | None = None,
-        n_components: int = 1,
-        center: Centering = "mean",
-        seed: int | None = None,
-        scales: Sequence[float] | Mapping[Any, float] | Literal["learn"] | None = "learn",
-        max_norm: float = 1e18,
-        sampler: Sampler = "exact",
-        memory: float | Literal["auto", "all"] = "auto",
-        missing: Missing = "null",
-        unit: Literal["record"] | PerSubject = "record",
-        batches: int | None = None,
-        limits: bool = True,
-    ) -> None:
-        self.features = features
-        self.epsilon = epsilon
-        self.delta = delta
-        self.batch_size = batch_size
-        self.n_components = n_components
-        self.center = center
-        self.seed = seed
-        self.scales = scales
-        self.max_norm = max_norm
-        self.sampler = sampler
-        self.memory = memory
-        self.missing = missing
-        self.unit = unit
-        self.batches = batches
-        self.limits = limits
-        self._begin()
+    batch_size: int | None = None
+    center: Centering = "mean"
+    scales: Sequence[float] | Mapping[Any, float] | Literal["learn"] | None = "learn"
+    memory: float | Literal["auto", "all"] = "auto"
+    missing: Missing = "null"
+    unit: Literal["record"] | PerSubject = "record"
+    batches: int | None = None
+    limits: bool = True
+    _method: Method = field(init=False)
 
     # Learning
 
@@ -205,18 +184,7 @@ class DPPCA(StreamingPCA):
             raise DPPCAError("close_round() is for PerSubject: a batch of records ends itself")
         self._slots.check_open()
         self._refuse_if_interrupted()
-        self._run(self._slots.close())
-        self._open_next()
-        release = self.last_release
-        if release is None:
-            raise RuntimeError("a closed round has no release")
-        return release
-
-    def _open_next(self) -> None:
-        """Open the next round, unless the horizon has been reached."""
-        if isinstance(self._slots, SubjectTable) and self._subjects is not None:
-            horizon = self._subjects.horizon
-            self._slots.open = horizon is None or self._n_batches < horizon
+        return self._run(self._slots.close())
 
     def learn_rows(self, rows: Rows) -> None:
         """Take one whole batch, whose rows may be in other processes: only sums over them are used.
@@ -257,87 +225,41 @@ class DPPCA(StreamingPCA):
         ----------
         n_components
             Another number of components than that of the model. They follow from second moments
-            that have been released, so nothing is spent; with more than 1023 features there are
-            none.
+            that have been released, so nothing is spent.
         """
         found: Projector | None
         if n_components is None:
             found = self._projector() if self._learned else None
         else:
             whole("n_components", n_components, 1, len(self.features))
-            if not isinstance(self._method, MomentMethod):
-                rule = f"must be None with more than {MOST_FEATURES} features"
-                raise ParameterError("n_components", rule, n_components)
             found = self._method.projector(self._slots.features, n_components)
         if found is None:
             raise DPPCAError("there is no projector yet: nothing has been learned")
         return found
 
     def _found(self) -> Projector | None:
-        if self._learned and isinstance(self._method, MomentMethod | WideMethod):
-            return self._method.projector(self._slots.features)
-        return None
-
-    # State
-
-    @classmethod
-    def from_state(
-        cls, state: dict[str, Any], *, sampler: Sampler = "exact", **expected: Any
-    ) -> Self:
-        restored = super().from_state(state, sampler=sampler, **expected)
-        restored._open_next()
-        return restored
-
-    def _config(self) -> dict[str, Any]:
-        config = super()._config()
-        return config | ({"scales": "learn"} if self._learns_scales else {})
-
-    @classmethod
-    def _from_config(cls, config: dict[str, Any]) -> dict[str, Any]:
-        config = super()._from_config(config)
-        unit = config["unit"]
-        return config | ({"unit": PerSubject(**unit)} if isinstance(unit, Mapping) else {})
+        return self._method.projector(self._slots.features) if self._learned else None
 
     # Construction
 
-    @property
-    def _subjects(self) -> PerSubject | None:
-        return self.unit if isinstance(self.unit, PerSubject) else None
-
-    @property
-    def _learns_scales(self) -> bool:
-        return isinstance(self.scales, str) and self.scales == "learn"
-
     def _make_slots(self) -> SlotBuffer | SubjectTable:
-        reading = Reading(max_norm=self.max_norm, partial=self.missing == "center")
+        reading = Reading(partial=self.missing == "center")
         if isinstance(self.unit, PerSubject):
             return SubjectTable(self.features, self.unit, reading, own=self.center == "own")
         return SlotBuffer(self.features, self.batch_size or 0, reading)
 
-    def _statement(self) -> PrivacyStatement | SubjectStatement:
-        if not isinstance(self.unit, PerSubject):
-            return super()._statement()
-        return SubjectStatement.of(
-            subject=str(self.unit.subject),
-            period=self.unit.period,
-            horizon=self.unit.horizon,
-            records=self.unit.records,
-            **self._said(),
-        )
-
     def _make_method(self, W: FloatArray) -> Method:
-        known = None if self._learns_scales or self.scales is None else self._known_scales()
-        return compose(
+        return Method(
             Parameters(
                 W=W,
                 epsilon=self.epsilon,
                 delta=self.delta,
                 units=self.capacity,
                 known_center=self.center != "mean",
-                scales=known,
+                scales=self._scales,
                 one_unit=self.scales is None,
                 memory=self.memory,
-                subjects=self._subjects,
+                subjects=self.unit if isinstance(self.unit, PerSubject) else None,
                 batches=self.batches,
                 limits=self.limits,
             )
@@ -345,10 +267,9 @@ class DPPCA(StreamingPCA):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        check_features("features", len(self.features))
         one_of("center", self.center, get_args(Centering))
         one_of("missing", self.missing, get_args(Missing))
-        if not self._learns_scales:
-            self._check_scales('"learn", None')
         self._check_memory()
         if isinstance(self.unit, PerSubject):
             self._check_subjects(self.unit)
@@ -361,9 +282,6 @@ class DPPCA(StreamingPCA):
             raise ParameterError("limits", "must be True or False", self.limits)
         if self.batches not in (None, 1) or isinstance(self.batches, bool):
             raise ParameterError("batches", "must be 1, or None if it is not known", self.batches)
-        if self.batches == 1 and len(self.features) > MOST_FEATURES:
-            rule = f"must be None with more than {MOST_FEATURES} features"
-            raise ParameterError("batches", rule, self.batches)
 
     def _check_records(self) -> None:
         if self.unit != "record":
@@ -389,18 +307,11 @@ class DPPCA(StreamingPCA):
         if unit.places * unit.records > LARGEST_ROUND:
             rule = f"must be at most {LARGEST_ROUND} / records"
             raise ParameterError("places", rule, unit.places)
-        d, k = len(self.features), self.n_components
-        numbers = max(d * (d + 1) // 2 + d + 1, (d + 1) * k) + 129 * d
-        if self.sampler == "opendp" and numbers * unit.period > OpenDPNoise.MOST_COORDINATES:
-            raise ParameterError("sampler", 'must be "exact" for this many numbers', self.sampler)
 
     def _check_memory(self) -> None:
         memory: Any = self.memory
-        if isinstance(memory, str) and memory in ("auto", "all"):
-            return
-        if isinstance(memory, bool | str) or not (
-            isinstance(memory, int | float) and 1 < memory <= 1e6  # false for NaN
-        ):
+        known = isinstance(memory, str) and memory in ("auto", "all")
+        if not (known or (real(memory) and 1 < memory <= 1e6)):  # false for NaN
             rule = 'must be "auto", "all" or a number of batches above 1, up to 1e6'
             raise ParameterError("memory", rule, memory)
 

@@ -8,36 +8,36 @@ for a frame are returned in a frame of the same kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.dependencies import is_pandas_dataframe, is_pandas_index, is_pandas_series
 from numpy.typing import NDArray
 
-from .arrays import FloatArray
+from .arrays import FloatArray, aligned
 from .errors import ParameterError
-from .values import number
+from .values import number, plain
 
-__all__ = [
-    "all_columns",
-    "cells_of",
-    "column",
-    "column_names",
-    "frame_like",
-    "is_frame",
-    "raw_column",
-    "require_frame",
-    "with_columns",
-]
-
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Types that numpy has, too, so that whole columns are converted as `number` does.
-_PLAIN = frozenset({
-    nw.Float32, nw.Float64, nw.Int8, nw.Int16, nw.Int32, nw.Int64,
-    nw.UInt8, nw.UInt16, nw.UInt32, nw.UInt64,
-})  # fmt: skip
+_PLAIN = frozenset(
+    {
+        nw.Float32,
+        nw.Float64,
+        nw.Int8,
+        nw.Int16,
+        nw.Int32,
+        nw.Int64,
+        nw.UInt8,
+        nw.UInt16,
+        nw.UInt32,
+        nw.UInt64,
+    }
+)
 
 
 def is_frame(X: Any) -> bool:
@@ -136,13 +136,34 @@ def column_names(frame: Any) -> list[Any]:
     return list(wrapped.columns)
 
 
-def all_columns(frame: Any, names: Sequence[Any] | None = None) -> FloatArray:
-    """Every column of a frame, or these, in order, as the columns of an array."""
+def rows_of(frame: Any, names: Sequence[Any] | None = None) -> FloatArray:
+    """Every column of a frame, or these, in order, as floats; NaN for what is not a number.
+
+    The memory is the same whatever the columns are: one cell that changes a column must not decide
+    where the other rows lie.
+    """
     names = column_names(frame) if names is None else names
-    X = np.empty((len(frame), len(names)))
-    for j, name in enumerate(names):
-        X[:, j] = column(frame, name)
+    X = aligned(len(frame), len(names))
+    chosen = _plain_columns(frame, names) if is_pandas_dataframe(frame) else None
+    with np.errstate(all="ignore"):  # a warning would say something about the records
+        if chosen is not None:
+            X[:] = chosen.to_numpy()
+        else:
+            for j, name in enumerate(names):
+                X[:, j] = column(frame, name)
     return X
+
+
+def _plain_columns(frame: pd.DataFrame, names: Sequence[Any]) -> pd.DataFrame | None:
+    """These columns of a frame of pandas, if all of them have types of numpy's real numbers."""
+    columns = frame.columns.tolist()
+    if columns != list(names):
+        where = {name: j for j, name in enumerate(columns)}
+        if len(where) < len(columns) or not where.keys() >= set(names):
+            return None
+        frame = frame.iloc[:, [where[name] for name in names]]
+    # No set of them is made: the hash of a categorical type fails on some of its values.
+    return frame if all(map(plain, frame.dtypes.tolist())) else None
 
 
 def frame_like(frame: Any, values: FloatArray, names: Sequence[Any]) -> Any:
@@ -158,20 +179,3 @@ def frame_like(frame: Any, values: FloatArray, names: Sequence[Any]) -> Any:
     wrapped = nw.from_native(frame, eager_only=True)
     made = nw.from_dict(data, backend=wrapped.implementation) if data else wrapped.select()
     return made.to_native()
-
-
-def with_columns(frame: Any, columns: Mapping[Any, FloatArray | float]) -> Any:
-    """A copy of a frame in which these columns have other values."""
-    if is_pandas_dataframe(frame):
-        out = frame.copy()
-        for name, values in columns.items():
-            out[name] = values
-        return out
-    wrapped = nw.from_native(frame, eager_only=True)
-    made = [
-        nw.new_series(
-            name, np.zeros(len(wrapped)) + values, nw.Float64(), backend=wrapped.implementation
-        )
-        for name, values in columns.items()
-    ]
-    return wrapped.with_columns(*made).to_native()

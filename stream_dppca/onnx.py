@@ -17,8 +17,6 @@ from .errors import DPPCAError
 if TYPE_CHECKING:
     from .projector import Projector
 
-__all__ = ["graph_of"]
-
 #: Versions of the operators and of the format: old enough for runtimes since 2021.
 _OPSET, _IR = 13, 8
 

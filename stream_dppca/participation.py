@@ -14,8 +14,6 @@ from .calibration import batch_mu
 from .checks import whole
 from .errors import ParameterError
 
-__all__ = ["MOST_RECORDS", "PerSubject", "mu_of", "size_words"]
-
 #: Most rows per subject and round: bounds on rounding are proven for this many.
 MOST_RECORDS = 64
 

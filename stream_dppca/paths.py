@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["member", "path_of"]
-
 _ITEM: Final = re.compile(r"(.+)(\[[0-9]{1,9}\])")
 
 

@@ -1,8 +1,10 @@
-"""Expected batch sizes, noise, error and time, before any data is touched.
+"""Batch sizes, and the error due to noise, before any data is touched.
 
 The predictions are rules of thumb for the method, fitted to simulations
 (`benchmarks/accuracy.py` compares them with measurements). They use public numbers and two guesses
-about the data, and spend no budget.
+about the data, and spend no budget. They are about noise and the number of records only: heavy
+tails that are cut off, and streams that change, add to the error, and no rule was found for how
+much (docs/accuracy.md).
 """
 
 from __future__ import annotations
@@ -16,16 +18,13 @@ from pydantic import BaseModel, ConfigDict
 from .calibration import gaussian_mu
 from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
-from .mechanisms.correlated import DECAYS, weights
-from .method.base import POWER, smallest_batch_of
-from .method.covariance import noise_of_sums
-from .method.first import BALL, FIRST, first_batches
-from .method.gradient_step import smallest_range_batch
-from .method.moments import MOST_FEATURES
-from .method.wide import ALONG, BESIDE
+from .mechanisms.correlated import DECAYS, POWER, weights
+from .method.first import FIRST, first_batches
+from .method.memory import noise_of_sums
+from .method.parameters import check_features, smallest_batch_of
 from .wording import counted, error_lines, first_step_line
 
-__all__ = ["GOOD", "UNCLIPPED", "Plan", "as_range", "guesses", "plan"]
+__all__ = ["GOOD", "UNCLIPPED", "Plan", "guesses", "plan"]
 
 #: A component is called useful below this sine of its angle to the truth.
 USEFUL = 0.3
@@ -33,9 +32,6 @@ USEFUL = 0.3
 GOOD, SOON = 0.1, 16
 #: Clipped records have up to this many times the mean squared length.
 UNCLIPPED = 1.8
-#: Real streams have up to this many times the least error: clamps, heavy tails, scales found in a
-#: small sample. Between the two were 80 % of the streams of docs/accuracy.md.
-_REAL = 4.0
 
 
 class Plan(BaseModel):
@@ -59,16 +55,15 @@ class Plan(BaseModel):
     noise_per_step: float
     #: The guess behind the fields below: the share of the variance along the first component.
     first_share: float
-    #: Records, and the range of the sine of the angle to the truth, after 1, 2, 4, ... steps.
-    expected_error: tuple[tuple[int, float, float], ...]
+    #: Records, and the sine of the angle to the truth that noise leaves, after 1, 2, 4, ... steps.
+    noise_error: tuple[tuple[int, float], ...]
     #: Records until the component is useful (sine below 0.3); None if that is not in sight.
     useful_after_records: int | None
     useful_after_seconds: float | None
 
-    def sine_after(self, records: int) -> tuple[float, float]:
-        """Range of the sine after this many records, by the figures of `expected_error`."""
-        before = [(low, high) for at, low, high in self.expected_error if at <= records]
-        return before[-1] if before else (1.0, 1.0)
+    def sine_after(self, records: int) -> float:
+        """The sine after this many records, by the figures of `noise_error`."""
+        return min((sine for at, sine in self.noise_error if at <= records), default=1.0)
 
     def __str__(self) -> str:
         lines = [
@@ -79,7 +74,7 @@ class Plan(BaseModel):
             first_step_line(self.first_batches, self.first_memory),
             f"noise of a release, in each coordinate: {100 * self.noise_per_step:.2g} % of the "
             "variance along the first component",
-            *error_lines(self.expected_error, "records", self.first_share),
+            *error_lines(self.noise_error, "records", self.first_share),
         ]
         if self.useful_after_records is None:
             lines.append("no useful component in sight: use larger batches or more budget")
@@ -105,9 +100,8 @@ def plan(
     scales: Any = "learn",
     trace_ratio: float | None = None,
     gap: float = 0.9,
-    range_ratio: float | None = None,
 ) -> Plan:
-    """Predict the error and the delay of `DPPCA`; `plan_subjects` is for privacy per subject.
+    """Predict the error due to noise, and the delay; `plan_subjects` is for privacy per subject.
 
     Parameters
     ----------
@@ -122,11 +116,6 @@ def plan(
         as if every other direction had a tenth of its variance.
     gap
         Guess of (lambda_k - lambda_{k+1}) / lambda_1, by which the components stand out.
-    range_ratio
-        Guess of the typical distance of a gradient x (x.w) to the mean gradient, over the top
-        eigenvalue; that of Gaussian data by default. Data that hardly varies except along the
-        component, such as +-v plus a little noise of sd s, has s sqrt(d). It matters where
-        gradients are released: with more than 1023 features.
 
     Examples
     --------
@@ -145,18 +134,14 @@ def plan(
         one_of("scales", scales, ("learn",))
     if rate is not None:
         positive("rate", rate)
-    ratio, reach = guesses(d, n_components, trace_ratio, gap, range_ratio)
-    wide = d > MOST_FEATURES
+    ratio = guesses(d, n_components, trace_ratio, gap)
     known = center != "mean" and not isinstance(scales, str)
-    kind = _GradientGuess if wide else _MomentGuess
-    guess = kind(d, n_components, mu, ratio, gap, reach, known)
+    guess = _Guess(d, n_components, mu, ratio, gap, known)
     minimum = (
         math.ceil(10 * math.sqrt(2) / (mu * math.sqrt(FIRST)))
         if known
-        else smallest_batch_of(d=d, mu=mu, share=guess.share)
+        else smallest_batch_of(d=d, mu=mu)
     )
-    if wide:
-        minimum = max(minimum, smallest_range_batch(mu * math.sqrt(1 - BESIDE - ALONG)))
     recommended = next((n for n in _round_numbers(minimum) if guess.sine(n, SOON) <= GOOD), None)
     if recommended is None and batch_size is None:
         rule = "must be given: no batch of up to a billion records has a good component soon"
@@ -167,7 +152,6 @@ def plan(
     first = guess.first(size)
     useful = next((t for t in range(first, 1001) if guess.sine(size, t) <= USEFUL), None)
     records = None if useful is None else useful * size
-    spread = 2 * reach if wide else math.sqrt(2) * UNCLIPPED * ratio
     return Plan(
         dimension=d,
         n_components=n_components,
@@ -178,10 +162,10 @@ def plan(
         first_memory=first * size * d * 8,
         minimum_batch_size=minimum,
         recommended_batch_size=recommended,
-        noise_per_step=spread / (size * mu),
+        noise_per_step=math.sqrt(2) * UNCLIPPED * ratio / (size * mu),
         first_share=1 / ratio,
-        expected_error=tuple(
-            (batches * size, *as_range(guess.sine(size, batches)))
+        noise_error=tuple(
+            (batches * size, guess.sine(size, batches))
             for batches in (first - 1 + 2**i for i in range(7))
         ),
         useful_after_records=records,
@@ -189,29 +173,21 @@ def plan(
     )
 
 
-def as_range(least: float) -> tuple[float, float]:
-    """The least sine that is to be expected, and the largest on most real streams."""
-    return least, min(1.0, _REAL * least)
-
-
-def guesses(
-    d: int, n_components: int, trace_ratio: float | None, gap: float, range_ratio: float | None
-) -> tuple[float, float]:
-    """The total variance and the reach of a gradient over the top eigenvalue, after checks."""
+def guesses(d: int, n_components: int, trace_ratio: float | None, gap: float) -> float:
+    """The total variance over the top eigenvalue, after checks."""
     whole("d", d)
+    check_features("d", d)
     whole("n_components", n_components, high=d)
     if not 0 < gap <= 1:
         raise ParameterError("gap", "must lie in (0, 1]", gap)
     ratio = 1 + (d - 1) / 10 if trace_ratio is None else trace_ratio
     if not (math.isfinite(ratio) and ratio >= 1):
         raise ParameterError("trace_ratio", "must be finite and at least 1", ratio)
-    reach = 1.45 * math.sqrt(ratio * n_components) if range_ratio is None else range_ratio
-    positive("range_ratio", reach)
-    return ratio, reach
+    return ratio
 
 
 @dataclass(frozen=True)
-class _MomentGuess:
+class _Guess:
     """Public numbers and guesses. Eigenvalues are in units of the first."""
 
     d: int
@@ -219,17 +195,14 @@ class _MomentGuess:
     mu: float
     ratio: float
     gap: float
-    reach: float
     known: bool  #: centre and scales are known
-
-    share = FIRST  #: of the first step's mu^2, for its questions
 
     def first(self, rows: int) -> int:
         """Batches that the first step takes at once."""
-        return first_batches(d=self.d, mu=self.mu, units=rows, share=self.share, known=self.known)
+        return first_batches(d=self.d, mu=self.mu, units=rows, known=self.known)
 
     def sine(self, rows: int, batches: int) -> float:
-        """Least sine that is to be expected after this many batches.
+        """The sine of the angle that noise and sampling leave after this many batches.
 
         Sampling: the variance of a sample eigenvector. Noise: records of `UNCLIPPED` times the
         mean squared length pass unclipped, and all of them count the same.
@@ -238,38 +211,10 @@ class _MomentGuess:
             return 1.0
         n, steps = float(batches * rows), batches - self.first(rows) + 1
         noise = _cost(steps) * UNCLIPPED * self.ratio * math.sqrt(self.d * self.k)
-        return self._combined(noise / (n * self.mu * self.gap), n)
-
-    def _combined(self, noise: float, n: float) -> float:
+        noise /= n * self.mu * self.gap
         sampling = 1.15 * self.k * max(self.ratio - self.k, 0.0) / (n * self.gap**2)
         square = sampling + noise**2
         return math.sqrt(square / (1 + square))
-
-
-@dataclass(frozen=True)
-class _GradientGuess(_MomentGuess):
-    """The same with so many features that gradients are released."""
-
-    share = 1.0
-
-    def sine(self, rows: int, batches: int) -> float:
-        """Least sine that is to be expected after this many batches.
-
-        From a random start each batch multiplies the signal by 1 + gain, to 1 from 1/sqrt(d). The
-        first step learns centre and scales only. The deviations that features are divided by have
-        an error of their own.
-        """
-        d, k, mu, learned = self.d, self.k, self.mu, batches - self.first(rows)
-        part = math.sqrt(1 - BESIDE - ALONG)
-        gain = 0.4 * self.gap * rows * mu * part / (self.ratio * math.sqrt(k))
-        burn_in = 0.5 * math.log(d) / math.log1p(gain)
-        if learned <= burn_in + 0.5:
-            return 1.0
-        n = (learned - burn_in) * rows
-        cost = 1.75 * max(1.0, math.sqrt(learned / 96))
-        noise = cost * 2 * self.reach * math.sqrt(d * k) / (n * mu * part * self.gap)
-        apart = 1.75 * 2 * math.sqrt(BALL * d) / (learned * rows * mu * math.sqrt(BESIDE))
-        return self._combined(math.hypot(noise, apart), n)
 
 
 def _cost(steps: int) -> float:

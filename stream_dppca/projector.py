@@ -26,12 +26,10 @@ from . import scores
 from .arrays import FloatArray
 from .checks import one_of
 from .errors import ParameterError
-from .frames import all_columns, frame_like, is_frame
+from .frames import frame_like, is_frame, rows_of
 from .paths import member, path_of
 from .release import RATES, Limit, Release, Score
 from .values import number, numbers
-
-__all__ = ["By", "Projector"]
 
 By = Literal["spe", "t2", "either"]
 
@@ -82,11 +80,11 @@ class Projector:
     limits: Mapping[Score, Sequence[Limit]] = field(default_factory=dict)
 
     @classmethod
-    def plain(cls, features: Sequence[Hashable], W: FloatArray, scale: FloatArray) -> Projector:
+    def plain(
+        cls, features: Sequence[Hashable], W: FloatArray, scale: FloatArray | None
+    ) -> Projector:
         """Make a projector for records that are centred at 0 and divided by known scales."""
-        d = len(features)
-        zero, one = np.zeros(d), np.ones(d)
-        return cls(tuple(features), W, zero, scale, np.full(d, np.inf), zero, one)
+        return cls(tuple(features), W, **_numbers(len(features), {"scale": scale}))
 
     @classmethod
     def from_release(cls, release: Release | bytes | str | Mapping[str, Any]) -> Projector:
@@ -106,22 +104,13 @@ class Projector:
                 )
         except (TypeError, ValueError) as error:
             raise ValueError(f"`release` is not a release: {error}") from None
-        d = len(known.features)
-
-        def given(values: Sequence[float] | None, default: float) -> FloatArray:
-            return np.full(d, default) if values is None else np.array(values, dtype=np.float64)
-
-        W = np.array(known.components, dtype=np.float64).reshape(-1, d).T
+        W = np.array(known.components, dtype=np.float64).reshape(-1, len(known.features)).T
         return cls(
             known.features,
             np.ascontiguousarray(W),
-            given(known.center, 0.0),
-            given(known.scale, 1.0),
-            given(known.clamp, np.inf),
-            given(known.mean, 0.0),
-            given(known.deviation, 1.0),
-            np.array(np.nan if known.spread is None else known.spread, dtype=np.float64),
-            known.limits,
+            **_numbers(len(known.features), vars(known)),
+            variance=np.array(np.nan if known.spread is None else known.spread, dtype=np.float64),
+            limits=known.limits,
         )
 
     # Scores
@@ -250,7 +239,7 @@ class Projector:
         if isinstance(X, list) and X and all(isinstance(x, Mapping) for x in X):
             return np.array([self._row(x) for x in X])
         if not isinstance(X, np.ndarray) and is_frame(X):
-            return all_columns(X, self.features)
+            return rows_of(X, self.features)
         try:
             rows = numbers(X)
         except (TypeError, ValueError):
@@ -283,3 +272,13 @@ class Projector:
             return dict(zip(names, found[0].tolist(), strict=True))
         frame = not isinstance(X, np.ndarray) and is_frame(X)
         return frame_like(X, found, names) if frame else found
+
+
+def _numbers(d: int, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of d features; those that are not known change nothing."""
+    unknown = {"center": 0.0, "scale": 1.0, "clamp": np.inf, "mean": 0.0, "deviation": 1.0}
+    given = {name: known.get(name) for name in unknown}
+    return {
+        name: np.full(d, unknown[name]) if values is None else np.array(values, dtype=np.float64)
+        for name, values in given.items()
+    }

@@ -15,16 +15,7 @@ from pydantic import (
 )
 
 from .calibration import epsilon_over
-
-__all__ = [
-    "RATES",
-    "Limit",
-    "PrivacyStatement",
-    "Release",
-    "Score",
-    "Status",
-    "SubjectStatement",
-]
+from .participation import PerSubject
 
 #: Shares of the records that exceed the limits of a release.
 RATES = (0.1, 0.05, 0.01, 0.001)
@@ -83,31 +74,31 @@ class SubjectStatement(_Model):
     """False if the noise came from a seed. Such a release protects nobody."""
 
     @classmethod
-    def of(
-        cls, *, epsilon: float, delta: float, period: int, horizon: int | None, **rest: Any
-    ) -> SubjectStatement:
-        """The statement of a budget per period.
+    def of(cls, unit: PerSubject, **said: Any) -> SubjectStatement:
+        """The statement about a unit, from what is also said about records.
 
         Examples
         --------
         >>> said = SubjectStatement.of(
-        ...     epsilon=1.0, delta=1e-6, period=24, horizon=None, subject="device_id", records=4,
-        ...     method="adaptive", private=True,
+        ...     PerSubject("device_id", places=1000, period=24),
+        ...     epsilon=1.0, delta=1e-6, method="adaptive", private=True,
         ... )
         >>> said.scope
         'any 24 consecutive rounds'
         >>> {time: round(epsilon, 2) for time, epsilon in said.epsilon_over.items()}
         {'1 period': 1.0, '7 periods': 2.89, '30 periods': 6.58, '365 periods': 31.04}
         """
-        over = epsilon_over(epsilon, delta, period=period, horizon=horizon)
+        period, horizon = unit.period, unit.horizon
         return cls(
-            epsilon=epsilon,
-            delta=delta,
+            subject=str(unit.subject),
             scope="any round" if period == 1 else f"any {period} consecutive rounds",
             period=period,
             horizon=horizon,
-            epsilon_over=over,
-            **rest,
+            records=unit.records,
+            epsilon_over=epsilon_over(
+                said["epsilon"], said["delta"], period=period, horizon=horizon
+            ),
+            **said,
         )
 
     def in_time(self, round_seconds: float, scope: str) -> SubjectStatement:
@@ -116,8 +107,8 @@ class SubjectStatement(_Model):
         Examples
         --------
         >>> said = SubjectStatement.of(
-        ...     epsilon=1.0, delta=1e-6, period=24, horizon=None, subject="device_id", records=4,
-        ...     method="adaptive", private=True,
+        ...     PerSubject("device_id", places=1000, period=24),
+        ...     epsilon=1.0, delta=1e-6, method="adaptive", private=True,
         ... ).in_time(3600.0, "any 24 rounds of one hour")
         >>> {time: round(epsilon, 2) for time, epsilon in said.epsilon_over.items()}
         {'1 day': 1.0, '7 days': 2.89, '30 days': 6.58, '365 days': 31.04}
@@ -163,7 +154,7 @@ class Release(_Model):
     up to date."""
     batch: int
     """1, 2, ..."""
-    n_seen: int | None = None
+    n_seen: int | None = Field(None, ge=0)
     """Slots consumed by this batch and all before it, nulls included. Absent where the unit is a
     subject: there the number of records is secret."""
     subjects: float | None = None

@@ -20,8 +20,6 @@ import numpy as np
 
 from .arrays import FloatArray
 
-__all__ = ["READABLE", "along", "grown", "residual", "spe", "standardised", "t2"]
-
 #: Least share of the features with spread that a record must have to be scored. A feature that is
 #: missing counts as its mean, so the fewer there are, the more ordinary a record looks.
 READABLE = 0.5

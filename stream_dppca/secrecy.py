@@ -12,8 +12,6 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-__all__ = ["Forgetful"]
-
 _holders: weakref.WeakSet[Forgetful] = weakref.WeakSet()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,19 +20,14 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from .arrays import FloatArray
 from .errors import BatchSizeError, NothingLearnedWarning, ParameterError
 from .estimator import DPPCA
-from .frames import all_columns, is_frame
-from .method import MOST_FEATURES
-from .noise import Sampler
+from .frames import is_frame, rows_of
 from .values import numbers
 
-__all__ = ["PrivatePCA"]
-
-#: Batches into which `fit` cuts the rows if gradients are released, which take a step per batch.
-_STEPS = 16
 #: `fit` warns if centre and scales would take more than this many batches of as many rows.
 _FEW = 2
 
 
+@dataclass(eq=False, repr=False)  # fields are parameters
 class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Differentially private PCA for scikit-learn: centres, scales and projects.
 
@@ -63,7 +59,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     batch_size
         Rows of a batch of `partial_fit`; None for the rows of the first call, or more if so few
         would teach nothing. `fit` takes all rows as one batch.
-    center, scales, max_norm, memory, missing, limits, sampler
+    center, scales, memory, missing, limits
         As for `DPPCA`.
     seed
         For tests and simulations only: the noise can be drawn again, so **nothing is private**, and
@@ -107,49 +103,28 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     (1.0, 'record', True)
     """
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        batch_size: int | None = None,
-        center: Literal["mean", "none"] = "mean",
-        scales: Sequence[float] | Mapping[Any, float] | Literal["learn"] | None = "learn",
-        max_norm: float = 1e18,
-        memory: float | Literal["auto", "all"] = "auto",
-        missing: Literal["null", "center"] = "null",
-        limits: bool = True,
-        sampler: Sampler = "exact",
-        seed: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.epsilon = epsilon
-        self.delta = delta
-        self.batch_size = batch_size
-        self.center = center
-        self.scales = scales
-        self.max_norm = max_norm
-        self.memory = memory
-        self.missing = missing
-        self.limits = limits
-        self.sampler = sampler
-        self.seed = seed
+    n_components: int | None = None
+    _: KW_ONLY
+    epsilon: float | None = None
+    delta: float | None = None
+    batch_size: int | None = None
+    center: Literal["mean", "none"] = "mean"
+    scales: Sequence[float] | Mapping[Any, float] | Literal["learn"] | None = "learn"
+    memory: float | Literal["auto", "all"] = "auto"
+    missing: Literal["null", "center"] = "null"
+    limits: bool = True
+    seed: int | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from all rows at once. This spends epsilon, however often it is called.
-
-        With more than 1023 features the rows are cut into 16 batches: gradients need steps.
-        """
+        """Learn from all rows at once. This spends epsilon, however often it is called."""
         rows = self._rows(X, reset=True)
         self.n_samples_seen_ = len(rows)
-        once = rows.shape[1] <= MOST_FEATURES
-        size = max(2, len(rows) // (1 if once else _STEPS))
-        self.model_ = self._model(size, batches=1 if once else None)
+        size = max(2, len(rows))
+        self.model_ = self._model(size, batches=1)
         if self.model_.capacity > size:
             return self._show("nothing, and components_ are zeros")
         self._learn(rows)
-        few = once and self._model(size).first_batches > _FEW
+        few = self._model(size).first_batches > _FEW
         return self._show("little" if few else "")
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -192,7 +167,7 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _rows(self, X: Any, *, reset: bool) -> FloatArray:
         """Rows as floats, NaN for what is not a number. Errors say nothing about a value."""
         if is_frame(X):
-            rows = all_columns(X)
+            rows = rows_of(X)
         elif hasattr(X, "toarray"):  # sparse: it has an error of its own
             rows = X
         else:
@@ -208,22 +183,18 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _model(self, size: int, exactly: int | None = None, batches: int | None = None) -> DPPCA:
         """An estimator for batches of this size, or larger ones if they teach nothing."""
         d = self.n_features_in_
-        given = {
-            name: value
-            for name, value in self.get_params(deep=False).items()
-            if name not in ("n_components", "batch_size")
-        }
-        given |= {
+        given = self.get_params(deep=False) | {
             "features": tuple(getattr(self, "feature_names_in_", range(d))),
             "n_components": d if self.n_components is None else self.n_components,
+            "batch_size": size,
             "batches": batches,
         }
         try:
-            return DPPCA(batch_size=size, **given)
+            return DPPCA(**given)
         except BatchSizeError as error:
             if exactly is not None:
                 raise
-            return DPPCA(batch_size=error.minimum, **given)
+            return DPPCA(**given | {"batch_size": error.minimum})
 
     def _learn(self, rows: FloatArray) -> None:
         with warnings.catch_warnings():

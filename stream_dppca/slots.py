@@ -11,24 +11,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from operator import countOf, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from narwhals.dependencies import is_pandas_dataframe
 from numpy.typing import NDArray
 
 from .arrays import FloatArray, Workspace, aligned
 from .batch import Batch, Reading
 from .errors import DPPCAError
-from .frames import column
+from .frames import rows_of
 from .secrecy import Forgetful
 from .statistics import JoinedRows, Rows
-from .values import PLAIN, number, plain
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["SlotBuffer"]
+from .values import PLAIN, number
 
 
 class SlotBuffer(Forgetful):
@@ -55,13 +49,8 @@ class SlotBuffer(Forgetful):
         self._batches = 1
         self.forget()
 
-    @property
-    def batches(self) -> int:
-        """Batches that are filled at once."""
-        return self._batches
-
-    @batches.setter
-    def batches(self, number: int) -> None:
+    def await_batches(self, number: int) -> None:
+        """Fill this many batches at once."""
         if self.fill:
             raise RuntimeError("the buffer is not empty")
         if number != self._batches:
@@ -78,7 +67,6 @@ class SlotBuffer(Forgetful):
         self._whole: list[Rows] = []  # batches of which only sums are used
         self._resize()
         self._workspace = Workspace()
-        self._known_columns: tuple[Any, slice | list[int] | None] = (None, None)
         self._get = (
             itemgetter(*self.features)
             if len(self.features) > 1
@@ -150,40 +138,7 @@ class SlotBuffer(Forgetful):
 
     def put_frame(self, frame: Any) -> Iterator[Batch]:
         """Take a slot for each row of a frame. A missing column makes every row a null."""
-        yield from self.put_rows(self.frame_to_rows(frame))
-
-    def frame_to_rows(self, frame: Any) -> FloatArray:
-        """The declared columns of a frame as floats; NaN for a value that is not a number.
-
-        The memory is the same whatever the columns are: one cell that changes a column must not
-        decide where the other rows lie.
-        """
-        X = aligned(len(frame), len(self.features))
-        if is_pandas_dataframe(frame) and (where := self._columns(frame)) is not None:
-            chosen = frame if where == slice(None) else frame.iloc[:, where]
-            # No set of them is made: the hash of a categorical type fails on some of its values.
-            if all(map(plain, chosen.dtypes.tolist())):
-                with np.errstate(all="ignore"):
-                    X[:] = chosen.to_numpy()
-                return X
-        with np.errstate(all="ignore"):
-            for j, feature in enumerate(self.features):
-                X[:, j] = column(frame, feature)
-        return X
-
-    def _columns(self, frame: pd.DataFrame) -> slice | list[int] | None:
-        """Positions of the features in a frame; None unless each exists exactly once."""
-        known, where = self._known_columns
-        if frame.columns is known:
-            return where
-        names = list(frame.columns)
-        where = None
-        if tuple(names) == self.features:
-            where = slice(None)
-        elif all(names.count(feature) == 1 for feature in self.features):
-            where = [names.index(feature) for feature in self.features]
-        self._known_columns = frame.columns, where
-        return where
+        yield from self.put_rows(rows_of(frame, self.features))
 
     def take(self) -> FloatArray:
         """Empty the partial batch and return its rows, which are valid until the next put."""

@@ -7,7 +7,6 @@ A state is plain JSON in sections:
 | `version` | 1 |
 | `config` | the method, and **every** setting: a later default must not change an old model |
 | `n_batches` | number of releases |
-| `slots` | slots of all steps that were released |
 | `method` | components and running estimates: released values only |
 | `release` | the last release, or null |
 
@@ -22,10 +21,8 @@ from typing import Any
 
 from .errors import StateError
 
-__all__ = ["VERSION", "compare", "sections", "settings"]
-
 VERSION = 1
-SECTIONS = ("version", "config", "n_batches", "slots", "method", "release")
+SECTIONS = ("version", "config", "n_batches", "method", "release")
 
 
 def sections(state: Any) -> dict[str, Any]:

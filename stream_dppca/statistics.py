@@ -1,17 +1,12 @@
 """Questions that a mechanism may ask about a batch, without seeing its records.
 
-A mechanism never holds the records of a batch. It holds `Rows`, and asks them two kinds of
-questions:
+A mechanism never holds the records of a batch. It holds `Rows`, and asks them for `total`: the sum
+over the units of a bounded function with public parameters (a `Statistic`).
 
-- `total`: the sum over the units of a bounded function with public parameters (a `Statistic`);
-- `ranged`: for functions that have a length (a `Form`), the number of units beyond a radius, and
-  the sum of all terms clipped to a radius. The radius of the sum depends on the released counts, so
-  the questions come one after the other.
-
-Statistics and forms are frozen dataclasses of public parameters, defined in modules, so that they
-can be pickled. Their functions are pure and turn a `Block` of rows into a partial sum; partial sums
-are added. A batch in memory (`batch.Batch`) and a batch spread over other machines run the same
-code on their blocks.
+Statistics are frozen dataclasses of public parameters, defined in modules, so that they can be
+pickled. They are pure functions that turn a `Block` of rows into a partial sum; partial sums are
+added. A batch in memory (`batch.Batch`) and a batch spread over other machines run the same code on
+their blocks.
 
 Sensitivities belong to the statistic, not to the rows: they follow from the bound of a term.
 
@@ -23,9 +18,9 @@ An implementation of `Rows` must guarantee:
 
 - **Each unit is counted once**, in one block. The units of a block, and their places in it, follow
   from public numbers (slots, batch size, number of features).
-- **Nulls.** Whether a unit is a null depends on that unit alone. A null adds zero to every sum, is
-  beyond no radius, and keeps its place: `len` counts places, never valid units.
-- **The same bits.** The distance of a unit does not depend on any other unit, not even in its last
+- **Nulls.** Whether a unit is a null depends on that unit alone. A null adds zero to every sum, and
+  keeps its place: `len` counts places, never valid units.
+- **The same bits.** The length of a unit does not depend on any other unit, not even in its last
   digit. Matrix products may round a row according to its position in a block and to the shape and
   alignment of the block, so these are public, too; where they cannot be, as with subjects, use
   arithmetic that does not depend on positions (`rowwise`, `vecdot`).
@@ -47,21 +42,6 @@ from . import rowwise
 from .arrays import BoolArray, FloatArray
 from .sums import pairwise_sum
 
-__all__ = [
-    "Block",
-    "Bundle",
-    "Form",
-    "JoinedRows",
-    "Ranged",
-    "Rows",
-    "Statistic",
-    "clip_factors",
-    "vecdots",
-]
-
-#: Below the square of every radius that is used, and above zero.
-_TINY = 1e-300
-
 
 def vecdots(rows: FloatArray, W: FloatArray) -> FloatArray:
     """The products of rows with W, one row at a time: the place does not change their rounding."""
@@ -73,34 +53,20 @@ class Block:
     """Rows of some units, one row per unit. Rows of nulls hold anything: NaN, infinity, 1e300."""
 
     X: FloatArray  #: read only: it may be the caller's memory
-    sq_norm: FloatArray  #: squared norms of the rows as computed, zero for nulls
     null: BoolArray
-    scratch: FloatArray  #: of the shape of X, to be overwritten
-    free: bool = False  #: there is no null among the units
+    scratch: FloatArray  #: two arrays of the shape of X, to be overwritten
     placed: bool = True  #: the place of a unit in the block is public
     partial: bool = False  #: rows that are no nulls may hold values that are not finite
 
-    def clean(self) -> FloatArray:
-        """The rows, with zeros for nulls: a copy in the scratch memory, unless the block is free.
-
-        Nulls must not enter a product of matrices: zero times NaN is NaN.
-        """
-        if self.free:
-            return self.X
-        self.scratch[:] = self.X
-        self.scratch[self.null] = 0.0
-        return self.scratch
-
-    def along(self, W: FloatArray, rows: FloatArray | None = None) -> FloatArray:
-        """The products x_i^T W; row by row if places, which may affect the rounding, are secret.
+    def along(self, W: FloatArray, rows: FloatArray) -> FloatArray:
+        """The products of rows with W; row by row if places, which may affect rounding, are secret.
 
         Parameters
         ----------
         rows
-            Rows made of those of the block, row by row, to be used in their place.
+            Rows made of those of the block, row by row.
         """
-        X = self.X if rows is None else rows
-        return np.asarray(X @ W) if self.placed else vecdots(X, W)
+        return np.asarray(rows @ W) if self.placed else vecdots(rows, W)
 
     # A unit is one row here, and up to a few in a `Bundle`.
 
@@ -134,8 +100,7 @@ class Block:
 class Bundle(Block):
     """Units of `rows_each` rows, unit after unit, none of them a null.
 
-    Their places are not public, so every number of a unit is computed by `rowwise`. `sq_norm` is
-    not used.
+    Their places are not public, so every number of a unit is computed by `rowwise`.
     """
 
     rows_each: int = 1
@@ -143,11 +108,8 @@ class Bundle(Block):
     @classmethod
     def of(cls, X: FloatArray, each: int, partial: bool = False) -> Bundle:
         """A bundle of these rows."""
-        nothing, free = np.empty(0), np.zeros(len(X), dtype=np.bool_)
-        memory = np.empty_like(X)
-        return cls(
-            X, nothing, free, memory, free=True, placed=False, partial=partial, rows_each=each
-        )
+        null, scratch = np.zeros(len(X), dtype=np.bool_), np.empty((2, *X.shape))
+        return cls(X, null, scratch, placed=False, partial=partial, rows_each=each)
 
     @property
     def each(self) -> int:
@@ -157,8 +119,8 @@ class Bundle(Block):
     def null_units(self) -> BoolArray:
         return self.null[:: self.each]
 
-    def along(self, W: FloatArray, rows: FloatArray | None = None) -> FloatArray:
-        columns = np.ascontiguousarray((self.X if rows is None else rows).T)
+    def along(self, W: FloatArray, rows: FloatArray) -> FloatArray:
+        columns = np.ascontiguousarray(rows.T)
         return np.stack([rowwise.dots(columns, w[:, np.newaxis]) for w in W.T], axis=1)
 
     def means(self, values: FloatArray) -> FloatArray:
@@ -177,62 +139,12 @@ class Bundle(Block):
 class Statistic(Protocol):
     """A bounded function of a unit, summed over units."""
 
-    @property
-    def long_blocks(self) -> bool:
-        """True if adding up partial sums costs more time than short blocks, in the cache, save."""
-        ...
-
     def __call__(self, block: Block) -> FloatArray:
-        """The sum over the units of a block. Its shape depends on public parameters only."""
-        ...
+        """The sum over the units of a block. Its shape depends on public parameters only.
 
-
-class Form(Protocol):
-    """A function of a unit that has a length, summed over units after clipping."""
-
-    def measure(self, block: Block) -> FloatArray:
-        """Numbers of each unit that need its row: one row of them per unit, possibly empty.
-
-        Rows of nulls are ignored.
+        A statistic with large sums also has `over`, the sum over the units of several blocks with
+        at most `sums.LARGEST_BLOCK` rows of units of one size, so that few sums are added up.
         """
-        ...
-
-    def sq_length(self, sq_norm: FloatArray, measured: FloatArray) -> FloatArray:
-        """Over-estimates of the squared length of each unit, from its norm and its numbers alone.
-
-        Every unit is computed by itself, in arithmetic that does not depend on its place.
-        """
-        ...
-
-    def clipped_sum(self, block: Block, measured: FloatArray, factors: FloatArray) -> FloatArray:
-        """The sum over the units of a block, each times its clip factor."""
-        ...
-
-    def mean(self, total: FloatArray, radius: float, units: int) -> FloatArray:
-        """The query that is released, from the sum of all `clipped_sum`."""
-        ...
-
-    def sensitivity(self, radius: float, units: int) -> float:
-        """Sensitivity of that query to one unit, as computed, rounding included."""
-        ...
-
-
-def clip_factors(sq_length: FloatArray, null: BoolArray, radius: float) -> FloatArray:
-    """s_i = min(1, radius/length), zero for nulls: a longer unit is cut to the length `radius`."""
-    factors = np.minimum(1.0, radius / np.sqrt(np.maximum(sq_length, _TINY)))
-    factors[null] = 0.0
-    return np.asarray(factors)
-
-
-class Ranged(Protocol):
-    """Answers about one form over one batch."""
-
-    def beyond(self, radius: float) -> int:
-        """Number of units longer than `radius`. One unit changes it by at most 1."""
-        ...
-
-    def clipped_sum(self, radius: float) -> FloatArray:
-        """Sum over all units of terms clipped to `radius`."""
         ...
 
 
@@ -250,10 +162,6 @@ class Rows(Protocol):
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units."""
         ...
-
-    def ranged(self, form: Form) -> Ranged:
-        """Counts and clipped sums of a form."""
-        raise TypeError("only a single batch of records is asked for the range of a form")
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cache
-from typing import Any, ClassVar, Self, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,9 @@ from river import base
 
 from . import state as saved
 from .arrays import FloatArray
+from .basis import column_signs, orthonormal
 from .calibration import check_budget
-from .checks import between, loose_budget, one_of, whole
+from .checks import between, loose_budget, whole
 from .errors import (
     DPPCAError,
     LooseBudgetWarning,
@@ -26,9 +26,8 @@ from .errors import (
     ParameterError,
     StateError,
 )
-from .frames import frame_like, is_frame, require_frame
-from .noise import Noise, Sampler, make_noise
-from .oja import column_signs, orthonormal
+from .frames import frame_like, is_frame, require_frame, rows_of
+from .noise import Noise, make_noise
 from .outcome import ONLY_RANGE, Method, Outcome
 from .projector import By, Projector
 from .release import PrivacyStatement, Release, Score, Status, SubjectStatement
@@ -36,8 +35,6 @@ from .slots import SlotBuffer
 from .statistics import Rows
 from .subjects import SubjectTable
 from .values import numbers
-
-__all__ = ["StreamingPCA"]
 
 #: What has another name here than in scikit-learn.
 _OF_SCIKIT_LEARN = {
@@ -51,11 +48,12 @@ _OF_SCIKIT_LEARN = {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)  # fields are parameters
 class StreamingPCA(base.MiniBatchTransformer):
     """A private PCA on a stream, whatever its method: batches in, releases out.
 
     Between releases nothing that can be seen depends on the records. Subclasses have the parameters
-    below and their own, and call `_begin` when all are set.
+    below and their own.
 
     Parameters
     ----------
@@ -67,39 +65,47 @@ class StreamingPCA(base.MiniBatchTransformer):
         Number of components.
     scales
         Public scales by which features are divided; None for none.
-    max_norm
-        Public cap on the norm of a scaled record.
-    sampler, seed
-        Source of the noise.
+    seed
+        For tests and simulations: then nothing is private.
+
+    Attributes
+    ----------
+    n_batches
+        Batches released, skipped ones included.
+    last_release
+        The newest release, None before the first.
+    privacy
+        The privacy guarantee, as it was when the estimator was made.
     """
 
     METHOD: ClassVar[str]  #: its name in states and releases
+    SCALES: ClassVar[tuple[str, ...]] = ()  #: words that `scales` may be
+    NESTED: ClassVar[Mapping[str, Any]]  #: parameters that are objects in a state, and their types
 
     features: Sequence[Hashable]
     epsilon: float
     delta: float
-    n_components: int
-    scales: Any
-    max_norm: float
-    sampler: Sampler
-    seed: int | None
+    n_components: int = 1
+    scales: Any = None
+    seed: int | None = None
 
-    def _begin(self) -> None:
+    def __post_init__(self) -> None:
         """Make everything that follows from the parameters."""
         self._check_parameters()
+        self._scales = self._known_scales()
         self._slots: SlotBuffer | SubjectTable = self._make_slots()
         name = "places" if isinstance(self._slots, SubjectTable) else "batch_size"
         for problem in loose_budget(self.epsilon, self.delta, self.capacity, name):
             warnings.warn(problem, LooseBudgetWarning, stacklevel=3)
-        self._noise: Noise = make_noise(self.seed, self.sampler)
+        self._noise: Noise = make_noise(self.seed)
         start = self._noise.at_batch(0).direction(len(self.features), self.n_components)
         self._method: Method = self._make_method(orthonormal(start))
         self._method.check_batch(self.capacity)
-        self._privacy = self._statement()
-        self._n_batches = 0
+        self.privacy = self._statement()
+        self.n_batches = 0
         self._used = 0  # slots of all steps so far
         self._await_step()
-        self._release: Release | None = None
+        self.last_release: Release | None = None
         self._scorer: Projector | None = None  # of the newest release
         self._learned = False  # from at least one batch
         self._interrupted = False  # in the middle of a batch
@@ -114,16 +120,15 @@ class StreamingPCA(base.MiniBatchTransformer):
         """The method, which begins with these components."""
 
     def _statement(self) -> PrivacyStatement | SubjectStatement:
-        return PrivacyStatement(**self._said())
-
-    def _said(self) -> dict[str, Any]:
-        """The part of the statement that does not depend on the unit."""
-        return {
+        said: dict[str, Any] = {
             "epsilon": float(self.epsilon),
             "delta": float(self.delta),
             "method": self.METHOD,
             "private": self._noise.private,
         }
+        if isinstance(self._slots, SubjectTable):
+            return SubjectStatement.of(self._slots.unit, **said)
+        return PrivacyStatement(**said)
 
     def __copy__(self) -> Self:
         """Return a deep copy: a shallow one would share the partial batch with its original."""
@@ -146,9 +151,11 @@ class StreamingPCA(base.MiniBatchTransformer):
         return self._slots.size
 
     def _await_step(self) -> None:
-        """Gather as many batches as the next step takes at once."""
-        if isinstance(self._slots, SlotBuffer):
-            self._slots.batches = self._method.batches_of_step
+        """Gather as many batches as the next step takes at once, or the next round."""
+        if isinstance(self._slots, SubjectTable):
+            self._slots.await_round(self.n_batches + 1)
+        else:
+            self._slots.await_batches(self._method.batches_of_step)
 
     # Learning
 
@@ -193,57 +200,44 @@ class StreamingPCA(base.MiniBatchTransformer):
             raise ParameterError("X", rule, rows.shape)
         return rows
 
-    def _run(self, rows: Rows) -> None:
+    def _run(self, rows: Rows) -> Release:
         """Learn from a full batch, then show the result."""
         self._refuse_if_interrupted()
         # From here on the records count as used, whatever happens.
-        self._n_batches = t = self._n_batches + 1
+        self.n_batches = t = self.n_batches + 1
         self._used += len(rows)
         self._interrupted = True
         with np.errstate(all="ignore"):  # a warning would say something about the records
             outcome = self._method.step(rows, t, self._noise.at_batch(t))
-            if not self._learned and outcome.skipped is None:
+            if not self._learned and outcome.reason is None:
                 # From here on, signs follow from release to release.
                 self._method.W = self._method.W * column_signs(self._method.W)
                 self._learned = True
             release = self._release_of(outcome)
-        self._release, self._scorer, self._interrupted = release, None, False
+        self.last_release, self._scorer, self._interrupted = release, None, False
         self._await_step()
-        if outcome.skipped not in (None, ONLY_RANGE):
-            self._warn_of_batch(t, str(outcome.skipped))
+        if outcome.reason not in (None, ONLY_RANGE):
+            self._warn_of_batch(t, str(outcome.reason))
+        return release
 
     def _release_of(self, outcome: Outcome) -> Release:
-        found, spread, limits = self._found(), _numbers(outcome.spread), outcome.limits
-        if spread is None and self._learned and self._release is not None:
-            spread, limits = self._release.spread, self._release.limits  # they stay
-        clamp = None if found is None or np.isinf(found.clamp).any() else found.clamp
+        told, found, before = dict(vars(outcome)), self._found(), self.last_release
+        if outcome.spread is None and self._learned and before is not None:
+            told |= {"spread": before.spread, "limits": before.limits}  # they stay
+        if found is not None:
+            numbers = ("center", "scale", "mean", "deviation")
+            told |= {name: getattr(found, name) for name in numbers}
+            told["clamp"] = None if np.isinf(found.clamp).any() else found.clamp
+        told["components"] = self.components
         return Release(
             status=self._status(outcome),
-            batch=self._n_batches,
+            batch=self.n_batches,
             n_seen=None if isinstance(self._slots, SubjectTable) else self._used,
-            subjects=outcome.units,
             first_batches=self.first_batches,
             features=self._slots.features,
-            components=tuple(map(tuple, self.components.tolist())),
-            spread=spread,
-            explained_variance_ratio=_numbers(outcome.ratio),
-            explained_variance_ratio_sd=_numbers(outcome.ratio_sd),
-            eigenvalues=_numbers(outcome.eigenvalues) or (),
-            eigenvalues_sd=_numbers(outcome.eigenvalues_sd) or (),
-            limits=limits,
-            range=outcome.range,
-            step=outcome.step,
-            drift=outcome.drift,
-            shift=outcome.shift,
-            skipped=outcome.skipped is not None,
-            reason=outcome.skipped,
-            sigma=outcome.sigma,
+            skipped=outcome.reason is not None,
             privacy=self.privacy,
-            center=None if found is None else _numbers(found.center),
-            scale=None if found is None else _numbers(found.scale),
-            mean=None if found is None else _numbers(found.mean),
-            deviation=None if found is None else _numbers(found.deviation),
-            clamp=_numbers(clamp),
+            **{name: _plain(value) for name, value in told.items()},
         )
 
     def _warn_of_batch(self, batch: int, reason: str) -> None:
@@ -259,19 +253,19 @@ class StreamingPCA(base.MiniBatchTransformer):
             )
 
     def _status(self, outcome: Outcome) -> Status:
-        if outcome.skipped == ONLY_RANGE:
+        if outcome.reason == ONLY_RANGE:
             return "starting"
         if not self._learned:
             return "nothing_learned"
-        return "learned" if outcome.skipped is None else "skipped"
+        return "learned" if outcome.reason is None else "skipped"
 
     def _refuse_if_interrupted(self) -> None:
         """Raise if a batch ended half-way (Ctrl-C, no memory): no state knows what it has spent."""
         if self._interrupted:
             rounds = isinstance(self._slots, SubjectTable)
-            used, number = ("rounds", self._n_batches) if rounds else ("records", self.n_seen)
+            used, number = ("rounds", self.n_batches) if rounds else ("records", self.n_seen)
             raise DPPCAError(
-                f"batch {self._n_batches} was interrupted, so this model cannot continue. Restore "
+                f"batch {self.n_batches} was interrupted, so this model cannot continue. Restore "
                 f"the last state that was saved, and do not use the first {number} {used} of "
                 "this stream again."
             )
@@ -283,11 +277,6 @@ class StreamingPCA(base.MiniBatchTransformer):
         """k x d, orthonormal rows; no rows before anything has been learned."""
         d = len(self._slots.features)
         return np.ascontiguousarray(self._method.W.T) if self._learned else np.zeros((0, d))
-
-    @property
-    def n_batches(self) -> int:
-        """Batches released, skipped ones included."""
-        return self._n_batches
 
     @property
     def first_batches(self) -> int:
@@ -306,23 +295,13 @@ class StreamingPCA(base.MiniBatchTransformer):
             raise AttributeError("n_seen is not public with privacy per subject")
         return self._used + self._slots.waiting
 
-    @property
-    def last_release(self) -> Release | None:
-        """The newest release, None before the first."""
-        return self._release
-
-    @property
-    def privacy(self) -> PrivacyStatement | SubjectStatement:
-        """The privacy guarantee, as it was when the estimator was made."""
-        return self._privacy
-
     # Scores, as those of `Projector`
 
     def _projector(self) -> Projector:
         """The projector of the newest release; without components if nothing is known."""
         if self._scorer is None:
             features, release = self._slots.features, self.last_release
-            nothing = Projector.plain(features, np.zeros((len(features), 0)), self._known_scales())
+            nothing = Projector.plain(features, np.zeros((len(features), 0)), self._scales)
             self._scorer = nothing if release is None else Projector.from_release(release)
         return self._scorer
 
@@ -341,7 +320,7 @@ class StreamingPCA(base.MiniBatchTransformer):
         The columns are 0, 1, ... in pandas and "0", "1", ... elsewhere.
         """
         require_frame(X)
-        known = np.nan_to_num(self.transform(self._slots.frame_to_rows(X)))
+        known = np.nan_to_num(self.transform(rows_of(X, self._slots.features)))
         known = known if known.shape[1] else np.zeros((len(known), self.n_components))
         return frame_like(X, known, range(self.n_components))
 
@@ -361,10 +340,6 @@ class StreamingPCA(base.MiniBatchTransformer):
         """Squared distance of records along the components, in variances along each."""
         return self._projector().t2(X)
 
-    def n_read(self, X: Any) -> Any:
-        """Number of features with spread that records have."""
-        return self._projector().n_read(X)
-
     def contributions(self, X: Any, to: Score = "spe") -> Any:
         """What each feature adds to a score of records; negative if the feature is too low."""
         return self._projector().contributions(X, to)
@@ -373,23 +348,11 @@ class StreamingPCA(base.MiniBatchTransformer):
         """Tell whether a score of records exceeds its limit; None if that is not known."""
         return self._projector().is_anomaly(X, rate, by)
 
-    def inverse_transform(self, scores: NDArray[Any]) -> FloatArray:
-        """Raw records, n x d, that have these scores and lie in the private subspace."""
-        return self._projector().inverse_transform(scores)
-
-    def raw_directions(self) -> FloatArray:
-        """k x d: changes of raw features along each component."""
-        return self._projector().raw_directions()
-
-    def raw_weights(self) -> FloatArray:
-        """k x d: weights of raw features in each score, as long as nothing is clamped."""
-        return self._projector().raw_weights()
-
     def _found(self) -> Projector | None:
         """The numbers of the next release; None before anything has been learned."""
         if not self._learned:
             return None
-        return Projector.plain(self._slots.features, self._method.W, self._known_scales())
+        return Projector.plain(self._slots.features, self._method.W, self._scales)
 
     # State
 
@@ -403,24 +366,24 @@ class StreamingPCA(base.MiniBatchTransformer):
         return {
             "version": saved.VERSION,
             "config": self._config(),
-            "n_batches": self._n_batches,
-            "slots": self._used,
+            "n_batches": self.n_batches,
             "method": self._method.state(),
             "release": None if release is None else release.model_dump(mode="json"),
         }
 
     @classmethod
-    def from_state(
-        cls, state: dict[str, Any], *, sampler: Sampler = "exact", **expected: Any
-    ) -> Self:
+    def _parameters(cls) -> tuple[str, ...]:
+        """Names of the parameters, all of which a state keeps."""
+        return tuple(field.name for field in dataclasses.fields(cls) if field.init)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], **expected: Any) -> Self:
         """An estimator that resumes where `state` was taken, with an empty partial batch.
 
         Parameters
         ----------
         state
             Result of `state()`, also after a round trip through JSON.
-        sampler
-            Source of the noise of the next batches. It is not part of the state.
         expected
             Parameters of the estimator. One that differs from the state's is refused by name. All
             others come from the state, never from the current defaults.
@@ -435,28 +398,26 @@ class StreamingPCA(base.MiniBatchTransformer):
         stream_dppca.errors.StateError: state field `config.epsilon` is 1.0, expected 2.0
         """
         state = saved.sections(state)
-        params = saved.settings(state["config"], cls.METHOD, _kept_parameters(cls))
-        params |= {"sampler": sampler}
+        params = saved.settings(state["config"], cls.METHOD, cls._parameters())
         try:
-            params = cls._from_config(params)
-            restored = cls(**params)
+            params["features"] = tuple(params["features"])
+            for name, kind in cls.NESTED.items():
+                if isinstance(params[name], Mapping):
+                    params[name] = kind(**params[name])
+            restored = cls(**params | expected)
         except (TypeError, ParameterError) as error:
             raise StateError("config", f"cannot be used: {error}") from None
-        config, wanted = restored._config(), cls(**{**params, **expected})._config()
+        config = restored._config()
         for name in expected:
-            saved.compare(f"config.{name}", config[name], wanted[name])
+            saved.compare(f"config.{name}", state["config"][name], config[name])
         try:
             restored._method.load(state["method"])
-            restored._n_batches = int(state["n_batches"])
-            restored._used = int(state["slots"])
-            if restored._used < 0:
-                raise StateError("slots", "must not be negative")
-            restored._await_step()
-            released = 0
             if state["release"] is not None:
-                restored._release = release = Release.model_validate(state["release"])
-                restored._learned, released = bool(release.components), release.batch
-            saved.compare("n_batches", restored._n_batches, released)
+                restored.last_release = release = Release.model_validate(state["release"])
+                restored._learned = bool(release.components)
+                restored.n_batches, restored._used = release.batch, release.n_seen or 0
+            saved.compare("n_batches", state["n_batches"], restored.n_batches)
+            restored._await_step()
         except StateError:
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -465,15 +426,10 @@ class StreamingPCA(base.MiniBatchTransformer):
 
     def _config(self) -> dict[str, Any]:
         """The parameters as plain JSON."""
-        config = {name: _plain(getattr(self, name)) for name in _kept_parameters(type(self))}
+        config = {name: _plain(getattr(self, name)) for name in self._parameters()}
         config["features"] = list(self._slots.features)
-        config["scales"] = self._scale_list()
+        config["scales"] = self.scales if self._scales is None else self._scales.tolist()
         return {"method": self.METHOD, **config}
-
-    @classmethod
-    def _from_config(cls, config: dict[str, Any]) -> dict[str, Any]:
-        """The parameters of which `_config` has made plain JSON."""
-        return config | {"features": tuple(config["features"])}
 
     # Parameters
 
@@ -485,54 +441,32 @@ class StreamingPCA(base.MiniBatchTransformer):
             raise ParameterError("features", "must not name a feature twice", features)
         check_budget(self.epsilon, self.delta)
         whole("n_components", self.n_components, 1, len(features))
-        one_of("sampler", self.sampler, get_args(Sampler))
         if self.seed is not None:
             whole("seed", self.seed, 0, 2**63 - 1)
-        between("max_norm", self.max_norm, 1e-18, 1e18)
 
-    def _check_scales(self, words: str = "None") -> None:
-        scales = self.scales
-        if scales is None:
-            return
-        if isinstance(scales, str) or not isinstance(scales, Sequence | Mapping | np.ndarray):
-            rule = f"must be {words}, or numbers in order or by name"
-            raise ParameterError("scales", rule, scales)
-        rule = f"must have one number for each of the {len(self.features)} features"
-        if len(scales) != len(self.features):
-            raise ParameterError("scales", rule, len(scales))
-        if isinstance(scales, Mapping) and (lost := set(scales) - set(self.features)):
-            raise ParameterError("scales", rule, sorted(map(str, lost)))
-        for scale in scales.values() if isinstance(scales, Mapping) else scales:
-            between("scales", scale, 1e-18, 1e18)
-
-    def _scale_list(self) -> list[float] | None:
-        """The scales in the order of the features."""
-        scales = self.scales
-        if scales is None or isinstance(scales, str):
+    def _known_scales(self) -> FloatArray | None:
+        """The scales in the order of the features; None if none are known."""
+        scales, words = self.scales, self.SCALES
+        if scales is None or (isinstance(scales, str) and scales in words):
             return None
+        rule = f"must be {''.join(f'{word!r}, ' for word in words)}None, or one number for each of "
+        rule += f"the {len(self.features)} features, in order or by name"
         if isinstance(scales, Mapping):
-            return [float(scales[name]) for name in self.features]
-        return [float(scale) for scale in scales]
-
-    def _known_scales(self) -> FloatArray:
-        scales = self._scale_list()
-        return np.ones(len(self.features)) if scales is None else np.array(scales)
-
-
-def _numbers(values: FloatArray | None) -> tuple[float, ...] | None:
-    return None if values is None else tuple(values.tolist())
-
-
-@cache
-def _kept_parameters(of: type[StreamingPCA]) -> tuple[str, ...]:
-    """Names of the parameters that a state keeps. All samplers have the same law."""
-    names = inspect.signature(of).parameters.values()
-    fixed = (p.name for p in names if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
-    return tuple(name for name in fixed if name != "sampler")
+            missing = [name for name in self.features if name not in scales]
+            others = [name for name in scales if name not in self.features]
+            if missing or others:
+                raise ParameterError("scales", rule, {"missing": missing[:5], "others": others[:5]})
+            scales = [scales[name] for name in self.features]
+        ordered = isinstance(scales, Sequence | np.ndarray) and not isinstance(scales, str)
+        if not ordered or len(scales) != len(self.features):
+            raise ParameterError("scales", rule, scales)
+        for scale in scales:
+            between("scales", scale, 1e-18, 1e18)
+        return np.array(scales, dtype=np.float64)
 
 
 def _plain(value: Any) -> Any:
-    """A parameter as plain JSON."""
+    """A parameter or a result as plain JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return value.item() if isinstance(value, np.generic) else value
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value

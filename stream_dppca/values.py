@@ -24,8 +24,6 @@ import numpy as np
 
 from .arrays import FloatArray
 
-__all__ = ["PLAIN", "number", "numbers", "plain"]
-
 #: Types of which `float` and `struct` read every value as `number` does.
 PLAIN = frozenset(
     {float, int, bool, np.bool_}

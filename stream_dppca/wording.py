@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-__all__ = ["MOST_PER_DAY", "counted", "error_lines", "first_step_line", "over_in_words"]
-
 #: An epsilon per day above this is warned about.
 MOST_PER_DAY = 10.0
 
@@ -45,17 +43,16 @@ def first_step_line(batches: int, memory: int) -> str:
     return f"the first step takes {taken} ({math.ceil(memory / 1e6)} MB)"
 
 
-def error_lines(
-    errors: Sequence[tuple[int, float, float]], unit: str, first_share: float
-) -> list[str]:
-    """Sentences about the expected error, its meaning and its assumptions."""
+def error_lines(errors: Sequence[tuple[int, float]], unit: str, first_share: float) -> list[str]:
+    """Sentences about the error due to noise, its meaning and its assumptions."""
     if not errors:
         return ["nothing is learned: the horizon ends before the first release"]
-    (first, low, high), *later = errors
+    (first, sine), *later = errors
     return [
-        f"expected error: {low:.2g} to {high:.2g} after {first} {unit}"
-        + "".join(f", {a:.2g} to {b:.2g} after {after}" for after, a, b in later),
+        f"error due to noise: {sine:.2g} after {first} {unit}"
+        + "".join(f", {sine:.2g} after {after}" for after, sine in later),
         "  (sine of the angle to the true component: 0 is exact, 1 is no better than chance;",
-        "  a guess, for data whose first component holds "
-        f"{100 * first_share:.2g} % of the variance)",
+        f"  for data whose first component holds {100 * first_share:.2g} % of the variance, and "
+        "stands out;",
+        "  heavy tails and streams that change add to it, up to ten times as much and more)",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from stream_dppca.arrays import FloatArray
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.method.statistics import AugmentedMoments
 from stream_dppca.noise import Noise
-from stream_dppca.statistics import Form, Rows
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -49,14 +48,6 @@ class FrozenNoise(Noise):
     def direction(self, dimension: int, columns: int) -> FloatArray:
         return np.random.default_rng(0).standard_normal((dimension, columns))
 
-    def gaussian_each(self, count: int, *, sensitivity: float, mu: float) -> Callable[[int], float]:
-        """Make one call for each number, so that each of them is recorded."""
-        how = {"sensitivity": sensitivity, "mu": mu}
-        return lambda number: float(self.gaussian(np.array([float(number)]), **how)[0])
-
-    def order(self, n: int) -> NDArray[np.intp]:
-        return np.arange(n)
-
     def _rounded_gaussian(self, values: FloatArray, sd: float) -> FloatArray:
         self.asked.append(values)
         draws = np.random.default_rng(len(values)).standard_normal(len(values))
@@ -75,12 +66,6 @@ def batch_of(X: FloatArray, max_norm: float = 1e18, **reading: Any) -> Batch:
 def moments_in(d: int, radius: float, each: int = 1) -> AugmentedMoments:
     """Second moments of plain records, each clipped to this radius."""
     return AugmentedMoments((0.0,) * d, (1.0,) * d, (math.inf,) * d, 0.0, radius, each)
-
-
-def clipped_mean(rows: Rows, form: Form, radius: float) -> tuple[FloatArray, float]:
-    """The query that the adaptive method releases at this radius, and its sensitivity."""
-    total = rows.ranged(form).clipped_sum(radius)
-    return form.mean(total, radius, len(rows)), form.sensitivity(radius, len(rows))
 
 
 def replaced(rng: np.random.Generator, X: FloatArray, i: int, length: float) -> FloatArray:

@@ -107,7 +107,7 @@ def test_every_cell_has_its_own_name() -> None:
     keys = [c.key for c in accuracy.CELLS] + [c.key for c in accuracy.DRIFTS]
     assert len(set(keys)) == len(keys)
     assert [c.target for c in accuracy.CELLS if c.group == "target"] == [
-        1.15, 1.4, 1.2, 1.45, 0.8, 0.5, 1.45, 0.85, 0.12,
+        1.15, 1.4, 1.2, 1.45, 0.8, 1.45, 0.85, 0.12,
     ]  # fmt: skip
 
 

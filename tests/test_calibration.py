@@ -16,7 +16,6 @@ from scipy.stats import norm
 from stream_dppca.calibration import (
     gaussian_delta,
     gaussian_mu,
-    gaussian_sigma,
     gaussian_threshold,
     laplace_threshold,
     mu_with_threshold,
@@ -34,9 +33,9 @@ def test_sigma_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
     oracle = GaussianPrivacyLoss.from_privacy_guarantee(
         DifferentialPrivacyParameters(epsilon, delta)
     )
-    assert gaussian_sigma(1.0, epsilon, delta) == pytest.approx(oracle.standard_deviation, rel=1e-5)
+    assert 1 / gaussian_mu(epsilon, delta) == pytest.approx(oracle.standard_deviation, rel=1e-5)
     # and never below what is needed
-    assert gaussian_delta(epsilon, 1 / gaussian_sigma(1.0, epsilon, delta)) <= delta
+    assert gaussian_delta(epsilon, gaussian_mu(epsilon, delta)) <= delta
 
 
 @pytest.mark.parametrize("epsilon, delta", BUDGETS)
@@ -52,7 +51,7 @@ def test_mus_compose_as_the_pld_accountant_says(epsilon: float, delta: float) ->
 
 
 def test_the_check_value() -> None:
-    assert gaussian_sigma(1.0, 1.0, 1e-6) == pytest.approx(4.2247, abs=1e-4)
+    assert 1 / gaussian_mu(1.0, 1e-6) == pytest.approx(4.2247, abs=1e-4)
 
 
 def test_composition_over_batches_of_other_records_is_free() -> None:
@@ -63,7 +62,7 @@ def test_composition_over_batches_of_other_records_is_free() -> None:
         1.0,
         1e-6,
     )
-    assert sigma / 2 == pytest.approx(gaussian_sigma(1.0, 1.0, 1e-6), rel=1e-3)
+    assert sigma / 2 == pytest.approx(1 / gaussian_mu(1.0, 1e-6), rel=1e-3)
 
 
 @given(

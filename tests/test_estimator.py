@@ -24,11 +24,10 @@ from stream_dppca import (
     LooseBudgetWarning,
     PaperDPPCA,
     PerSubject,
-    PublicScaler,
     streaming,
 )
 from stream_dppca.errors import BatchSizeError, DPPCAError, ParameterError, StateError
-from stream_dppca.noise import OpenDPNoise, SecureNoise
+from stream_dppca.frames import rows_of
 from tests.conftest import sine, spiked
 
 FEATURES = tuple("abcde")
@@ -68,7 +67,6 @@ def river_cases() -> list[Any]:
         "two": DPPCA(**params, n_components=2),
         "paper": PaperDPPCA(**next(PaperDPPCA._unit_test_params()), C1=0.5),
         "pairs": PaperDPPCA(**next(PaperDPPCA._unit_test_params()), C1=0.5, center="pairs", seed=1),
-        "scaler": PublicScaler(**next(PublicScaler._unit_test_params())),
     }
     return [
         pytest.param(m, check, id=f"{name}-{check.__name__}")
@@ -248,7 +246,7 @@ def test_scores() -> None:
 
 
 def test_in_a_pipeline() -> None:
-    pipeline = PublicScaler(scales={"a": 10.0}) | model()
+    pipeline = compose.FuncTransformer(lambda x: {**x, "a": x["a"] / 10.0}) | model()
     for row in np.random.default_rng(0).standard_normal((1000, 5)).tolist():
         pipeline.learn_one(dict(zip(FEATURES, row, strict=True)))
     assert pipeline["DPPCA"].n_batches == 1
@@ -348,7 +346,7 @@ def test_state_is_plain_json_and_small() -> None:
 @pytest.mark.parametrize(
     "name, value",
     [("features", ("a", "b", "c", "d", "x")), ("epsilon", 1.0), ("delta", 1e-6), ("seed", 1),
-     ("n_components", 2), ("center", "mean"), ("max_norm", 10.0), ("memory", "all"),
+     ("n_components", 2), ("center", "mean"), ("memory", "all"),
      ("batch_size", 2000), ("scales", (1.0, 1.0, 1.0, 1.0, 2.0))],
 )  # fmt: skip
 def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: Any) -> None:
@@ -359,27 +357,13 @@ def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: A
 
 @pytest.mark.parametrize(
     "name, value",
-    [("K", 2.0), ("a", 1.0), ("zeta", 0.1), ("C1", 8.0), ("center", "pairs"), ("max_norm", 10.0),
+    [("K", 2.0), ("a", 1.0), ("zeta", 0.1), ("C1", 8.0), ("center", "pairs"),
      ("step", InverseTime(2.0, 0.0)), ("scales", (1.0, 1.0, 1.0, 1.0, 2.0))],
 )  # fmt: skip
 def test_a_paper_state_of_another_configuration_is_refused(name: str, value: Any) -> None:
     state = paper(epsilon=20.0).state()
     with pytest.raises(StateError, match=rf"`config\.{name}`"):
         PaperDPPCA.from_state(state, **{name: value})
-
-
-def test_the_sampler_is_no_part_of_the_state() -> None:
-    m = model(sampler="opendp")
-    m.learn_array(np.random.default_rng(0).standard_normal((m.batch_size, len(m.features))))
-    assert m.last_release is not None and m.privacy.private
-    assert type(m._noise) is OpenDPNoise and type(m.clone()._noise) is OpenDPNoise
-    state = m.state()
-    assert "sampler" not in state["config"]
-    same, other = DPPCA.from_state(state, sampler="opendp"), DPPCA.from_state(state)
-    assert type(same._noise) is OpenDPNoise and type(other._noise) is SecureNoise
-    assert same.state() == other.state() == state
-    with pytest.raises(ParameterError, match="`sampler` must be one of exact, opendp"):
-        model(sampler="laplace")
 
 
 @pytest.mark.parametrize(
@@ -409,7 +393,7 @@ def test_a_broken_state_is_refused(broken: Any) -> None:
         ("memory", 1), ("memory", "long"), ("memory", True),
         ("missing", "mean"), ("scales", "guess"), ("batches", 2), ("batches", True),
         ("seed", -1), ("seed", 0.5),
-        ("max_norm", 0.0), ("max_norm", math.inf), ("scales", (1.0,)), ("scales", 2.0),
+        ("scales", (1.0,)), ("scales", 2.0),
         ("scales", dict.fromkeys("vwxyz", 1.0)), ("scales", "abcde"),
         ("scales", (1.0, 1.0, 1.0, 1.0, 0.0)), ("scales", (1.0, 1.0, 1.0, 1.0, math.nan)),
     ],
@@ -423,9 +407,9 @@ def test_a_bad_parameter_is_named(name: str, value: Any) -> None:
     "name, value",
     [
         ("features", ()), ("epsilon", 0), ("delta", 2.0), ("batch_size", 0), ("batch_size", None),
-        ("batch_size", 2**22 + 2), ("n_components", 6), ("seed", -1), ("sampler", "best"),
+        ("batch_size", 2**22 + 2), ("n_components", 6), ("seed", -1),
         ("center", "mean"), ("center", "own"), ("scales", "learn"), ("scales", (1.0,)),
-        ("max_norm", 0.0), ("K", math.nan), ("a", -1.0), ("zeta", 0.0), ("C1", 0.0), ("step", 3),
+        ("K", math.nan), ("a", -1.0), ("zeta", 0.0), ("C1", 0.0), ("step", 3),
     ],
 )  # fmt: skip
 def test_a_bad_parameter_of_the_paper_is_named(name: str, value: Any) -> None:
@@ -629,7 +613,7 @@ def test_one_cell_does_not_decide_where_the_rows_of_a_frame_lie() -> None:
     plain = pd.DataFrame(np.zeros((64, 3)), columns=["a", "b", "c"])
     mixed = plain.astype(object)
     mixed.iloc[7, 2] = "bad"
-    found = [pca._slots.frame_to_rows(frame) for frame in (plain, mixed)]
+    found = [rows_of(frame, pca._slots.features) for frame in (plain, mixed)]
     assert {X.ctypes.data % 64 for X in found} == {0}
     assert {X.strides for X in found} == {(24, 8)}
 

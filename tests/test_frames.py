@@ -13,9 +13,10 @@ import pytest
 from river import compose
 
 from benchmarks.baselines import analyze_gauss, oja
-from stream_dppca import DPPCA, ParameterError, PerSubject, PublicScaler, SubspaceDistance
+from stream_dppca import DPPCA, ParameterError, PerSubject, SubspaceDistance
 from stream_dppca.frames import cells_of, column, raw_column
 from stream_dppca.subjects.ids import canonical, canonical_all
+from stream_dppca.values import number
 
 FEATURES = ("a", "b", "c")
 KINDS = (pd.DataFrame, pl.DataFrame, pa.table)
@@ -60,20 +61,23 @@ def test_what_comes_in_goes_out(kind: Any) -> None:
     assert np.array_equal(values(scores), pca.transform(X))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["pandas", "polars", "pyarrow"])
-def test_in_a_pipeline_behind_the_scaler(kind: Any) -> None:
-    columns = stream()
-    scaler = PublicScaler(scales={"a": 3.0, "b": 4.0, "other": 1.0})
-    pipeline = compose.Pipeline(scaler, model(center="none", scales=None))
-    frame = kind(columns)
-    pipeline.learn_many(frame)
-    scores = pipeline.transform_many(frame)
-    assert type(scores) is type(frame) and values(scores).shape == (1200, 2)
-    scaled = scaler.transform_many(frame)
-    assert type(scaled) is type(frame)
-    assert np.array_equal(np.asarray(scaled["a"]), columns["a"] / 3.0)
-    assert np.isnan(np.asarray(scaled["other"], dtype=float)).all()  # text is not a number
-    assert np.array_equal(np.asarray(frame["a"]), columns["a"])  # nothing was changed in place
+def in_units(x: Any) -> dict[str, float]:
+    """The function of docs/river.md."""
+    units = {"a": 2.0, "b": 4.0, "c": 1.0}
+    return {name: number(x.get(name)) / unit for name, unit in units.items()}
+
+
+def test_in_a_pipeline_behind_public_units() -> None:
+    X = np.random.default_rng(0).standard_normal((300, 3)) * [2.0, 4.0, 1.0]
+    known = model(center="none", scales=None)
+    pipeline = compose.FuncTransformer(in_units) | model(center="none", scales=None)
+    known.learn_array(X / [2.0, 4.0, 1.0])
+    for row in X.tolist():
+        pipeline.learn_one(dict(zip(FEATURES, row, strict=True)))
+    pipeline.learn_one({"a": "text"})  # a null in its slot, as without the units
+    assert pipeline["DPPCA"].n_seen == 301
+    assert pipeline["DPPCA"].n_batches == known.n_batches > 0
+    assert np.array_equal(pipeline["DPPCA"].components, known.components)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["pandas", "polars", "pyarrow"])
@@ -102,7 +106,7 @@ def test_missing_columns_and_empty_frames() -> None:
     None, [1, 2], {"a": [1.0]}, np.eye(3), pl.DataFrame({"a": [1.0]}).lazy(), pl.Series([1.0]),
 ])  # fmt: skip
 def test_what_is_not_a_frame(wrong: Any) -> None:
-    for method in (model().learn_many, model().transform_many, PublicScaler().transform_many):
+    for method in (model().learn_many, model().transform_many):
         with pytest.raises(ParameterError, match="`X` must be a frame in memory: pandas, polars"):
             method(wrong)
 
@@ -117,10 +121,6 @@ def test_what_is_not_a_dict_is_a_null(wrong: Any) -> None:
     pca.learn_one({})
     pca.learn_one(pd.Series({"a": 1.0, "b": 2.0, "c": 3.0}))
     assert pca.n_seen == 3
-    behind = PublicScaler(scales={"a": 2.0}) | model()
-    behind.learn_one(wrong)
-    behind.learn_one({"a": 1.0, "b": 2.0, "c": 3.0})
-    assert behind["DPPCA"].n_seen == 2
 
 
 def test_a_cell_that_python_cannot_hold_changes_no_other() -> None:
@@ -209,9 +209,8 @@ def test_a_cell_that_cannot_be_read_is_a_null_of_its_own(
     pca = model()
     pca.learn_many(frame)
     assert pca.n_seen == 3
-    scaled = PublicScaler(scales={"a": 2.0, "b": 2.0}).transform_many(frame)
-    assert np.asarray(scaled["a"]).tolist() == [0.5, 1.0, 1.5]
-    assert np.isnan(np.asarray(scaled["b"], dtype=float)).all()
+    assert np.asarray(column(frame, "a")).tolist() == [1.0, 2.0, 3.0]
+    assert np.isnan(column(frame, "b")).all()
     text = "text" in broken.lower() or broken in ("category", "arrow")
     expected = [b"x", None, b"z"] if text else [None] * 3
     assert canonical_all(raw_column(frame, "b")) == expected

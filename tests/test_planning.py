@@ -15,8 +15,8 @@ KNOWN: dict[str, Any] = {"center": "none", "scales": None}
 
 
 def least(p: Plan, records: int) -> float:
-    """The low end of the range that is expected after this many records: Gaussian data."""
-    return {at: low for at, low, _ in p.expected_error}[records]
+    """The error after exactly this many records."""
+    return dict(p.noise_error)[records]
 
 
 @pytest.mark.audit
@@ -56,7 +56,7 @@ def test_what_one_batch_shows_is_expected() -> None:
     for ratio, seen in ((10.0, True), (60.0, False)):
         second = (ratio - 1) / 99
         p = plan(d=100, batch_size=4000, trace_ratio=ratio, gap=1 - second, **BASE, **KNOWN)
-        first = p.expected_error[0][1]
+        first = p.noise_error[0][1]
         X, v = spiked(np.random.default_rng(1), 4000, 100, second)
         pca = DPPCA(features=range(100), batch_size=4000, seed=1, **BASE, **KNOWN)
         pca.learn_array(X)
@@ -101,7 +101,7 @@ def test_whoever_knows_everything_may_have_tiny_batches() -> None:
 
 def test_more_of_everything_helps() -> None:
     def last(**changes: Any) -> float:
-        return plan(**{"d": 200, "batch_size": 5000, **BASE, **changes}).expected_error[-1][1]
+        return plan(**{"d": 200, "batch_size": 5000, **BASE, **changes}).noise_error[-1][1]
 
     assert last(batch_size=10_000) < last()
     assert last(epsilon=2.0) < last()
@@ -115,7 +115,7 @@ def test_time_to_useful() -> None:
     assert p.useful_after_records is not None
     assert p.useful_after_seconds == p.useful_after_records / 500.0
     assert "first useful component" in str(p)
-    hopeless = plan(d=100_000, batch_size=400, **BASE, **KNOWN)
+    hopeless = plan(d=2000, batch_size=400, **BASE, **KNOWN)
     assert hopeless.useful_after_records is None
     assert "larger batches" in str(hopeless)
 
@@ -124,7 +124,7 @@ def test_time_to_useful() -> None:
     "name, value",
     [("d", 0), ("d", 2.5), ("n_components", 0), ("n_components", 99), ("center", "median"),
      ("rate", -1.0), ("scales", "guess"), ("gap", 0.0), ("trace_ratio", 0.5),
-     ("range_ratio", 0.0), ("epsilon", 0.0), ("delta", 1.0)],
+     ("d", 2049), ("epsilon", 0.0), ("delta", 1.0)],
 )  # fmt: skip
 def test_bad_parameters(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=f"`{name}` must"):
@@ -133,7 +133,7 @@ def test_bad_parameters(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("d, batch_size", [(10, 2000), (50, 2500)])
 def test_what_is_learned_without_knowing_anything_is_predicted(d: int, batch_size: int) -> None:
-    """Gaussian data with means and units of its own; the plan allows for worse than that."""
+    """Gaussian data with means and units of its own."""
     errors, batches = [], 16
     for seed in range(3):
         rng = np.random.default_rng(seed + 7)
@@ -146,8 +146,7 @@ def test_what_is_learned_without_knowing_anything_is_predicted(d: int, batch_siz
         errors.append(sine(pca.components[0], v))
     p = plan(d=d, batch_size=batch_size, **BASE)
     assert p.first_batches == pca.first_batches
-    low, high = p.sine_after(batches * batch_size)
-    assert low / 2 < np.median(errors) < high
+    assert 0.5 < np.median(errors) / p.sine_after(batches * batch_size) < 2
 
 
 def test_the_first_step_is_in_the_plan() -> None:
@@ -155,7 +154,7 @@ def test_the_first_step_is_in_the_plan() -> None:
     assert p.first_batches == DPPCA(features=range(28), batch_size=1390, **BASE).first_batches == 3
     assert p.first_memory == 3 * 1390 * 28 * 8
     assert "the first step takes 3 batches at once (1 MB)" in str(p)
-    assert p.expected_error[0][0] == 3 * 1390 and p.sine_after(3 * 1390 - 1) == (1.0, 1.0)
+    assert p.noise_error[0][0] == 3 * 1390 and p.sine_after(3 * 1390 - 1) == 1.0
     assert plan(d=28, batch_size=1390, **BASE, **KNOWN).first_batches == 1
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream_dppca import frames
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.slots import SlotBuffer
 
@@ -152,8 +153,8 @@ def test_frames_of_every_dtype() -> None:
             "complex": [1j, 2 + 0j],
         }
     )
-    slots = SlotBuffer([*frame.columns, "missing"], 2, Reading(1e18))
-    rows = pd.DataFrame(slots.frame_to_rows(frame), columns=slots.features)
+    names = [*frame.columns, "missing"]
+    rows = pd.DataFrame(frames.rows_of(frame, names), columns=names)
     nan = math.nan
     for name, expected in {
         "float32": [1, 2], "int": [1, 2], "bool": [1, 0], "nullable": [1, nan],

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-import stream_dppca.method
 from benchmarks.baselines import private_oja
 from stream_dppca import DPPCA, InverseTime, PaperDPPCA, TheoremSchedule
 from stream_dppca.errors import ParameterError
@@ -81,16 +79,6 @@ def test_example_error_of_private_oja_does_not_vanish() -> None:
             found.append(sine(fit.components[0], v))
         errors[sigma] = np.median(found)
     assert errors[0.001] > errors[0.1] / 2
-
-
-def test_the_adaptive_error_vanishes_in_the_gradient_form_too() -> None:
-    """Many features: the gradient is released, centred on earlier releases."""
-    errors = {}
-    for sigma in (0.1, 0.001):
-        X, v = signal_plus_noise(np.random.default_rng(1), 60_000, 120, sigma)
-        with patch.object(stream_dppca.method, "MOST_FEATURES", 0):
-            errors[sigma] = dppca_error(X, v, 5_000, seed=1)
-    assert errors[0.001] < errors[0.1] / 10
 
 
 def test_the_step_of_the_theorem() -> None:

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.baselines._common import COORDINATE_CAP, clean
-from stream_dppca import DPPCA, PublicScaler
+from stream_dppca import DPPCA
 from stream_dppca.batch import Reading
 from stream_dppca.slots import SlotBuffer
 from stream_dppca.values import PLAIN, number
@@ -257,47 +257,6 @@ def test_text_in_a_complex_column_nulls_nobody_else() -> None:
         assert pca.last_release is not None
         shown.append(pca.last_release.range)
     assert shown[0] == shown[1] is not None and shown[0] > 0.1
-
-
-# The public scaler
-
-SCALER = PublicScaler(bounds={"a": (-0.3, 2.7)}, scales={"b": 3.0})
-
-
-@pytest.mark.parametrize("maker", [*MAKERS, *OTHERS])
-@given(pair=neighbours())
-@example(pair=([(np.float32(0.1), np.float32(0.1)), (1.0, 1.0)], 1,
-               [(np.float32(0.1), np.float32(0.1)), (0.1, 0.1)]))  # fmt: skip
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-def test_the_scaler_reads_each_value_by_itself(maker: str, pair: Any) -> None:
-    rows, at, replaced = pair
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        frames = [frame_of(cells, maker) for cells in (rows, replaced)]
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        before, after = (
-            [[bits(value) for value in row] for row in by_frame(SCALER.transform_many(f)).tolist()]
-            for f in frames
-        )
-        scaled = [SCALER.transform_one(dict(zip(FEATURES, r, strict=True))) for r in replaced]
-    assert warned == []
-    assert before[:at] + before[at + 1 :] == after[:at] + after[at + 1 :]
-    assert after == [[bits(record[name]) for name in FEATURES] for record in scaled]
-    assert all(type(value) is float for record in scaled for value in record.values())
-
-
-def test_the_scaler_computes_in_float64() -> None:
-    """A column of float32 is scaled as the same column of float64, which one record can make it."""
-    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
-    for kind in (np.float16, np.float32, np.float64):
-        with np.errstate(all="ignore"):
-            frame = pd.DataFrame({"a": values.astype(np.float16).astype(kind)})
-        shift, scale = SCALER._affine["a"]
-        expected = (values.astype(np.float16).astype(np.float64) - shift) / scale
-        assert np.array_equal(SCALER.transform_many(frame)["a"].to_numpy(), expected)
-        ones = [SCALER.transform_one({"a": value})["a"] for value in frame["a"]]
-        assert np.array_equal(ones, expected)
 
 
 # Arrays of objects and lists

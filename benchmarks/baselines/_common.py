@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stream_dppca.arrays import ROUNDOFF, FloatArray
+from stream_dppca.basis import column_signs
 from stream_dppca.checks import between, whole
 from stream_dppca.errors import ParameterError
-from stream_dppca.frames import all_columns, is_frame
+from stream_dppca.frames import is_frame, rows_of
 from stream_dppca.noise import Noise, make_noise
-from stream_dppca.oja import Schedule, column_signs
+from stream_dppca.paper.oja import Schedule
 from stream_dppca.values import numbers
 
 #: A coordinate beyond this makes its record a null; squares of squares stay finite below it.
@@ -75,7 +76,7 @@ def clean(X: ArrayLike) -> FloatArray:
            [0., 0.]])
     """
     try:  # value by value: one cell must not decide how others are read
-        given = all_columns(X) if is_frame(X) else numbers(X)
+        given = rows_of(X) if is_frame(X) else numbers(X)
     except (TypeError, ValueError):  # the cause might quote records
         raise ParameterError("X", "must be a rectangular array", type(X).__name__) from None
     if given.ndim != 2 or 0 in given.shape:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from stream_dppca.calibration import gaussian_mu
 from stream_dppca.checks import whole
 from stream_dppca.errors import ParameterError
-from stream_dppca.mechanisms.queries import pack, unpack
+from stream_dppca.mechanisms.packing import pack, unpack
 
 from ._common import (
     Fit,
@@ -110,5 +110,5 @@ def analyze_gauss(
         epsilon=epsilon,
         delta=delta,
         private=noise.private,
-        sigma=noise.gaussian_sd(query.size, sensitivity=sensitivity, mu=mu) / n,
+        sigma=noise.gaussian_sd(sensitivity=sensitivity, mu=mu) / n,
     )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from stream_dppca.arrays import FloatArray
 from stream_dppca.calibration import gaussian_mu
 from stream_dppca.checks import whole
-from stream_dppca.oja import Schedule
+from stream_dppca.paper.oja import Schedule
 
 from ._common import (
     Fit,
@@ -105,7 +105,7 @@ def clipped_oja(
         epsilon=epsilon,
         delta=delta,
         private=noise.private,
-        sigma=noise.gaussian_sd(w.size, sensitivity=sensitivity, mu=mu) / batch_size,
+        sigma=noise.gaussian_sd(sensitivity=sensitivity, mu=mu) / batch_size,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stream_dppca.checks import whole
-from stream_dppca.oja import Schedule
+from stream_dppca.paper.oja import Schedule
 
 from ._common import (
     Fit,

@@ -132,7 +132,7 @@ def noisy_power_method(
         epsilon=epsilon,
         delta=delta,
         private=noise.private,
-        sigma=noise.gaussian_sd(W.size, sensitivity=sensitivity, mu=mu) / n,
+        sigma=noise.gaussian_sd(sensitivity=sensitivity, mu=mu) / n,
     )
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stream_dppca.checks import whole
-from stream_dppca.oja import Schedule
+from stream_dppca.noise import Noise
+from stream_dppca.paper.oja import Schedule
 
 from ._common import (
     Fit,
@@ -96,7 +97,7 @@ def private_oja(
     sensitivity = computed_sensitivity(2.0 * clip, terms=1, largest=clip)
 
     w = start(noise, d)[:, 0]
-    for record, eta in zip(noise.order(n), etas, strict=True):
+    for record, eta in zip(random_order(noise, n), etas, strict=True):
         x = rows[record]
         gradient = clip_rows(x * (x @ w), clip)
         noisy = noise.gaussian(gradient, sensitivity=sensitivity, mu=mu)
@@ -107,8 +108,13 @@ def private_oja(
         epsilon=epsilon,
         delta=delta,
         private=noise.private,
-        sigma=noise.gaussian_sd(d, sensitivity=sensitivity, mu=mu),
+        sigma=noise.gaussian_sd(sensitivity=sensitivity, mu=mu),
     )
+
+
+def random_order(noise: Noise, n: int) -> np.ndarray:
+    """A uniformly random order of n records: that of random numbers."""
+    return noise.direction(n, 1)[:, 0].argsort()
 
 
 def clip_threshold(

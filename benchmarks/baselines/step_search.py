@@ -14,9 +14,8 @@ from stream_dppca.arrays import FloatArray
 from stream_dppca.calibration import gaussian_mu
 from stream_dppca.checks import whole
 from stream_dppca.errors import ParameterError
-from stream_dppca.mechanisms.radius import noisy_radius
 from stream_dppca.noise import Noise
-from stream_dppca.oja import InverseTime, Schedule
+from stream_dppca.paper.oja import InverseTime, Schedule
 
 from ._common import (
     Fit,
@@ -196,17 +195,25 @@ def captured_variance(
 
 
 def find_clip(batch: FloatArray, noise: Noise, *, mu: float) -> float:
-    """A power of two near the 0.95 quantile of ||x||^2, by noisy binary search on a public grid."""
-    squares = norm_bound(batch) ** 2
-    exponent = noisy_radius(
-        lambda j: int(np.count_nonzero(squares > 2.0**j)),
-        beyond=(1 - _QUANTILE) * len(batch),
-        mu=mu,
-        noise=noise,
-        low=_GRID[0],
-        high=_GRID[-1],
-    )
-    return 2.0**exponent
+    """A power of two near the 0.95 quantile of ||x||^2, by noisy binary search on a public grid.
+
+    Adjacency: one record is replaced.
+    Sensitivity: each step asks how many records lie beyond a length; one record changes each of
+        the m answers by at most 1, all of them together by sqrt(m).
+    Noise: N(0, m/mu^2) on each count. Their number is the same whatever the answers are.
+    Delta: none beyond that of mu.
+    """
+    squares, allowed = norm_bound(batch) ** 2, (1 - _QUANTILE) * len(batch)
+    low, high = _GRID[0], _GRID[-1]
+    counts = math.ceil(math.log2(len(_GRID)))
+    for _ in range(counts):
+        middle = (low + high) // 2
+        beyond = np.count_nonzero(squares > 2.0**middle, keepdims=True).astype(np.float64)
+        if noise.gaussian(beyond, sensitivity=1.0, mu=mu / math.sqrt(counts))[0] > allowed:
+            low = min(middle + 1, high)
+        else:
+            high = middle
+    return 2.0**low
 
 
 def _default_runner(

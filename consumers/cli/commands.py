@@ -211,28 +211,27 @@ def _topics(options: Options, given: Given) -> int:
 
 
 def _inspect(options: own.InspectOptions, given: Given) -> int:
-    from ..model.describe import current_release, describe
+    from ..model.describe import describe
     from ..settings import ViewSettings
     from .history import history_table, published, stored_release
 
     if options.state is not None:
-        records = [stored_release(options.state)]
-        model, where = published(records)[0][1].model, str(options.state)
+        found = published([stored_release(options.state)])
     else:
         settings = given.load(ViewSettings)
         with brokers.ask_once(settings) as cluster:
-            records = cluster.scan(settings.output_topic)
-        model, where = settings.model, settings.output_topic
-    release = current_release(records, model)
-    if release is None:
-        return fail(f"no release of {model!r} on {where!r} yet", 1)
-    found = published(records, model)
+            found = published(cluster.scan(settings.output_topic), settings.model)
+        if not found:
+            where = f"{settings.model!r} on {settings.output_topic!r}"
+            return fail(f"no release of {where} yet", 1)
     if not options.history:
-        found = [pair for pair in found if pair[1].batch == release.batch]
+        found = [max(found, key=lambda pair: pair[1].batch)]
     if options.as_json:
         text = "\n".join(message.value.decode() for message, _ in found)
+    elif options.history:
+        text = history_table(found)
     else:
-        text = history_table(found) if options.history else describe(release, options.top or 0)
+        text = describe(found[0][1], options.top or 0)
     sys.stdout.write(text.rstrip() + "\n")
     return 0
 

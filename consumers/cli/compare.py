@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from stream_dppca import Release
-
 from ..errors import ConfigurationError
 from ..model.compare import compare
+from ..model.releases import PublishedRelease
+from ..protocols import Message
 from ..settings import ViewSettings
 from . import brokers
 from .history import published
@@ -23,31 +23,23 @@ def compare_releases(options: CompareOptions, given: Given) -> int:
     return 0
 
 
-def _release(name: str, given: Given) -> Release:
-    """The release that a name stands for."""
-    where, _, batch = name.rpartition("@")
-    if batch and not batch.isdecimal():
-        where, batch = name, ""
-    if (file := Path(where or batch)).is_file():
-        lines = file.read_text(encoding="utf-8").splitlines()
+def _release(name: str, given: Given) -> PublishedRelease:
+    """The release that FILE, FILE@BATCH or @BATCH stands for."""
+    where, _, batch = name.rpartition("@") if "@" in name else (name, "", "")
+    if where:
         try:
-            found = [Release.model_validate_json(line) for line in lines if line.strip()]
-        except ValueError:
-            try:
-                found = [Release.model_validate_json("\n".join(lines))]  # indented, or none
-            except ValueError:
-                raise ConfigurationError(f"{where} holds something that is no release") from None
-    elif "@" not in name:
-        raise ConfigurationError(f"{name} is not a file; a release of a topic is TOPIC@BATCH")
+            lines = Path(where).read_bytes().splitlines()
+        except OSError as error:
+            raise ConfigurationError(f"{where} cannot be read ({error.strerror})") from None
+        found = published(Message(b"", line) for line in lines)
     else:
         settings = given.load(ViewSettings)
         with brokers.ask_once(settings) as cluster:
-            records = cluster.scan(where or settings.output_topic)
-        found = [release for _, release in published(records, settings.model)]
-    for release in reversed(found):
-        if not batch or release.batch == int(batch):
+            found = published(cluster.scan(settings.output_topic), settings.model)
+    for _, release in reversed(found):
+        if not batch or str(release.batch) == batch:
             return release
     raise ConfigurationError(
-        f"{name!r} must be a file of releases or a topic with them, with @ and the number of a "
-        "batch unless the last one is meant; there is no such release"
+        f"{name!r}: there is no such release. It must be a file of releases, JSON lines, with @ "
+        "and the number of a batch unless the last one is meant, or @ and the number for the topic"
     )

@@ -5,7 +5,6 @@ Nothing heavy is imported before a command needs it.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import json
 import os
@@ -39,33 +38,32 @@ Every setting is a flag (--batch-size), a variable (DPPCA_BATCH_SIZE) or a line 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    raw = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser("stream-dppca", description=DESCRIPTION, formatter_class=raw)
-    parser.add_argument("--version", action="store_true", help="print the version")
-    about = "\n".join(f"{name:13} {text}" for name, text in options.COMMANDS.items())
-    parser.add_argument("command", choices=options.COMMANDS, metavar="command", help=about)
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="see `<command> --help`")
-    if not given:
-        parser.print_help(sys.stderr)
-        return EXIT_USAGE
-    if given[0] == "--version":
+    command, *rest = (sys.argv[1:] if arguments is None else arguments) or ("",)
+    if command in ("", "-h", "--help"):
+        (sys.stdout if command else sys.stderr).write(_help())
+        return 0 if command else EXIT_USAGE
+    if command == "--version":
         from importlib.metadata import version
 
         sys.stdout.write(f"stream-dppca {version('stream-dppca')}\n")
         return 0
-    if given[0] in options.COMMANDS:
-        command, rest = given[0], given[1:]
-    elif meant := difflib.get_close_matches(given[0], options.COMMANDS, n=1):
-        return fail(f"{given[0]!r} is not a command; did you mean {meant[0]}?", EXIT_USAGE)
-    else:
-        parsed = parser.parse_args(given)
-        command, rest = parsed.command, parsed.options
+    if command not in options.COMMANDS:
+        meant = difflib.get_close_matches(command, options.COMMANDS, n=1)
+        hint = f"did you mean {meant[0]}?" if meant else "see --help"
+        return fail(f"{command!r} is not a command; {hint}", EXIT_USAGE)
     if command == "serve":
         # The imports take seconds. Until they are done nothing has begun: leave at once.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(0))
     return _guarded(command, rest)
+
+
+def _help() -> str:
+    commands = "\n".join(f"  {name:13} {text}" for name, text in options.COMMANDS.items())
+    return (
+        f"usage: stream-dppca command [options]; see `<command> --help`\n\n{DESCRIPTION}\n"
+        f"commands:\n{commands}\n  --version     print the version\n"
+    )
 
 
 def _guarded(command: str, arguments: Sequence[str]) -> int:

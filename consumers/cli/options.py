@@ -53,7 +53,7 @@ def parse(command: str, arguments: Sequence[str]) -> tuple[Options, Given]:
     """
     from ..settings import CONFIG_VARIABLE, PREFIX, Settings, names_by_part
     from .flags import add_flag, add_options, read_options
-    from .own import OWN
+    from .own import OWN, UNUSED
 
     own, needed = OWN[command]
     summary = COMMANDS[command]
@@ -70,13 +70,12 @@ def parse(command: str, arguments: Sequence[str]) -> tuple[Options, Given]:
     add_options(parser, own)
     about_file = f"TOML file of settings; default: {CONFIG_VARIABLE}"
     parser.add_argument("--config", type=Path, metavar="FILE", help=about_file)
-    hidden = {"input_topic"} if command == "run" else set()  # its file gives the name
     settings = Settings.model_fields.keys() - own.model_fields.keys()  # `run` has its own --format
     for title, names in names_by_part(Settings).items():
         group = parser.add_argument_group(f"settings ({title.lower()})")
         for name in (name for name in names if name in settings):
             field = needed.model_fields.get(name)
-            shown = field is not None and name not in hidden
+            shown = field is not None and name not in UNUSED.get(needed, ())
             add_flag(group, name, field or Settings.model_fields[name], shown=shown)
     given = vars(parser.parse_args(arguments))
     flags = {name: value for name, value in given.items() if name in settings}

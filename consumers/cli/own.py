@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -61,8 +62,6 @@ class InspectOptions(Options):
 class WatchOptions(Options):
     """Options of `watch`."""
 
-    as_json: bool = Field(default=False, alias="json")
-    """print releases as published"""
     web: bool = False
     """serve a page for a browser"""
     port: int = 8322
@@ -106,8 +105,8 @@ class CompareOptions(Options):
 
     about = (
         "Compare two releases A and B: the angles between their components against what noise "
-        "and sampling do, means and scales of the features, limits. A release is FILE (JSON, or "
-        "the last of JSON lines), FILE@BATCH, @BATCH of the model's output topic, or TOPIC@BATCH."
+        "and sampling do, means and scales of the features, limits. A release is FILE (the last of "
+        "its JSON lines), FILE@BATCH, or @BATCH of the model's output topic."
     )
 
     releases: tuple[str, str]
@@ -118,7 +117,7 @@ class RunOptions(Options):
     """Options of `run`."""
 
     input: str
-    """file to read, also .gz and .zst, or - for standard input; in csv and jsonl each line is one
+    """file to read, also .gz, or - for standard input; in csv and jsonl each line is one
     record, even if a line break is in quotes"""
     format: Literal["csv", "jsonl", "parquet", "npy"] | None = None
     """format of the file; default: by its name"""
@@ -137,12 +136,15 @@ class RunOptions(Options):
     and rows of other times are ignored"""
     new_records: bool = False
     """the input holds only records that were not used before, so skip none of them"""
-    quiet: bool = False
-    """do not show a progress bar"""
     as_json: bool = Field(default=False, alias="json")
     """print releases as JSON lines even on a terminal"""
 
 
+#: Names that commands with these settings do not look at. The input of `run` gives itself a name.
+UNUSED: Final[dict[type[Part], Sequence[str]]] = {
+    FileSettings: ("input_topic", "group", "output_topic", "state_topic"),
+    ViewSettings: ("group", "state_topic"),
+}
 #: Of each command, its own options and the settings that it needs.
 OWN: Final[dict[str, tuple[type[Options], type[Part]]]] = {
     "serve": (Options, Settings),

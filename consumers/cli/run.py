@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from stream_dppca.errors import NothingLearnedWarning
 
 from ..errors import ConfigurationError
-from ..files.blocks import MissingColumns, read_blocks
+from ..files.blocks import read_blocks
 from ..files.rounds import run_rounds
-from ..files.run import run_file
-from ..files.span import time_text
-from ..files.streams import uncompressed_name
+from ..files.run import Run, run_file
+from ..files.streams import GZIP
 from ..model.describe import CHECK_NAMES
 from ..settings import FileSettings, OnceSettings
 from ..settings.durations import duration_text
 from .caution import warn_of
-from .exits import EXIT_CONFIGURATION, fail
+from .exits import fail
 from .options import Given
-from .output import Releases, Watched, json_lines
+from .output import Output
 from .own import RunOptions
-from .progress import Shown, shown_progress
+from .progress import shown_progress
 
 
 def run(options: RunOptions, given: Given) -> int:
     """Learn from a file; return the exit code."""
-    plain = uncompressed_name(options.input)
-    name = "stdin" if options.input == "-" else Path(plain).stem
+    plain = Path(options.input.removesuffix(GZIP))
+    name = "stdin" if options.input == "-" else plain.stem
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name) or "file"
     kind = OnceSettings if options.once else FileSettings
     settings: FileSettings = given.load(kind, input_topic=safe)
-    suffix = Path(plain).suffix.lstrip(".")
+    suffix = plain.suffix.lstrip(".")
     format: Any = options.format or {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
-    if format not in ("csv", "jsonl", "parquet", "npy"):
-        raise ConfigurationError("--format must be given: csv, jsonl, parquet or npy")
-    if plain != options.input and format in ("parquet", "npy"):
-        raise ConfigurationError(f"{format} files must not be compressed again")
-    for problem in _problems(options, settings, given):
+    for problem in _problems(options, settings, format, given):
         raise ConfigurationError(problem)
     if options.once:
         size = sum(map(len, read_blocks(options.input, format, settings.features)))
@@ -49,33 +44,46 @@ def run(options: RunOptions, given: Given) -> int:
         settings = settings.model_copy(update={"batch_size": size})
     warn_of(settings)
     if options.state is None:
-        sys.stderr.write(
+        _tell(
             "warning: without --state nothing remembers that these rows were used: another run on "
-            "them spends epsilon again\n"
+            "them spends epsilon again"
         )
     warnings.simplefilter("ignore", NothingLearnedWarning)  # the releases say so
-    try:
-        with shown_progress(options.input, quiet=options.quiet) as shown:
-            on_screen = sys.stdout.isatty() and not options.as_json
-            releases = Releases(shown.write) if on_screen else None
-            learn = _learn_rounds if settings.unit == "subject" else _learn_batches
-            watched = Watched(releases or json_lines)
-            said = learn(options, settings, format, watched, shown)
-    except MissingColumns as error:
-        if not sys.stderr.isatty():
-            raise
-        return fail(error.on_terminal, EXIT_CONFIGURATION)
-    if releases is not None:
-        releases.end()
-    sys.stderr.write(said)
-    if watched.reason:
+    output = Output(as_json=options.as_json or not sys.stdout.isatty())
+    with shown_progress(name, lines=output.as_json) as progress:
+        this = Run(
+            settings,
+            source=options.input,
+            format=format,
+            state=options.state,
+            new_records=options.new_records,
+            out=output,
+            tell=_tell,
+            progress=progress,
+        )
+        if settings.unit == "subject":
+            run_rounds(this, options.time or "", options.begin, options.until or "")
+        else:
+            run_file(this)
+    output.end()
+    if output.reason:
         where = ", --from and --until" if settings.unit == "subject" else ""
-        return fail(f"nothing was learned: {watched.reason}; {CHECK_NAMES}{where}", 1)
+        return fail(f"nothing was learned: {output.reason}; {CHECK_NAMES}{where}", 1)
     return 0
 
 
-def _problems(options: RunOptions, settings: FileSettings, given: Given) -> Iterator[str]:
-    """Yield what is wrong with --time, --from, --until and --once."""
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _problems(
+    options: RunOptions, settings: FileSettings, format: str, given: Given
+) -> Iterator[str]:
+    """Yield what is wrong with the options."""
+    if format not in ("csv", "jsonl", "parquet", "npy"):
+        yield "--format must be given: csv, jsonl, parquet or npy"
+    if options.input.endswith(GZIP) and format in ("parquet", "npy"):
+        yield f"{format} files must not be compressed again"
     subjects = settings.unit == "subject"
     times = {"--time": options.time, "--from": options.begin, "--until": options.until}
     for name, value in times.items():
@@ -100,64 +108,3 @@ def _problems(options: RunOptions, settings: FileSettings, given: Given) -> Iter
         yield "--once must be left out with method=paper, which has its own noise for all batches"
     if options.once and options.input == "-":
         yield "--once must be left out with --input -, which cannot be read twice"
-
-
-def _learn_batches(
-    options: RunOptions,
-    settings: FileSettings,
-    format: Any,
-    out: Callable[[bytes], None],
-    shown: Shown,
-) -> str:
-    """Learn from a file of records; return the text to print at the end."""
-    state, new = options.state, options.new_records
-    rows = run_file(
-        settings,
-        options.input,
-        format,
-        state=state,
-        out=out,
-        progress=shown.progress,
-        new_records=new,
-        share=shown.share,
-        resumed=lambda rows: sys.stderr.write(f"resuming after {rows} rows\n"),
-    )
-    if not rows.read:
-        return "there were no records in the input\n"
-    if rows.waiting and state and not new:
-        return f"{rows.waiting} rows wait for a full step of {rows.step}\n"
-    if rows.waiting:
-        return f"{rows.waiting} rows were left over: fewer than a step of {rows.step}\n"
-    if not rows.used:
-        return f"all {rows.read} rows were used before: this is the last release again\n"
-    return ""
-
-
-def _learn_rounds(
-    options: RunOptions,
-    settings: FileSettings,
-    format: Any,
-    out: Callable[[bytes], None],
-    shown: Shown,
-) -> str:
-    """Learn from a file, round by round; return the text to print at the end."""
-    done = run_rounds(
-        settings,
-        options.input,
-        format,
-        options.time or "",
-        begin=options.begin,
-        until=options.until or "",
-        state=options.state,
-        out=out,
-        progress=shown.progress,
-        new_records=options.new_records,
-    )
-    if done.rounds == 0 and not done.finished:
-        return "no round before --until is left to release: this is the last release again\n"
-    said = ""
-    if done.rounds and done.state_end_ms is not None:
-        said = f"began at {time_text(done.state_end_ms)}, where the state ended\n"
-    if done.finished:
-        said += "the horizon is reached: this model learns nothing more\n"
-    return said

@@ -11,10 +11,9 @@ from ..events import set_up_logs
 from ..kafka.configure import kafka_config
 from ..kafka.confluent import GroupNote, MessageProducer, Subscription
 from ..model.scores import NOT_PRIVATE, CurrentModel
-from ..service.alarms import Alarms
 from ..service.http import HttpServer
-from ..service.metrics import ScoreMetrics
-from ..service.score import ScoreStatus, ensure_scores_topic, open_rows, run_scoring
+from ..service.score import Scoring, ensure_scores_topic, open_rows
+from ..service.score_status import ScoreStatus
 from ..settings import ScoreSettings
 from ..settings.connection import reveal
 from ..web.follow import Follower
@@ -36,20 +35,19 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
     config, records = kafka_config(settings), settings.input_topic
     set_up_logs(sys.stdout, settings.log_format, model=settings.model, pid=os.getpid())
     ensure_scores_topic(cluster, settings, topic, options.once)
-    metrics, alarms, tracker = ScoreMetrics(), Alarms(), Tracker(settings.model)
-    status = ScoreStatus(metrics, alarms, settings.stall_timeout_s)
+    status, tracker = ScoreStatus(settings.stall_timeout_s), Tracker(settings.model)
     follower = Follower(cluster, settings.output_topic, tracker)
     http = HttpServer(
         settings.http_host,
         settings.http_port,
         status,
-        metrics,
+        status,
         Page(follower, tracker, status.facts),
         reveal(settings.http_token),
         settings.http_hosts,
     )
     start: Literal["earliest", "latest"] = "latest" if settings.start == "latest" else "earliest"
-    written = run_scoring(
+    scoring = Scoring(
         cluster,
         CurrentModel(settings.model),
         output_topic=settings.output_topic,
@@ -61,14 +59,12 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
             lambda: GroupNote(config, records, group),
         ),
         open_target=lambda: MessageProducer(config, topic),
-        metrics=metrics,
-        alarms=alarms,
-        stop=stop,
-        once=options.once,
+        status=status,
         rate=options.rate,
         top=options.top,
     )
+    written = scoring.run(stop, once=options.once)
     http.close()
-    without = f", {n} of them without a limit" if (n := metrics.unlimited) else ""
+    without = f", {n} of them without a limit" if (n := status.unlimited) else ""
     sys.stderr.write(f"{written} scores written to {topic}{without}\n")
     return 0

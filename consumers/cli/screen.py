@@ -1,101 +1,64 @@
-"""Draws a model on a terminal: signed loadings with their noise, and how they moved."""
+"""Draws a model on a terminal: its description, and a table of the last releases."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
-from ..web.tracker import SHOWN_RATE, Current, History, Point
-from .history import Truth, head, point_cells
+from ..model.describe import describe
+from ..model.releases import PublishedRelease
+from ..web.tracker import Point
+from .history import Simulation, point_cells, table
 
-POSITIVE, NEGATIVE, LABEL = "bright_cyan", "bright_magenta", "dim"
-GOOD, WARN, BAD = "bright_green", "bold yellow", "bold bright_red"
+BAR, LABEL, WARN, BAD = "bright_cyan", "dim", "bold yellow", "bold bright_red"
 LEVELS: Final = "▁▂▃▄▅▆▇█"
 #: Name of a fact that is an alarm.
 FLAG: Final = "FLAG"
-STYLES: Final = {"learned": GOOD, "nothing_learned": BAD}
-STARTING: Final = (
-    "The centre and the scale of each feature are being learned, privately. Components come next."
-)
+#: Lines that are not loadings, about.
+OTHER_LINES: Final = 14
 
 
 def screen(
-    known: History,
-    model: str,
+    release: PublishedRelease | None,
+    points: Sequence[Point],
     waiting: str,
     now: float,
-    width: int,
     height: int,
-    truth: Truth | None = None,
+    simulation: Simulation | None = None,
 ) -> RenderableType:
-    """Draw the whole view, for a terminal of this size."""
-    inner, current = width - 4, known.current
-    facts = [_fact(*fact) for fact in truth.facts] if truth is not None else []
-    facts += [] if current is None else _known(current)
-    if current is None:
-        body: list[RenderableType] = [Text(), Text(f"waiting for the first release: {waiting}")]
-        body += [Text(), *facts]
-    else:
-        body = [_head(current, now, truth), Text()]
-        body += _lines(current.meaning or current.words, inner, "italic")
-        if not current.components and current.status == "starting":
-            body += [Text(), *_lines(STARTING, inner)]
-        promise = _lines(current.promise, inner, LABEL if current.private else BAD)
-        used = 2 + len(body) + 1 + len(promise)
-        if current.components:
-            most = max(min(len(current.features), (height - used) * 3 // 5), 3)
-            body += [Text(), _bars(current, inner, most, truth.direction if truth else ())]
-            used += 1 + most + (most < len(current.features))
-            facts = facts[: max(height - used - 1, 0)]
-            used += len(facts) + bool(facts)
-            left = height - used - 1
-            if left >= 2:
-                body += [Text(), _table(known.points, left, inner, truth)]
-        body += [Text(), *facts] if facts else []
-        body += [Text(), *promise]
-    title, leave = f"[bold]{Text(model).markup}[/bold] · stream-dppca", "[dim]Ctrl-C to leave[/dim]"
-    return Panel(Group(*body), title=title, subtitle=leave, border_style="blue", height=height)
+    """Draw the whole view, for a terminal of this height. What does not fit is left out."""
+    body: list[RenderableType] = [Text(f"waiting for the first release: {waiting}")]
+    title = "stream-dppca"
+    if release is not None:
+        top = max(3, (height - OTHER_LINES) // (2 * max(len(release.components), 1)))
+        body = [_line(line) for line in describe(release, top).split("\n")]
+        title = f"{release.model} · {title}"
+    body += [Text(), *(_fact(*fact) for fact in (simulation.facts() if simulation else ()))]
+    if points and points[-1].time is not None:
+        title += f" · {_age(now - points[-1].time)} ago"
+    moved = [point.moved for point in points if point.moved]
+    if moved:
+        body += [Text.assemble(("moved  ", LABEL), (sparkline(moved, 60), BAR))]
+    body += _table(points, simulation) if points else ()
+    return Panel(Group(*body), title=Text(title), subtitle="Ctrl-C to leave", height=height)
 
 
-def _head(current: Current, now: float, truth: Truth | None) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"batch {current.batch:,}", style="bold")
-    text.append(f" · {current.extent}")
-    if current.time is not None:
-        text.append(f" · {_age(now - current.time)} ago")
-    words = "the stream has changed" if current.drift else current.status.replace("_", " ")
-    text.append(f" · {words}", style=WARN if current.drift else STYLES.get(current.status, WARN))
-    if truth is not None and truth.direction:
-        text.append(" · ").append("┃", style=WARN).append(" the truth")
-    return text
+def _line(text: str) -> Text:
+    """A line of a description. Sentences are wrapped, rows of a table are not."""
+    line = Text(text, no_wrap=text.startswith("  "), overflow="ellipsis")
+    line.highlight_regex("█+", BAR)
+    line.highlight_regex("^Not private.*", BAD)
+    return line
 
 
 def _fact(name: str, text: str) -> Text:
-    style = BAD if name == FLAG else LABEL
-    return Text.assemble((f"{name:<13}", style), text, no_wrap=True, overflow="ellipsis")
-
-
-def _known(current: Current) -> Iterator[Text]:
-    """The limits and the largest eigenvalues, with twice their standard deviations."""
-    percent = f"{100 * SHOWN_RATE:g} %"
-    found = [
-        f"{percent} beyond {score.upper()} {value:.3g} ± {2 * sd:.2g}"
-        for score, limits in current.limits.items()
-        for rate, value, sd in limits
-        if rate == SHOWN_RATE
-    ]
-    if current.components:
-        yield _fact("limits", ", ".join(found) or f"none is known for {percent} yet")
-    if current.eigenvalues:
-        listed = ", ".join(f"{x:.3g} ± {2 * sd:.2g}" for x, sd in current.eigenvalues)
-        yield _fact("eigenvalues", listed)
+    label = (f"{name:<13}", BAD if name == FLAG else LABEL)
+    return Text.assemble(label, text, no_wrap=True, overflow="ellipsis")
 
 
 def _age(seconds: float) -> str:
@@ -112,68 +75,13 @@ def _age(seconds: float) -> str:
     return f"{s} s"
 
 
-def _lines(text: str, width: int, style: str = "") -> list[RenderableType]:
-    return [Text(line, style=style) for line in textwrap.wrap(text, max(width, 20))]
-
-
-def _bars(current: Current, width: int, most: int, truth: Sequence[float]) -> Text:
-    """Draw a signed bar for each feature, the largest first.
-
-    ─ spans twice the noise around a loading, and ┃ stands where the truth is, if it is known.
-    """
-    component = current.components[0]
-    weights, noise = component.loadings, component.noise
-    order = sorted(range(len(weights)), key=lambda j: -abs(weights[j]))[:most]
-    name_width = min(max(len(current.features[j]) for j in order), width // 3)
-    room = max(width - name_width - 11, 10)
-    ends = [weights[j] + sign * 2 * (noise[j] if noise else 0.0) for j in order for sign in (-1, 1)]
-    ends += [truth[j] for j in order] if truth else []
-    low, high = min(*ends, 0.0), max(*ends, 0.0)
-    cells = (room - 1) / ((high - low) or 1.0)
-    text = Text(no_wrap=True, overflow="crop")
-    for j in order:
-        weight, sd = weights[j], noise[j] if noise else 0.0
-        unsure = abs(weight) < 2 * sd
-        style = LABEL if unsure else POSITIVE if weight >= 0 else NEGATIVE
-        text.append(f"{current.features[j][:name_width]:>{name_width}}  ")
-        text.append(f"{weight:+z.3f}  ", style=style if unsure else f"bold {style}")
-        zero = round(-low * cells)
-        end = round((weight - low) * cells)
-        spread = [math.floor((weight + sign * 2 * sd - low) * cells) for sign in (-1, 1)]
-        mark = math.floor((truth[j] - low) * cells) if truth else -1
-        for cell in range(room):
-            inside = min(zero, end) <= cell < max(zero, end)
-            if cell == mark:
-                text.append("┃", style=WARN)
-            elif inside:
-                text.append("━", style=style)
-            elif sd and spread[0] <= cell <= spread[1]:
-                text.append("─", style=LABEL)
-            elif cell == zero:
-                text.append("│", style=LABEL)
-            else:
-                text.append(" ")
-        text.append("\n")
-    if len(order) < len(weights):
-        text.append(f"… and {len(weights) - len(order):,} smaller ones\n", style=LABEL)
-    text.right_crop(1)
-    return text
-
-
-def _table(points: Sequence[Point], most: int, width: int, truth: Truth | None) -> Group:
-    """Draw the last releases, the newest first, and all movements in a line."""
-    moved = [point.moved for point in points if point.moved]
-    table = Table(box=None, pad_edge=False, header_style=LABEL, padding=(0, 3, 0, 0))
-    for name in head(truth):
-        table.add_column(name, justify="right", no_wrap=True)
-    for k, point in enumerate(reversed(points)):
-        if k == most - 2:
-            break
-        cells = point_cells(point, truth)
-        table.add_row(*cells, style=WARN if cells[-1] else "" if k == 0 else LABEL)
-    if not moved:
-        return Group(table)
-    return Group(Text.assemble(("moved  ", LABEL), (sparkline(moved, width - 8), POSITIVE)), table)
+def _table(points: Sequence[Point], simulation: Simulation | None) -> Iterator[Text]:
+    """The releases, the newest first."""
+    newest = points[::-1]
+    remarks = [simulation.remark(point.batch) if simulation else "" for point in newest]
+    styles = [LABEL, *(WARN if point.drift else "" for point in newest)]
+    for line, style in zip(table(map(point_cells, newest, remarks)), styles, strict=True):
+        yield Text(line, style, no_wrap=True, overflow="ellipsis")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from contextlib import suppress
-from typing import Final
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from typing import Any, Final
 
 from ..errors import ClusterError
+from ..model.describe import describe
 from ..protocols import Cluster
 from ..settings import ViewSettings
 from ..web.follow import Follower
 from ..web.page import Page
 from ..web.server import WebServer
-from ..web.tracker import History, Tracker
-from .history import Simulation, head, point_cells
+from ..web.tracker import Point, Tracker
+from .history import HEAD, Simulation, point_cells
 from .own import WatchOptions
 
-#: Interval at which the screen is drawn, to keep the age of the last release current.
-DRAW_SECONDS: Final = 0.5
+#: Interval at which to look whether there is a reason to end.
+LOOK_SECONDS: Final = 0.5
 
 
 def watch(
@@ -31,87 +32,59 @@ def watch(
 ) -> int:
     """Show releases until `stop` is set, or after as many as the options ask for.
 
-    The truth is drawn over the model of a simulated stream.
+    They are shown on a page, on the terminal, or a line each into a pipe or a file. Where the
+    stream is simulated, its truth is shown, too.
     """
     tracker = Tracker(settings.model, None if simulation is None else simulation.see)
-    follower = Follower(cluster, settings.output_topic, tracker, keep=options.as_json)
+    follower = Follower(cluster, settings.output_topic, tracker)
+    terminal = sys.stdout.isatty() and not options.web
+
+    view: AbstractContextManager[Any] = nullcontext()
     if options.web:
-        return _serve_page(follower, tracker, settings, options, stop)
+        server = WebServer("127.0.0.1", options.port, Page(follower, tracker))
+        sys.stdout.write(f"{settings.model} at http://127.0.0.1:{server.port}/ (Ctrl-C to leave)\n")
+        view = closing(server)
+    else:
+        if simulation is None:
+            _tell_if_missing(cluster, settings)
+        follower.start()
+    if terminal:
+        view = _live(tracker, follower, settings, simulation)
+    count = 0
+    with closing(follower), view:
+        while not stop.is_set() and (options.releases is None or count < options.releases):
+            sys.stdout.flush()
+            tracker.wait(count, LOOK_SECONDS)
+            count, news = tracker.history(count)
+            if not (options.web or terminal):
+                sys.stdout.writelines(_line(point, simulation) for point in news.points)
+    if terminal and tracker.release is not None:
+        sys.stdout.write(describe(tracker.release) + "\n")
+    return 0
+
+
+def _tell_if_missing(cluster: Cluster, settings: ViewSettings) -> None:
     with suppress(ClusterError):  # which the follower waits for
-        if simulation is None and cluster.topic(settings.output_topic) is None:
+        if cluster.topic(settings.output_topic) is None:
             sys.stderr.write(
                 f"there is no topic {settings.output_topic!r} yet: waiting for it. Is "
                 f"{settings.model!r} the name of the model?\n"
             )
-    follower.start()
-    try:
-        if options.as_json or not sys.stdout.isatty():
-            _print_lines(follower, tracker, options, stop, simulation)
-        else:
-            _draw(follower, tracker, settings, options, stop, simulation)
-    finally:
-        follower.close()
-    return 0
 
 
-def _serve_page(
-    follower: Follower,
+def _line(point: Point, simulation: Simulation | None) -> str:
+    remark = simulation.remark(point.batch) if simulation is not None else ""
+    pairs = zip(HEAD, point_cells(point, remark), strict=True)
+    return "  ".join(f"{name} {text}".strip() for name, text in pairs).rstrip() + "\n"
+
+
+def _live(
     tracker: Tracker,
+    follower: Follower,
     settings: ViewSettings,
-    options: WatchOptions,
-    stop: threading.Event,
-) -> int:
-    server = WebServer("127.0.0.1", options.port, Page(follower, tracker))
-    sys.stdout.write(f"{settings.model} at http://127.0.0.1:{server.port}/ (Ctrl-C to leave)\n")
-    sys.stdout.flush()
-    try:
-        count = 0
-        while not stop.wait(DRAW_SECONDS) and not _enough(count, options):
-            count = tracker.wait(count, DRAW_SECONDS)
-    finally:
-        server.close()
-    return 0
-
-
-def _enough(count: int, options: WatchOptions) -> bool:
-    return options.releases is not None and count >= options.releases
-
-
-def _print_lines(
-    follower: Follower,
-    tracker: Tracker,
-    options: WatchOptions,
-    stop: threading.Event,
     simulation: Simulation | None,
-) -> None:
-    """One line for each release: for a pipe or a file."""
-    count = shown = 0
-    while not stop.is_set() and not _enough(shown, options):
-        tracker.wait(count, DRAW_SECONDS)
-        if options.as_json:
-            count, _ = tracker.history()
-            lines = [value.decode() for value in follower.take()]
-        else:
-            count, found = tracker.history(count)
-            truth = simulation.truth() if simulation is not None else None
-            cells = [zip(head(truth), point_cells(p, truth), strict=True) for p in found.points]
-            lines = ["  ".join(f"{name} {text}".strip() for name, text in row) for row in cells]
-        for line in lines:
-            if _enough(shown, options):
-                break
-            sys.stdout.write(line.rstrip() + "\n")
-            shown += 1
-        sys.stdout.flush()
-
-
-def _draw(
-    follower: Follower,
-    tracker: Tracker,
-    settings: ViewSettings,
-    options: WatchOptions,
-    stop: threading.Event,
-    simulation: Simulation | None,
-) -> None:
+) -> AbstractContextManager[Any]:
+    """The view on a terminal, which is drawn again and again."""
     from rich.console import Console, RenderableType
     from rich.live import Live
 
@@ -119,18 +92,9 @@ def _draw(
 
     console = Console(highlight=False)
 
-    def known() -> History:
-        return tracker.history()[1]
-
     def render() -> RenderableType:
         waiting = follower.problem or f"nothing on {settings.output_topic!r} yet"
-        truth = simulation.truth() if simulation is not None else None
-        return screen(known(), settings.model, waiting, time.time(), *console.size, truth)
+        points = tracker.history()[1].points
+        return screen(tracker.release, points, waiting, time.time(), console.height, simulation)
 
-    count = 0
-    with Live(get_renderable=render, console=console, screen=True, refresh_per_second=4):
-        while not stop.is_set() and not _enough(count, options):
-            count = tracker.wait(count, DRAW_SECONDS)
-    if found := known().current:
-        console.print(found.meaning or found.words, markup=False)
-        console.print(found.promise, markup=False)
+    return Live(get_renderable=render, console=console, screen=True, refresh_per_second=4)

@@ -25,7 +25,10 @@ from ..errors import StateRefused
 from ..model.states import UsedInput
 from .blocks import Rows
 
-DIGEST_BYTES: Final = 32
+_AGAIN: Final = (
+    "Give the same input again. Only if none of its rows was used before, in any file or order, "
+    "give --new-records."
+)
 
 
 class SeenInput(msgspec.Struct, frozen=True):
@@ -100,7 +103,7 @@ class InputRecord:
         self._name, self._batch_size = name, batch_size
         self._earlier = tuple(seen[:-1] if again else seen)
         self._marks = seen[-1].marks[-1:] if again else ()  # of the last state, and of all rows
-        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._hash = hashlib.blake2b(digest_size=32)
         self._first_batch = ""
         self.used = 0  #: rows used so far
         self.missing = self._marks[0][0] if self._marks else 0  #: rows still to be skipped
@@ -115,9 +118,7 @@ class InputRecord:
         if not self.missing and self._mark() not in self._marks:
             raise StateRefused(
                 f"{self._name} is not the input that the state knows by this name: its first "
-                f"{self.used} rows differ from the {self.used} rows that were used. Give the same "
-                "input again. Only if none of its rows was used before, in any file or order, give "
-                "--new-records."
+                f"{self.used} rows differ from the {self.used} rows that were used. {_AGAIN}"
             )
         return new
 
@@ -126,9 +127,7 @@ class InputRecord:
         if self.missing:
             raise StateRefused(
                 f"{self._name} has {read} rows, but the state has used {self._marks[0][0]} rows of "
-                "the input with this name: it is another input, or rows were removed. Give the "
-                "same input again. Only if none of its rows was used before, in any file or order, "
-                "give --new-records."
+                f"the input with this name: it is another input, or rows were removed. {_AGAIN}"
             )
 
     def use(self, rows: Rows) -> None:

@@ -11,45 +11,22 @@ ignored, whatever file they are in, so no file can be used twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
 
 from .. import crashpoints
 from ..errors import ConfigurationError
 from ..model.learner import Finisher
 from ..model.states import StateRecord, UsedInput
-from ..settings import MESSAGE_KEY, FileSettings, RoundRule
-from .blocks import FileFormat
-from .run import opened_model
+from ..settings import MESSAGE_KEY, RoundRule
+from .blocks import FileRows, read_columns
+from .run import Run, opened_model
 from .sorting import rounds_at_once, sorted_rounds
-from .span import declared_span
-from .stamped import StampedRows, read_stamped_blocks
+from .times import declared_rounds, time_text
 
 
-class Outcome(NamedTuple):
-    """The result of a run. All of it follows from the options and the state."""
-
-    rounds: int  #: released in this run
-    finished: bool  #: the horizon is reached
-    state_end_ms: int | None  #: end of the state before this run; None for a new model
-
-
-def run_rounds(
-    settings: FileSettings,
-    source: str,
-    format: FileFormat,
-    time: str,
-    *,
-    begin: str | None,
-    until: str,
-    state: Path | None,
-    out: Callable[[bytes], None],
-    progress: Callable[[int, int], None] = lambda slots, batches: None,
-    new_records: bool = False,
-) -> Outcome:
-    """Learn from a file, round by round; releases go to `out`.
+def run_rounds(run: Run, time: str, begin: str | None, until: str) -> None:
+    """Learn from a file, round by round.
 
     Parameters
     ----------
@@ -58,26 +35,21 @@ def run_rounds(
     begin, until
         The beginning of the first round and the end of the last one. A model that has a state
         begins where its state ended.
-    state
-        File that keeps the state; without one, nothing is kept.
-    new_records
-        The input may have another name than the last one.
     """
-    rule = _rule(settings, source, time)
-    with opened_model(settings, state, out, new_records, rule) as (store, learner, last):
+    rule, settings = _rule(run, time), run.settings
+    with opened_model(run, rule) as (store, learner, last):
         before = learner.last_round
-        span = declared_span(rule, begin, until, before)
+        rounds = declared_rounds(rule, begin, until, before)
         if rule.horizon is not None:
-            left = max(0, rule.horizon - learner.n_batches)
-            span = span._replace(end=min(span.end, span.first + left))
+            rounds = rounds[: max(0, rule.horizon - learner.n_batches)]
         if learner.unpublished:
             store.publish(learner.unpublished, learner.positions)
 
-        def read(wanted: Callable[[int], bool]) -> Iterator[StampedRows]:
-            for block in read_stamped_blocks(
-                source, format, settings.features, rule.subject, time, wanted
-            ):
+        def read() -> Iterator[FileRows]:
+            columns = (rule.subject, time)
+            for block in read_columns(run.source, run.format, settings.features, columns):
                 crashpoints.reach("polling")
+                run.progress(block.share)
                 yield block
 
         inputs = _inputs(settings.input_topic, last)
@@ -85,29 +57,32 @@ def run_rounds(
         width, places, records = len(settings.features), learner.capacity, settings.records
         at_once = rounds_at_once(width, places, records)
         for number, kept in sorted_rounds(
-            read, rule, span, at_once=at_once, places=places, records=records
+            read, rule, rounds, at_once=at_once, places=places, records=records
         ):
             learner.add(kept.rows(width), kept.subjects)
             finisher.finish([learner.close_round(number, {0: number + 1}, inputs)])
-            progress(learner.n_batches * learner.capacity, learner.n_batches)
         crashpoints.reach("closing")
-        return Outcome(
-            rounds=span.end - span.first,
-            finished=rule.horizon is not None and learner.n_batches >= rule.horizon,
-            state_end_ms=None if before is None else rule.end_ms(before),
-        )
+        finished = rule.horizon is not None and learner.n_batches >= rule.horizon
+        if rounds and before is not None:
+            run.tell(f"began at {time_text(rule.end_ms(before))}, where the state ended")
+        if finished:
+            run.tell("the horizon is reached: this model learns nothing more")
+        elif not rounds:
+            run.tell("no round before --until is left to release: this is the last release again")
 
 
-def _rule(settings: FileSettings, source: str, time: str) -> RoundRule:
-    rule = settings.rounds()
+def _rule(run: Run, time: str) -> RoundRule:
+    rule = run.settings.rounds()
     if rule is None:
         raise ConfigurationError("`subject` must be set: the column with the subject of each row")
     if rule.subject == MESSAGE_KEY:
         raise ConfigurationError("`subject` must be a column of the file: it has no message keys")
-    if source == "-":
+    if run.source == "-":
         raise ConfigurationError(
             "--subject needs a file, not standard input: many rounds need several passes over it"
         )
+    if run.format == "npy":
+        raise ConfigurationError("--subject needs columns with names: csv, jsonl or parquet")
     return replace(rule, clock=f"time column {time}")
 
 

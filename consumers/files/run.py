@@ -18,55 +18,38 @@ import numpy as np
 from .. import crashpoints
 from ..errors import StateRefused
 from ..model.learner import Finisher, Learner
-from ..model.states import ModelIdentity, SlotRule, StateRecord, decode_state
+from ..model.states import ModelIdentity, SlotRule, StateRecord, read_history
 from ..settings import FileSettings, RoundRule
-from .blocks import FileFormat, read_blocks
+from .blocks import FileFormat, read_columns
 from .inputs import InputRecord, seen_inputs
 from .store import NoState, StateFile
 
 
-class Counted(NamedTuple):
-    """Rows of an input."""
+class Run(NamedTuple):
+    """A run on a file."""
 
-    read: int
-    waiting: int  #: of these, rows that wait for a full step
-    used: int  #: of these, rows in steps of this run
-    step: int  #: rows that the next step takes: those of a batch, or of several
+    settings: FileSettings
+    source: str  #: path of the file, or `-`
+    format: FileFormat
+    state: Path | None  #: file that keeps the state; without one, nothing is kept
+    #: The input holds only rows that come after the state. Otherwise it is the last input again,
+    #: and the rows that the state has used are skipped.
+    new_records: bool
+    out: Callable[[bytes], None]  #: of releases
+    tell: Callable[[str], object]  #: of what there is to know about the run
+    progress: Callable[[float | None], object]  #: the share of the file that has been read
 
 
-def run_file(
-    settings: FileSettings,
-    source: str,
-    format: FileFormat,
-    *,
-    state: Path | None,
-    out: Callable[[bytes], None],
-    progress: Callable[[int, int], None] = lambda slots, batches: None,
-    new_records: bool = False,
-    share: Callable[[float], None] = lambda share: None,
-    resumed: Callable[[int], object] = lambda rows: None,
-) -> Counted:
-    """Learn from a file; releases go to `out`. An interrupt says how far the run came.
-
-    Parameters
-    ----------
-    state
-        File that keeps the state; without one, nothing is kept.
-    new_records
-        The input holds only rows that come after the state. Otherwise it is the last input again,
-        and the rows that the state has used are skipped.
-    share
-        Called with the share of the file that has been read, where that is known.
-    resumed
-        Called with the number of rows to pass over, if the state has used some of this input.
-    """
-    with opened_model(settings, state, out, new_records) as (store, learner, last):
+def run_file(run: Run) -> None:
+    """Learn from a file, batch by batch."""
+    settings = run.settings
+    with opened_model(run) as (store, learner, last):
         used = () if last is None else last.inputs
-        seen = seen_inputs(store.secret(), used, state)
-        again = bool(seen) and not new_records
+        seen = seen_inputs(store.secret(), used, run.state)
+        again = bool(seen) and not run.new_records
         record = InputRecord(settings.input_topic, learner.capacity, seen, again)
         if record.missing:
-            resumed(record.missing)
+            run.tell(f"resuming after {record.missing} rows")
         if learner.unpublished:
             store.publish(learner.unpublished, learner.positions)
         finisher = Finisher(store, learner.writer)
@@ -74,10 +57,11 @@ def run_file(
         before = total
         batch = np.empty((size, len(settings.features)))
         read = filled = 0
-        for block in read_blocks(source, format, settings.features, share):
+        for block in read_columns(run.source, run.format, settings.features, ()):
             crashpoints.reach("polling")
-            read += len(block)
-            rows = record.pass_over(block)
+            run.progress(block.share)
+            read += len(block.rows)
+            rows = record.pass_over(block.rows)
             while len(rows):
                 taken = rows[: size - filled]
                 batch[filled : filled + len(taken)] = taken
@@ -90,78 +74,74 @@ def run_file(
                     if finished is not None:
                         finisher.finish([finished])
                         record.commit()
-                progress(total + filled, learner.n_batches)
         record.check_end(read)
         crashpoints.reach("closing")
-        early = learner.taken * size
-        return Counted(read, filled + early, total - early - before, size * learner.step_batches)
+        waiting, step = filled + learner.taken * size, size * learner.step_batches
+        if not read:
+            run.tell("there were no records in the input")
+        elif waiting and run.state and not run.new_records:
+            run.tell(f"{waiting} rows wait for a full step of {step}")
+        elif waiting:
+            run.tell(f"{waiting} rows were left over: fewer than a step of {step}")
+        elif total == before:
+            run.tell(f"all {read} rows were used before: this is the last release again")
 
 
 @contextlib.contextmanager
 def opened_model(
-    settings: FileSettings,
-    state: Path | None,
-    out: Callable[[bytes], None],
-    new_records: bool,
-    rounds: RoundRule | None = None,
+    run: Run, rounds: RoundRule | None = None
 ) -> Iterator[tuple[NoState, Learner, StateRecord | None]]:
     """Open the store, and the learner that resumes after its last state; an interrupt explains."""
-    store = NoState(out) if state is None else StateFile(state, out)
+    store = NoState(run.out) if run.state is None else StateFile(run.state, run.out)
     try:
-        refusal = f"--state {state} cannot be read: is it a state that `run` has written?"
-        history = [decode_state(value, refusal) for value in store.load()]
+        refusal = f"--state {run.state} cannot be read: is it a state that `run` has written?"
+        history, following = read_history(store.load(), store.unfinished(), refusal)
+        if following is not None:
+            store.commit(following, {})
         last = history[-1] if history else None
-        identity = identity_of(settings, last, state, new_records, rounds)
-        yield store, Learner(identity, settings.estimator(), history), last
+        learner = Learner(identity_of(run, last, rounds), run.settings.estimator(), history)
+        yield store, learner, last
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(how_far(store, settings, new_records)) from None
+        raise KeyboardInterrupt(how_far(run, store)) from None
     finally:
         store.close()
 
 
-def identity_of(
-    settings: FileSettings,
-    last: StateRecord | None,
-    path: Path | None,
-    new_records: bool,
-    rounds: RoundRule | None = None,
-) -> ModelIdentity:
+def identity_of(run: Run, last: StateRecord | None, rounds: RoundRule | None) -> ModelIdentity:
     """The identity of the model. After the first input, names follow the state where they may."""
-    model, name = settings.model, settings.input_topic
+    model, name = run.settings.model, run.settings.input_topic
     if last is not None:
         if not last.inputs:
-            raise StateRefused(f"--state {path} is not the state of a file: it names no input")
+            raise StateRefused(f"--state {run.state} is not the state of a file: it names no input")
         first, before = last.identity, last.inputs[-1].name
-        if name != before and not new_records:
+        if name != before and not run.new_records:
             raise StateRefused(
-                f"--state {path} was made from another input: {before}, not {name}. To continue "
-                "with new records, give --new-records."
+                f"--state {run.state} was made from another input: {before}, not {name}. To "
+                "continue with new records, give --new-records."
             )
         if name != first.input and model == name:
             model = first.model
         name = first.input
         if model != first.model:
             raise StateRefused(
-                f"--state {path} is of model {first.model}, not {model}. Go back to the old name, "
-                "or give the new model another state."
+                f"--state {run.state} is of model {first.model}, not {model}. Go back to the old "
+                "name, or give the new model another state."
             )
-    if rounds is not None:
-        return ModelIdentity(model, name, SlotRule("rounds"), rounds)
-    return ModelIdentity(model, name, SlotRule("rows"))
+    return ModelIdentity(model, name, SlotRule("rows" if rounds is None else "rounds"), rounds)
 
 
-def how_far(store: NoState, settings: FileSettings, new_records: bool) -> str:
+def how_far(run: Run, store: NoState) -> str:
     """Return how far an interrupted run came, and what to do now."""
-    states = store.load()
-    if not isinstance(store, StateFile):
+    if run.state is None:
         return (
             "stopped; without --state nothing was kept. The releases that were printed have used "
             "their records: another run on the same input would use these a second time and weaken "
             "the guarantee. With --state FILE a run that is stopped can be resumed."
         )
-    if not states:
+    history, _ = read_history(store.load(), store.unfinished(), "the state cannot be read")
+    if not history:
         return "stopped before the end of the first batch; run again to start over"
-    last = decode_state(states[-1], "the state cannot be read")
-    if new_records and last.inputs[-1].name == settings.input_topic:
-        return f"stopped after batch {last.batch}; run again without --new-records to resume"
-    return f"stopped after batch {last.batch}; run again to resume"
+    last = history[-1]
+    new = run.new_records and last.inputs[-1].name == run.settings.input_topic
+    how = " without --new-records" if new else ""
+    return f"stopped after batch {last.batch}; run again{how} to resume"

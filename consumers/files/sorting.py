@@ -9,15 +9,12 @@ So the rows of a round are complete only at the end of the file, and must be kep
 round keeps is bounded: of the first `places` subjects the first `records` rows each, which is what
 the model would use of them. If that is too much for all rounds at once, the file is read several
 times, each time for the next few rounds. Their number follows from settings alone.
-
-From the second time on, parts of the file without a row of these rounds are skipped. That changes
-only the duration of a run: no row is lost.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -25,17 +22,13 @@ import numpy as np
 from stream_dppca.subjects.ids import canonical
 
 from ..settings import RoundRule
-from .blocks import Rows
-from .span import Span
-from .stamped import StampedRows
+from .blocks import FileRows, Rows
+from .times import parse_time
 
 #: Memory that the rows of all rounds that are collected at once may take.
 KEPT_BYTES: Final = 1 << 30
 #: Memory per subject in the table of a round, without its rows: measured at 140 (docs/subjects.md).
 _SUBJECT_BYTES: Final = 150
-
-#: Reads the blocks of a file; skips a block if its number is not wanted.
-Read = Callable[[Callable[[int], bool]], Iterable[StampedRows]]
 
 
 def rounds_at_once(width: int, places: int, records: int, most_bytes: int = KEPT_BYTES) -> int:
@@ -56,25 +49,24 @@ def rounds_at_once(width: int, places: int, records: int, most_bytes: int = KEPT
     return max(1, most_bytes // (places * (8 * width * records + _SUBJECT_BYTES)))
 
 
-@dataclass
 class RoundRows:
     """The rows of one round that count, in the order of the file."""
 
-    places: int
-    records: int
-    subjects: list[bytes] = field(default_factory=list)  #: of each row, in its canonical form
-    _blocks: list[Rows] = field(default_factory=list)
-    _taken: dict[bytes, int] = field(default_factory=dict)
+    def __init__(self, places: int, records: int) -> None:
+        self._places, self._records = places, records
+        self._taken: Counter[bytes] = Counter()
+        self._blocks: list[Rows] = []
+        self.subjects: list[bytes] = []  #: of each row, in its canonical form
 
     def has_room(self, subject: bytes) -> bool:
         """Tell whether the next row of this subject counts; if so, count it."""
-        taken = self._taken.get(subject, 0)
-        if taken >= self.records or (not taken and len(self._taken) >= self.places):
-            return False
-        self._taken[subject] = taken + 1
-        return True
+        taken = self._taken[subject]
+        room = taken < self._records if taken else len(self._taken) < self._places
+        if room:
+            self._taken[subject] += 1
+        return room
 
-    def keep(self, rows: Rows, subjects: list[bytes]) -> None:
+    def keep(self, rows: Rows, subjects: Iterable[bytes]) -> None:
         """Keep rows for which there is room."""
         self._blocks.append(rows)
         self.subjects += subjects
@@ -85,57 +77,43 @@ class RoundRows:
 
 
 def sorted_rounds(
-    read: Read, rule: RoundRule, span: Span, *, at_once: int, places: int, records: int
+    read: Callable[[], Iterable[FileRows]],
+    rule: RoundRule,
+    rounds: range,
+    *,
+    at_once: int,
+    places: int,
+    records: int,
 ) -> Iterator[tuple[int, RoundRows]]:
-    """Yield every round of a span with its rows, in order, also those without any.
+    """Yield every one of the rounds with its rows, in order, also those without any.
 
     Parameters
     ----------
     read
-        Reads the file from its beginning.
+        Reads the file from its beginning, with the subject and the time of each row.
     at_once
         Rounds to collect each time that it is read.
     places, records
         Subjects per round, and rows of each, at most.
     """
-    groups_of_block: list[set[int]] = []  # in which groups of rounds each block has rows
-    for group, first in enumerate(range(span.first, span.end, at_once)):
-        end = min(first + at_once, span.end)
-        kept = [RoundRows(places, records) for _ in range(first, end)]
-
-        def wanted(block: int, group: int = group) -> bool:
-            return group == 0 or (block < len(groups_of_block) and group in groups_of_block[block])
-
-        for block in read(wanted):
-            rounds = _rounds_of(block, rule, span)
-            if group == 0:
-                groups = {(r - span.first) // at_once for r in set(rounds) if r is not None}
-                groups_of_block.append(groups)
-            _sort(block, rounds, first, kept)
-        for number in range(first, end):
-            yield number, kept[number - first]
-            kept[number - first] = RoundRows(0, 0)  # its rows are in the model now
+    for first in range(0, len(rounds), at_once):
+        kept = {number: RoundRows(places, records) for number in rounds[first : first + at_once]}
+        for block in read():
+            _sort(block, rule, kept)
+        for number in list(kept):
+            yield number, kept.pop(number)
 
 
-def _rounds_of(block: StampedRows, rule: RoundRule, span: Span) -> list[int | None]:
-    """Return the round of each row, None for a row that is in none of the span."""
-    earliest, latest = rule.start_ms(span.first), rule.start_ms(span.end)
-    return [
-        rule.round_at(when) if when is not None and earliest <= when < latest else None
-        for when in block.times_ms
-    ]
-
-
-def _sort(block: StampedRows, rounds: list[int | None], first: int, kept: list[RoundRows]) -> None:
-    """Give the rows of a block to their rounds, those from `first` on."""
-    found: dict[int, tuple[list[int], list[bytes]]] = {}
-    for i, (who, round) in enumerate(zip(block.subjects, rounds, strict=True)):
-        if round is None or not 0 <= round - first < len(kept):
+def _sort(block: FileRows, rule: RoundRule, kept: dict[int, RoundRows]) -> None:
+    """Give the rows of a block to their rounds, if these are among the kept ones."""
+    found: dict[int, dict[int, bytes]] = {}  # of each round, rows with their subjects
+    for i, (who, time) in enumerate(zip(*block.others, strict=True)):
+        when = parse_time(time)
+        number = None if when is None else rule.round_at(when)
+        if number not in kept:
             continue
         subject = canonical(who)
-        if subject is not None and kept[round - first].has_room(subject):
-            places, subjects = found.setdefault(round - first, ([], []))
-            places.append(i)
-            subjects.append(subject)
-    for at, (places, subjects) in found.items():
-        kept[at].keep(block.rows[places], subjects)
+        if subject is not None and kept[number].has_room(subject):
+            found.setdefault(number, {})[i] = subject
+    for number, rows in found.items():
+        kept[number].keep(block.rows[[*rows]], rows.values())

@@ -1,24 +1,20 @@
 """Stores for runs on files: a state file, or none. Releases go to a function, line by line.
 
-A state file begins with a line of its own: the length and the checksum of the state, and the
-checksum of its parent, the state that it replaces. It is written as `.part`, fsynced, and renamed.
-**A state that was fully written is the state**, also if the process died before it was renamed: its
-result has reached a disk, and another one with fresh noise would be a second result of the same
-records. So a complete `.part` whose parent is the current state is renamed when it is found. One
-that is torn is thrown away, and its batch is computed again.
+A state file is written as `.part`, fsynced, and renamed. **A state that was fully written is the
+state**, also if the process died before it was renamed: its result has reached a disk, and another
+one with fresh noise would be a second result of the same records. So a complete `.part` whose
+parent is the current state is committed when it is found (`read_history`, as on a topic). One that
+is torn is not JSON any more; it is thrown away, and its batch is computed again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import msgspec
+from typing import Final
 
 from .. import crashpoints
 from ..errors import ConfigurationError, Fenced
@@ -28,48 +24,6 @@ from ..protocols import Message, Positions
 MODE: Final = 0o600
 
 
-class _Seal(msgspec.Struct, frozen=True):
-    """The first line of a state file."""
-
-    bytes: int
-    sha256: str
-    parent: str  #: that of the state before; empty for the first one
-
-
-class Sealed(NamedTuple):
-    """A state file whose content is complete."""
-
-    state: bytes
-    sha256: str
-    parent: str
-
-
-_decode_seal = msgspec.json.Decoder(_Seal).decode
-
-
-def sealed(state: bytes, parent: str) -> bytes:
-    """The content of a state file."""
-    seal = _Seal(len(state), hashlib.sha256(state).hexdigest(), parent)
-    return msgspec.json.encode(seal) + b"\n" + state
-
-
-def unsealed(content: bytes) -> Sealed | None:
-    """The state in a state file; None if the content is torn, or no state file.
-
-    Examples
-    --------
-    >>> unsealed(sealed(b"state", ""))[0], unsealed(sealed(b"state", "")[:-1]), unsealed(b"{}")
-    (b'state', None, None)
-    """
-    line, _, state = content.partition(b"\n")
-    try:
-        seal = _decode_seal(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    whole = len(state) == seal.bytes and hashlib.sha256(state).hexdigest() == seal.sha256
-    return Sealed(state, seal.sha256, seal.parent) if whole else None
-
-
 class NoState:
     """Keeps nothing: a run that is stopped cannot be resumed."""
 
@@ -77,6 +31,11 @@ class NoState:
         self._out = out
 
     def load(self) -> list[bytes]:
+        """The last state, if there is one."""
+        return []
+
+    def unfinished(self) -> list[bytes]:
+        """What was written after it and may be the next state, or a part of it."""
         return []
 
     def secret(self) -> bytes | None:
@@ -122,27 +81,17 @@ class StateFile(NoState):
             raise Fenced(f"another process is using {path}") from None
 
     def load(self) -> list[bytes]:
-        """The last state, if there is one. What is no state is left to the reader to refuse."""
-        current, part = _content(self._path), self._own_part()
-        found = None if current is None else unsealed(current)
-        if current is not None and found is None:
-            return [current]
-        if part is not None and part.parent == _name(found):
-            _rename(self._part, self._path)
-            found = part
-        return [] if found is None else [found.state]
+        return _found(self._path)
 
-    def _own_part(self) -> Sealed | None:
-        """The state that was fully written when a process of this user died, if there is one."""
+    def unfinished(self) -> list[bytes]:
         try:
             ours = self._part.lstat().st_uid == os.geteuid()  # in a folder that others write to
-            content = _content(self._part) if ours else None
+            return _found(self._part) if ours else []
         except OSError:  # there is none, or it is a link
-            return None
-        return None if content is None else unsealed(content)
+            return []
 
     def secret(self) -> bytes | None:
-        return _content(self._secret)
+        return next(iter(_found(self._secret)), None)
 
     def keep_secret(self, content: bytes) -> None:
         part = _beside(self._secret, ".part")
@@ -153,9 +102,8 @@ class StateFile(NoState):
         # The messages are durable already. Were they printed after the new state is in place, a
         # crash in between would lose them.
         self.publish(messages, {})
-        current = _content(self._path)
-        before = None if current is None else unsealed(current)
-        _write(self._part, sealed(state, _name(before)))
+        if self.unfinished() != [state]:  # which is never written twice
+            _write(self._part, state)
         crashpoints.reach("inside_transaction")
         _rename(self._part, self._path)
 
@@ -165,25 +113,20 @@ class StateFile(NoState):
             self._lock = -1
 
 
-def _name(state: Sealed | None) -> str:
-    """The name by which its successor knows a state."""
-    return "" if state is None else state.sha256
-
-
 def _beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def _content(path: Path) -> bytes | None:
-    """The content of a file, which from now on only its owner can read; None if there is none."""
+def _found(path: Path) -> list[bytes]:
+    """The content of a file, which from now on only its owner can read; nothing without one."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return None
+        return []
     with os.fdopen(file, "rb") as opened:
         with contextlib.suppress(PermissionError):  # not ours: the next commit replaces it
             os.fchmod(file, MODE)
-        return opened.read()
+        return [opened.read()]
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,1 +1,1 @@
-"""Apache Kafka: configuration, group membership, reading, the ledger; and a log in memory."""
+"""Apache Kafka: configuration, group membership, reading, the ledger."""

@@ -17,6 +17,7 @@ written by the service itself, and skipping one would lose it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from kafka.consumer.fetcher import Fetcher  # type: ignore[import-untyped]
@@ -59,36 +60,16 @@ class _Batches:
     """The batches of a fetch, until too much has been decompressed."""
 
     def __init__(self, records: Any, max_bytes: int) -> None:
-        self._records, self._max_bytes = records, max_bytes
+        self._records, self.max_bytes = records, max_bytes
         self.left = UNPACKED_PER_FETCH
 
     def next_batch(self) -> Any:
         batch = self._records.next_batch() if self.left > 0 else None
         return _Batch(batch, self) if isinstance(batch, DefaultRecordBatch) else batch
 
-    def read(self, batch: Any) -> Iterator[Entry]:
-        """Messages of a batch, as far as it can be read."""
-        data = memoryview(batch._buffer)[_HEADER:]
-        last = batch.last_offset - batch.base_offset
-        pieces = self._pieces(batch.compression_type, data)
-        try:
-            yield from read_entries(
-                pieces, batch.records_count, batch.base_offset, last, self._max_bytes
-            )
-        except CorruptRecordError:
-            return
-
-    def _pieces(self, compression: int, data: memoryview) -> Iterator[bytes | memoryview]:
-        if compression == DefaultRecordBatch.CODEC_NONE:
-            yield data
-            return
-        for piece in unpacked(compression, data):
-            self.left -= len(piece)
-            yield piece
-
 
 class _Batch:
-    """A batch of kafka-python whose messages are read in bounded memory."""
+    """A batch of kafka-python whose messages are read in bounded memory, as far as possible."""
 
     def __init__(self, batch: Any, fetched: _Batches) -> None:
         self._batch, self._fetched = batch, fetched
@@ -97,11 +78,24 @@ class _Batch:
         return getattr(self._batch, name)
 
     def __iter__(self) -> Iterator[Any]:
-        batch = self._batch
-        for offset, key, value in self._fetched.read(batch):
-            time_ms, kind = batch.max_timestamp, batch.timestamp_type
-            # With a size, so that kafka-python goes on to the next partition in its turn.
-            yield DefaultRecord(1, offset, time_ms, kind, key, value, [])
+        batch, most = self._batch, self._fetched.max_bytes
+        base, last = batch.base_offset, batch.last_offset - batch.base_offset
+        with suppress(CorruptRecordError):
+            for offset, key, value in read_entries(
+                self._pieces(), batch.records_count, base, last, most
+            ):
+                time_ms, kind = batch.max_timestamp, batch.timestamp_type
+                # With a size, so that kafka-python goes on to the next partition in its turn.
+                yield DefaultRecord(1, offset, time_ms, kind, key, value, [])
+
+    def _pieces(self) -> Iterator[bytes | memoryview]:
+        data, compression = memoryview(self._batch._buffer)[_HEADER:], self._batch.compression_type
+        if compression == DefaultRecordBatch.CODEC_NONE:
+            yield data
+            return
+        for piece in unpacked(compression, data):
+            self._fetched.left -= len(piece)
+            yield piece
 
     def __next__(self) -> Any:
         return next(self._batch)  # the mark at the end of a transaction

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from kafka import KafkaConsumer, KafkaProducer, codec  # type: ignore[import-untyped]
+from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
-from ..errors import ClusterError, ConfigurationError, Fenced, OffsetsGone, Unavailable
+from ..errors import ClusterError, Fenced, OffsetsGone, Unavailable
 from ..protocols import PLAN_STATES, Message
 from .config import MAX_RECORD_BYTES, KafkaConfig
 
@@ -31,14 +31,6 @@ FENCED = (
 )
 
 
-def missing_codec() -> ConfigurationError:
-    """Return an error that names the packages that compressed messages need."""
-    needed = {"lz4": codec.has_lz4, "python-snappy": codec.has_snappy, "zstandard": codec.has_zstd}
-    missing = " ".join(package for package, there in needed.items() if not there())
-    what = f"pip install {missing}" if missing else "kafka-python does not know their compression"
-    return ConfigurationError(f"the input has messages that cannot be decompressed: {what}")
-
-
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
     """Translate errors of the client. Their texts name topics and offsets, not records."""
@@ -52,10 +44,19 @@ def translated_errors() -> Iterator[None]:
         raise Unavailable(f"{type(error).__name__}: {error}") from error
     except kafka_errors.CorruptRecordError as error:  # its text may quote the record
         raise ClusterError("CorruptRecordError") from error
-    except kafka_errors.UnsupportedCodecError as error:
-        raise missing_codec() from error
     except kafka_errors.KafkaError as error:
         raise ClusterError(f"{type(error).__name__}: {error}") from error
+
+
+def partitions_of(admin: Any, topic: str) -> frozenset[int] | None:
+    """The partitions of a topic; None if it does not exist."""
+    for found in admin.describe_topics([topic]):
+        error = kafka_errors.for_code(found["error_code"])
+        if error is kafka_errors.NoError:
+            return frozenset(p["partition_index"] for p in found["partitions"])
+        if error is not kafka_errors.UnknownTopicOrPartitionError:  # its list means nothing
+            raise ClusterError(f"topic {topic!r}: {error.__name__}")
+    return None
 
 
 def close_client(client: Any) -> None:
@@ -80,12 +81,6 @@ def start_messages(producer: Any, config: KafkaConfig, messages: Sequence[Messag
     timestamp_ms = int(time.time()) * 1000
     send = partial(producer.send, config.output_topic, timestamp_ms=timestamp_ms)
     return [send(m.value, key=m.key, headers=list(m.headers)) for m in messages]
-
-
-def send_messages(producer: Any, config: KafkaConfig, messages: Sequence[Message]) -> None:
-    """Send messages to the output topic, and wait until the brokers have them."""
-    for future in start_messages(producer, config, messages):
-        future.get(timeout=config.request_timeout_s)
 
 
 def read_to_end(

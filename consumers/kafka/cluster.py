@@ -13,7 +13,14 @@ from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Claim, Message, Reader, TopicInfo
-from .client import opened, read_tail, read_to_end, read_unfinished, translated_errors
+from .client import (
+    opened,
+    partitions_of,
+    read_tail,
+    read_to_end,
+    read_unfinished,
+    translated_errors,
+)
 from .config import KafkaConfig
 from .feed import KafkaFeed, message_of
 from .ledger import KafkaLedger
@@ -32,13 +39,8 @@ class KafkaCluster:
 
     def topic(self, name: str) -> TopicInfo | None:
         with translated_errors(), self._admin() as admin:
-            for found in admin.describe_topics([name]):
-                error = kafka_errors.for_code(found["error_code"])
-                if error is kafka_errors.NoError:
-                    return TopicInfo(len(found["partitions"]), _topic_configs(admin, name))
-                if error is not kafka_errors.UnknownTopicOrPartitionError:
-                    raise ClusterError(f"topic {name!r}: {error.__name__}")
-        return None
+            found = partitions_of(admin, name)
+            return None if found is None else TopicInfo(len(found), _topic_configs(admin, name))
 
     def timestamp_type(self, topic: str) -> str | None:
         with translated_errors(), self._admin() as admin:

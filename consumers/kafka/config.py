@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 #: Largest message on the state and output topics, and the largest that is sent to them. A state
-#: grows with the square of the number of features: 2 MB with 300 of them, 24 MB with 1023.
+#: grows with the square of the number of features: 6 MB with 1000 of them, 23 MB with 2048.
 MAX_RECORD_BYTES: Final = 32 << 20
 #: Rows that one read of the input may bring, so that messages of many rows do not fill the memory.
 READ_ROWS: Final = 1 << 16

@@ -184,7 +184,8 @@ class KafkaLedger:
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
         with self._lock, self._transaction(positions):
-            client.send_messages(self._producer, self._config, messages)
+            for future in client.start_messages(self._producer, self._config, messages):
+                future.get(timeout=self._config.request_timeout_s)
             crashpoints.reach("inside_publish")
 
     @contextlib.contextmanager

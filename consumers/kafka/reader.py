@@ -9,13 +9,12 @@ from functools import cached_property
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer  # type: ignore[import-untyped]
-from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition  # type: ignore[import-untyped]
 
 from ..errors import ClusterError
 from ..protocols import Bounds, Chunk
 from .bounded import make_bounded
-from .client import close_client, translated_errors
+from .client import close_client, partitions_of, translated_errors
 from .config import POLL_BYTES, KafkaConfig
 
 #: Time after which a read returns what has come.
@@ -44,14 +43,10 @@ class KafkaOffsets:
         with translated_errors():
             if self._admin is None:
                 self._admin = KafkaAdminClient(**self._config.client)
-            for found in self._admin.describe_topics([self._topic]):
-                error = kafka_errors.for_code(found["error_code"])
-                if error is kafka_errors.UnknownTopicOrPartitionError:
-                    raise ClusterError(f"topic {self._topic!r} does not exist")
-                if error is not kafka_errors.NoError:  # its list of partitions means nothing
-                    raise ClusterError(f"topic {self._topic!r}: {error.__name__}")
-                return frozenset(p["partition_index"] for p in found["partitions"])
-            return frozenset()
+            found = partitions_of(self._admin, self._topic)
+        if found is None:
+            raise ClusterError(f"topic {self._topic!r} does not exist")
+        return found
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, Bounds]:
         first = self._asked(lambda asked: self._consumer.beginning_offsets(asked), partitions)

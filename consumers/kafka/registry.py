@@ -15,6 +15,7 @@ answers any request.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
@@ -29,9 +30,8 @@ OF_THE_WHOLE: Final = frozenset({401, 407, 408, 429})
 #: Longest wait for an answer. The caller asks again and does other work in between, so the client
 #: itself repeats nothing.
 TIMEOUT_SECONDS: Final = 3.0
-#: Real schemas are not nested more deeply than this, and do not refer to more others. References
-#: beyond these limits are left out, so such a schema cannot be used.
-MOST_DEPTH: Final = 32
+#: Real schemas do not refer to more others. References beyond this number are left out, so such a
+#: schema cannot be used.
 MOST_REFERENCES: Final = 256
 #: Characters of a schema and of all that it refers to. Nothing is kept of a schema with more.
 MOST_CHARACTERS: Final = 1 << 20
@@ -82,36 +82,35 @@ class _Resolver:
     """Asks for one schema and for those that it refers to, each once."""
 
     def __init__(self, client: SchemaRegistryClient, format: str | None) -> None:
-        self._client, self._format = client, format
-        self._left, self._characters = MOST_REFERENCES, MOST_CHARACTERS
-        self._known: dict[tuple[str, int], RegisteredSchema] = {}
+        self._client, self._format, self._characters = client, format, MOST_CHARACTERS
+        self._asked: set[tuple[str, int]] = set()
+        self._found: list[tuple[str, RegisteredSchema]] = []
 
     def schema(self, number: int) -> RegisteredSchema:
-        return self._resolved(self._client.get_schema(number, fmt=self._format), 0)
-
-    def _resolved(self, found: Any, depth: int) -> RegisteredSchema:
-        references: list[tuple[str, RegisteredSchema]] = []
-        text = found.schema_str or ""
-        self._characters -= len(text)
+        self._add("", self._client.get_schema(number, fmt=self._format))
+        *references, (_, schema) = self._found
         if self._characters < 0:
             return RegisteredSchema("", "")  # too large: it cannot be used
-        for reference in (found.references or []) if depth < MOST_DEPTH else []:
-            self._left -= 1
-            if self._left < 0:
+        return replace(schema, references=tuple(references))
+
+    def _add(self, name: str, found: Any) -> None:
+        """Add what a schema refers to, and then the schema itself."""
+        text = found.schema_str or ""
+        self._characters -= len(text)
+        for reference in found.references or []:
+            version = reference.subject, reference.version
+            if version in self._asked:
+                continue
+            if len(self._asked) == MOST_REFERENCES or self._characters < 0:
                 break
+            self._asked.add(version)
             try:
-                named = self._version(reference.subject, reference.version, depth)
+                # A schema that was deleted later is still available to those that refer to it.
+                named = self._client.get_version(*version, deleted=True, fmt=self._format)
             except SchemaRegistryError as error:
                 if error.error_code in NOT_FOUND:  # permanently, so the schema cannot be used
                     continue
                 raise
-            references.append((str(reference.name), named))
+            self._add(str(reference.name), named.schema)
         kind = (found.schema_type or "AVRO").lower()
-        return RegisteredSchema(kind, text, tuple(references))
-
-    def _version(self, subject: str, version: int, depth: int) -> RegisteredSchema:
-        if (subject, version) not in self._known:
-            # A schema that was deleted later is still available to those that refer to it.
-            found = self._client.get_version(subject, version, deleted=True, fmt=self._format)
-            self._known[subject, version] = self._resolved(found.schema, depth + 1)
-        return self._known[subject, version]
+        self._found.append((name, RegisteredSchema(kind, text)))

@@ -15,11 +15,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kafka import codec as kafka_codec  # type: ignore[import-untyped]
-from kafka.errors import (  # type: ignore[import-untyped]
-    CorruptRecordError,
-    UnsupportedCodecError,
-)
+import lz4.frame  # type: ignore[import-untyped]
+import snappy  # type: ignore[import-untyped]
+import zstandard
+from kafka.errors import CorruptRecordError  # type: ignore[import-untyped]
 
 #: Bytes that are decompressed at a time.
 PIECE: Final = 1 << 18
@@ -41,8 +40,7 @@ _XERIAL_HEADER: Final = 16
 def unpacked(kind: int, data: memoryview) -> Iterator[bytes]:
     """Pieces of the decompressed bytes, none of them empty.
 
-    Raises `CorruptRecordError` where bytes cannot be decompressed, and `UnsupportedCodecError` if
-    the package that is needed is missing.
+    Raises `CorruptRecordError` where bytes cannot be decompressed.
 
     Parameters
     ----------
@@ -51,12 +49,9 @@ def unpacked(kind: int, data: memoryview) -> Iterator[bytes]:
     data
         The bytes after the header.
     """
-    pieces, there = _KINDS.get(kind, (_unknown, kafka_codec.has_gzip))
-    if not there():
-        raise UnsupportedCodecError
     left = MOST_UNPACKED
     try:
-        for piece in pieces(data):
+        for piece in _KINDS[kind](data):
             if left < 0:
                 break
             left -= len(piece)
@@ -90,14 +85,14 @@ def _gzip(data: memoryview) -> Iterator[bytes]:
 
 
 def _zstd(data: memoryview) -> Iterator[bytes]:
-    decompressor = kafka_codec.zstd.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     with decompressor.stream_reader(data, read_across_frames=True) as reader:
         while piece := reader.read(PIECE):
             yield piece
 
 
 def _lz4(data: memoryview) -> Iterator[bytes]:
-    stream = kafka_codec.lz4.LZ4FrameDecompressor()
+    stream = lz4.frame.LZ4FrameDecompressor()
     for part in _slices(data):
         yield stream.decompress(part, max_length=PIECE)
         while not stream.eof and not stream.needs_input:
@@ -129,17 +124,13 @@ def _snappy_block(block: memoryview) -> bytes:
             break
     if claimed > MOST_OF_SNAPPY * len(block):
         raise ValueError("a block claims to be longer than it can be")
-    found: bytes = kafka_codec.snappy.decompress(bytes(block))
+    found: bytes = snappy.decompress(bytes(block))
     return found
 
 
-def _unknown(data: memoryview) -> Iterator[bytes]:
-    raise ValueError("there is no such compression")
-
-
-_KINDS: Final[dict[int, tuple[Callable[[memoryview], Iterator[bytes]], Callable[[], bool]]]] = {
-    1: (_gzip, kafka_codec.has_gzip),
-    2: (_snappy, kafka_codec.has_snappy),
-    3: (_lz4, lambda: kafka_codec.has_lz4() and kafka_codec.lz4 is not None),
-    4: (_zstd, kafka_codec.has_zstd),
+_KINDS: Final[dict[int, Callable[[memoryview], Iterator[bytes]]]] = {
+    1: _gzip,
+    2: _snappy,
+    3: _lz4,
+    4: _zstd,
 }

@@ -32,17 +32,17 @@ def protobuf_pieces(value: bytes) -> list[bytes]:
     pieces, at = [], 0
     try:
         while at < len(value):
-            tag, at = _varint(value, at)
+            tag, at = varint(value, at)
             kind = tag & 7
             if kind == 2:
-                size, at = _varint(value, at)
+                size, at = varint(value, at)
                 if at + size > len(value):
                     break
                 if tag == 10:
                     pieces.append(value[at : at + size])
                 at += size
             elif kind == 0:
-                _, at = _varint(value, at)
+                _, at = varint(value, at)
             elif kind in (1, 5):
                 at += 8 if kind == 1 else 4
             else:
@@ -52,17 +52,23 @@ def protobuf_pieces(value: bytes) -> list[bytes]:
     return pieces
 
 
-def _varint(value: bytes, at: int) -> tuple[int, int]:
+def varint(value: bytes, at: int, digits: int = 10) -> tuple[int, int]:
+    """A number of seven bits per byte, the lowest first, and its end."""
     number = shift = 0
-    while True:
+    while shift < 7 * digits:
         byte = value[at]
-        number |= (byte & 127) << shift
         at += 1
         if byte < 128:
-            return number, at
+            return number | byte << shift, at
+        number |= (byte & 127) << shift
         shift += 7
-        if shift > 63:
-            raise IndexError
+    raise IndexError  # too long, as if it had no end
+
+
+def whole_number(value: bytes, at: int, digits: int = 10) -> tuple[int, int]:
+    """A number that may be negative (zigzag), and its end."""
+    number, at = varint(value, at, digits)
+    return (number >> 1) ^ -(number & 1), at
 
 
 def json_cutter(member: str) -> Callable[[bytes], list[bytes]]:

@@ -20,7 +20,8 @@ that ends below its beginning has started again from zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
@@ -117,8 +118,7 @@ class States(dict[Key, tuple[Any, Any]]):
 Part = dict[int, States]
 
 
-def add_points(part: Part, points: Iterable[Point], place: Place) -> None:
-    """Add the points of one message to the states of a subject."""
+def _add_points(part: Part, points: Iterable[Point], place: Place) -> None:
     for position, (feature, rule, series, start, time, value, weight) in enumerate(points):
         try:
             if not -math.inf < value < math.inf:
@@ -157,12 +157,10 @@ def _put(states: States, key: Key, state: tuple[Any, Any]) -> None:
 
 
 class Fold:
-    """The points of one round.
+    """The points of one round, or of one message.
 
     Parameters
     ----------
-    width
-        Number of features.
     functions
         The function of each feature, if it has one.
     parts
@@ -173,14 +171,14 @@ class Fold:
 
     def __init__(self, functions: Sequence[str], parts: int = 1, places: int | None = None) -> None:
         self._functions, self._parts, self._places = functions, parts, places
-        self._of: dict[bytes, list[Part]] = {}
+        self._of: dict[Any, list[Part]] = {}
 
-    def add(self, subject: bytes, part: int, points: Sequence[Point], place: Place) -> None:
-        """Add the points of a subject in one message."""
-        if points and (mine := self._mine(subject)) is not None:
-            add_points(mine[part], points, place)
+    def add(self, subject: Hashable, part: int, points: Sequence[Point], place: Place) -> None:
+        """Add the points of a subject in one message; without any it still has its place."""
+        if (mine := self._mine(subject)) is not None:
+            _add_points(mine[part], points, place)
 
-    def _mine(self, subject: bytes) -> list[Part] | None:
+    def _mine(self, subject: Hashable) -> list[Part] | None:
         mine = self._of.get(subject)
         if mine is None and len(self._of) != self._places:
             mine = self._of[subject] = [{} for _ in range(self._parts)]
@@ -197,27 +195,29 @@ class Fold:
                         for key, state in states.items():
                             _put(into, key, state)
 
-    def rows(self) -> tuple[NDArray[np.float64], list[bytes]]:
-        """The rows, subject after subject in the order of arrival, and the subject of each."""
+    def rows(self, *, empty: bool = False) -> tuple[NDArray[np.float64], list[Any]]:
+        """The rows, subject after subject in the order of arrival, and the subject of each.
+
+        Parameters
+        ----------
+        empty
+            Also return rows that no point has reached.
+        """
         found = [
-            (subject, row_of(part, self._functions))
+            (subject, self._row(part))
             for subject, parts in self._of.items()
             for part in parts
-            if part
+            if part or empty
         ]
         rows = np.array([row for _, row in found]).reshape(-1, len(self._functions))
         return rows, [subject for subject, _ in found]
 
-
-def row_of(part: Part, functions: Sequence[str]) -> list[float]:
-    """The row of a subject; a feature without a point is missing."""
-    row = [math.nan] * len(functions)
-    for feature, states in part.items():
-        try:
-            row[feature] = _number(states, functions[feature])
-        except (ArithmeticError, ValueError):  # no number, or too large
-            row[feature] = math.nan
-    return row
+    def _row(self, part: Part) -> list[float]:
+        row = [math.nan] * len(self._functions)
+        for feature, states in part.items():
+            with suppress(ArithmeticError, ValueError):  # no number, or too large
+                row[feature] = _number(states, self._functions[feature])
+        return row
 
 
 def _number(states: States, function: str) -> float:
@@ -261,9 +261,6 @@ def _of_series(rule: str, runs: Sequence[tuple[Any, Any]]) -> float | None:
 
 def _increase(runs: Sequence[tuple[Any, Any]], item: int) -> float:
     """The increase of a counter: from the first point on, and from zero after each new start."""
-    total, *later = [last[item] for _, last in runs]
-    if total >= runs[0][0][item]:
-        total -= runs[0][0][item]
-    for value in later:
-        total += value
-    return float(total)
+    first, last = runs[0][0][item], runs[0][1][item]
+    begun = last - first if last >= first else last
+    return float(sum((later[item] for _, later in runs[1:]), begun))

@@ -7,7 +7,8 @@ reached over messages would put a record into two slots (`GroupedMessages`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +25,8 @@ from ..settings import MESSAGE_KEY
 from . import long, otlp
 from .codecs import Codec
 from .cutting import json_cutter, protobuf_pieces
-from .fold import Fold, Part, Point, add_points, row_of
-from .series import Selectors, parse_features
+from .fold import Fold, Point
+from .series import Attributes, Selectors, parse_features
 
 Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
@@ -34,6 +35,21 @@ Parse = Callable[[bytes], Any]
 Group = tuple[Any, Sequence[Point]]
 #: From a message, its key and the broker's time in nanoseconds to the groups in it.
 Groups = Callable[[bytes | None, bytes | None, int], Iterator[Group]]
+
+
+def pieces_of(format: Format) -> tuple[Callable[[bytes], list[bytes]], Parse, Parse]:
+    """Return what cuts a message into pieces, what parses one, and what finds out whose it is."""
+    if format == "long":
+        parse = msgspec.json.Decoder().decode
+        return json_cutter("metrics"), parse, parse
+    if format == "otlp-json":
+        return json_cutter("resourceMetrics"), *otlp.json_parsers()
+    try:
+        return protobuf_pieces, *otlp.protobuf_parsers()
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "format otlp needs opentelemetry-proto: pip install 'stream-dppca[otlp]'"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,11 @@ class Grouping:
     subject: str | None = None  #: attribute that names the subject, or `@key`; None for records
     group_by: tuple[str, ...] = ()  #: attributes of a row within a message; none: all of them
     fields: long.Fields = field(default_factory=long.Fields)
+
+    @property
+    def functions(self) -> list[str]:
+        """The function of each feature, if it has one."""
+        return [feature.function for feature in parse_features(self.features)]
 
     def groups(self) -> Groups:
         """Make the function that reads messages."""
@@ -61,35 +82,21 @@ class Grouping:
         selectors, only_last = Selectors(features), self.subject is None
         keyed = self.subject == MESSAGE_KEY
         alone = self.format == "long" and only_last and not self.group_by  # one row per message
-        who = self._who_of_object if self.format == "long" else self._who_of_resource
-        cut: Callable[[bytes], list[bytes]]
-        parse: Parse
-        if self.format == "long":
-            cut, parse = json_cutter("metrics"), msgspec.json.Decoder().decode
-            head: Parse = parse
-        elif self.format == "otlp":
-            try:
-                cut, (parse, head) = protobuf_pieces, otlp.protobuf_parsers()
-            except ModuleNotFoundError:
-                raise ConfigurationError(
-                    "format otlp needs opentelemetry-proto: pip install 'stream-dppca[otlp]'"
-                ) from None
-        else:
-            cut, (parse, head) = json_cutter("resourceMetrics"), otlp.json_parsers()
+        cut, parse, head = pieces_of(self.format)
 
         def read(piece: bytes, key: bytes | None, now: int) -> Group:
             whose: Any = None
             points: Sequence[Point] = ()
             try:
                 parsed = parse(piece)
-                whose = key if keyed else who(parsed)
+                whose = key if keyed else self._who(parsed)
                 if self.format == "long":
                     points = long.points_of(parsed, self.fields, selectors, now, only_last)
                 else:
                     points = otlp.points_of(parsed, selectors, only_last)
             except Exception:  # whatever is wrong with a piece, its own points are missing
                 with suppress(Exception):
-                    whose = who(None) if alone else who(head(piece))
+                    whose = self._who(None if alone else head(piece))
             return whose, points
 
         def groups(value: bytes | None, key: bytes | None, now: int) -> Iterator[Group]:
@@ -99,23 +106,24 @@ class Grouping:
 
         return groups
 
-    def _who_of_resource(self, piece: Any) -> Any:
-        attributes = otlp.attributes_of(piece.resource.attributes)
+    def _who(self, piece: Any) -> Any:
+        """Tell whose points are in a piece."""
+        attributes: Attributes = ()
+        find: Callable[[str], Any]
+        if self.format == "long":
+            find = functools.partial(long.find, piece)
+        else:
+            attributes = otlp.attributes_of(piece.resource.attributes)
+            find = dict(attributes).get
         if self.subject is not None:
-            return dict(attributes).get(self.subject)
-        if not self.group_by:
-            return tuple(sorted(attributes))
-        found = dict(attributes)
-        return tuple(found.get(name) for name in self.group_by)
-
-    def _who_of_object(self, piece: Any) -> Any:
-        if self.subject is not None:
-            return long.find(piece, self.subject)
-        return tuple(repr(long.find(piece, name)) for name in self.group_by)
+            return find(self.subject)
+        if self.group_by:
+            return tuple(repr(find(name)) for name in self.group_by)
+        return tuple(sorted(attributes))
 
 
 class GroupedMessages(Codec):
-    """Rows within each message: groups in the order in which they appear.
+    """Rows within each message, a fold by itself: groups in the order in which they appear.
 
     A group has its row by appearing, whatever its points are; so has a piece of a message that does
     not even say whose it is.
@@ -123,19 +131,16 @@ class GroupedMessages(Codec):
 
     def __init__(self, grouping: Grouping, rows_per_message: int) -> None:
         self.rows_per_message = rows_per_message
-        self._groups = grouping.groups()
-        self._functions = [feature.function for feature in parse_features(grouping.features)]
+        self._groups, self._functions = grouping.groups(), grouping.functions
 
     def decode(self, values: Values) -> Rows:
         rows = np.full((len(values), self.rows_per_message, len(self._functions)), np.nan)
         for i, value in enumerate(values):
-            parts: dict[Hashable, Part] = {}
+            fold = Fold(self._functions, places=self.rows_per_message)
             for number, (who, points) in enumerate(self._groups(value, None, 0)):
-                whose = number if who is None else who
-                if whose in parts or len(parts) < self.rows_per_message:
-                    add_points(parts.setdefault(whose, {}), points, (0, 0, number))
-            for row, part in zip(rows[i], parts.values(), strict=False):
-                row[:] = row_of(part, self._functions)
+                fold.add(number if who is None else who, 0, points, (0, 0, number))
+            found, _ = fold.rows(empty=True)
+            rows[i, : len(found)] = found
         return rows.reshape(-1, len(self._functions))
 
 
@@ -153,17 +158,18 @@ class Gathering:
         A piece of a round (not `whole`) keeps all subjects: which ones have a place is known only
         when all pieces have been merged.
         """
-        return Gatherer(self, window, self.places if whole else None)
+        fold = Fold(self.grouping.functions, self.parts, self.places if whole else None)
+        return Gatherer(fold, self.grouping.groups(), self.parts, window)
 
 
+@dataclass(frozen=True)
 class Gatherer:
     """Folds the messages of one round."""
 
-    def __init__(self, gathering: Gathering, window: tuple[int, int], places: int | None) -> None:
-        grouping = gathering.grouping
-        functions = [feature.function for feature in parse_features(grouping.features)]
-        self.fold = Fold(functions, gathering.parts, places)
-        self._groups, self._parts, self._window = grouping.groups(), gathering.parts, window
+    fold: Fold
+    groups: Groups
+    parts: int
+    window: tuple[int, int]
 
     def add(
         self,
@@ -174,11 +180,11 @@ class Gatherer:
         keys: Values,
     ) -> None:
         """Add messages of one partition; each must be of the round."""
-        start, end = self._window
+        start, end = self.window
         for offset, time, value, key in zip(offsets, times_ms, values, keys, strict=True):
             if time is None:
                 continue  # no broker has stamped it
-            part = (time - start) * self._parts // (end - start)
-            for number, (who, points) in enumerate(self._groups(value, key, time * 10**6)):
+            part = (time - start) * self.parts // (end - start)
+            for number, (who, points) in enumerate(self.groups(value, key, time * 10**6)):
                 if points and (subject := canonical(who)) is not None:
                     self.fold.add(subject, part, points, (partition, offset, number))

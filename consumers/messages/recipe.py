@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from dataclasses import dataclass, replace
 
 from ..errors import ConfigurationError
-from ..formats import PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
+from ..formats import ARRAY_FORMATS, PACKED_FORMATS, POINT_FORMATS
 from ..protocols import SchemaSource
 from ..settings import MESSAGE_KEY, ClusterSettings, Settings
-from .codecs import (
-    Codec,
-    JsonArrays,
-    JsonObjects,
-    KeyedMessages,
-    Packed,
-    SubjectCodec,
-    SubjectInMessage,
-    make_registered,
-)
+from .codecs import Codec, JsonArrays, JsonObjects, Packed, SubjectCodec
 from .gathered import Gathering, GroupedMessages, Grouping
 from .long import Fields
+from .paths import feature_tree
+from .registered import RegisteredCodec
 
 
 @dataclass(frozen=True, repr=False)  # the registry may have a password
@@ -48,12 +43,11 @@ class MessageRecipe(Grouping):
         )
         if not isinstance(settings, Settings):
             return recipe
-        records = settings.parts if recipe.format in POINT_FORMATS else settings.records
         return replace(
             recipe,
             features=settings.features,
             subject=settings.subject,
-            records=records,
+            records=settings.records if recipe.grouping is None else settings.parts,
             places=settings.places,
         )
 
@@ -68,49 +62,53 @@ class MessageRecipe(Grouping):
         For packed formats the number of rows must be given: with any default, other rows would be
         ignored silently.
         """
-        rows, format = self.rows_per_message, self.format
+        rows, format, width = self.rows_per_message, self.format, len(self.features)
         if self.grouping is not None:
             return GroupedMessages(self.grouping, rows or 1)
-        if format not in PACKED_FORMATS:
-            if rows not in (None, 1):
+        if format in PACKED_FORMATS:
+            if rows is None:
                 raise ConfigurationError(
-                    f"`rows_per_message` must be 1 with format {format}: a message holds one row. "
-                    f"Found {rows}."
+                    f"`rows_per_message` must be set with format {format}: the number of rows in "
+                    "each message. A message with fewer rows leaves nulls; extra rows are ignored."
                 )
-            if format == "json":
-                return JsonObjects(self.features, self.max_bytes, self.nested)
-            if format == "json-array":
-                return JsonArrays(len(self.features), self.max_bytes)
-            return make_registered(format, self.features, self.max_bytes, self.nested, registry)
-        if rows is None:
+            return Packed(width, "<f4" if format == "float32" else "<f8", self.max_bytes, rows)
+        if rows not in (None, 1):
             raise ConfigurationError(
-                f"`rows_per_message` must be set with format {format}: the number of rows in each "
-                "message. A message with fewer rows leaves nulls; extra rows are ignored."
+                f"`rows_per_message` must be 1 with format {format}: a message holds one row. "
+                f"Found {rows}."
             )
-        if rows < 1:
-            raise ConfigurationError(f"`rows_per_message` must be at least 1. Found {rows}.")
-        dtype = "<f4" if format == "float32" else "<f8"
-        return Packed(len(self.features), dtype, self.max_bytes, rows)
+        if format == "json-array":
+            return JsonArrays(width, self.max_bytes)
+        return self._named(registry)
 
     def subject_codec(self, registry: SchemaSource | None = None) -> SubjectCodec | Gathering:
         """Make the codec for privacy per subject, or the rule by which points become rows."""
-        names, limit, subject = self.features, self.max_bytes, self.subject
-        if subject is None:
+        if self.subject is None:
             raise ConfigurationError("`subject` must be set with unit=subject")
         if self.grouping is not None:
             self.grouping.groups()  # which reads the features
             return Gathering(self.grouping, self.records, self.places)
-        if subject == MESSAGE_KEY:
+        if self.subject == MESSAGE_KEY:
             codec = self.codec(registry)
             # A packed message has one subject, of which no more rows count.
-            return KeyedMessages(
-                codec.keeping(self.records) if isinstance(codec, Packed) else codec
-            )
-        if self.format == "json":
-            return SubjectInMessage(JsonObjects(names, limit, self.nested, subject))
-        if self.format not in REGISTERED_FORMATS:
+            return SubjectCodec(codec.keeping(self.records) if isinstance(codec, Packed) else codec)
+        if self.format in ARRAY_FORMATS:
             raise ConfigurationError(f"`subject` must be {MESSAGE_KEY} with format {self.format}.")
-        found = make_registered(
-            self.format, (*names, subject), limit, self.nested, registry, with_id=True
-        )
-        return SubjectInMessage(found)
+        return SubjectCodec(self._named(registry, self.subject))
+
+    def _named(self, registry: SchemaSource | None, *id: str) -> Codec:
+        """Make the codec of a format whose messages have names, one of which may be an id."""
+        format, names, width = self.format, (*self.features, *id), len(self.features)
+        tree = feature_tree(names, self.nested, bool(id))
+        if format == "json":
+            return JsonObjects(tree, width, self.max_bytes, bool(id))
+        if registry is None:
+            raise ConfigurationError(f"`schema_registry_url` must be set with format {format}")
+        try:  # the libraries are extras
+            module = importlib.import_module(f".{format}", __package__)
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"format {format} needs {error.name}: pip install '.[{format}]'"
+            ) from None
+        compile = functools.partial(module.make_reader, tree=tree, width=len(names))
+        return RegisteredCodec(width, self.max_bytes, registry, compile, bool(id))

@@ -27,12 +27,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import ConfigurationError
 from ..protocols import RegisteredSchema, SchemaSource
-from .codecs import RowPerMessage, Subject
-from .paths import path_of
+from .codecs import RowPerMessage, Rows, Subject, Values
 
 #: Bytes before the message proper: the zero and the id.
 FRAME_BYTES: Final = 5
@@ -47,11 +44,6 @@ LONGEST_NAME: Final = 512
 #: Bytes of the compiled schemas that are kept, by their own estimates.
 KEPT_BYTES: Final = 1 << 25
 
-#: Dots in the longest name that is suggested for a feature: types may hold themselves.
-DEEPEST_NAME: Final = 8
-
-#: Positions of the features: a name leads to the number of a feature, or to the names below it.
-FeatureTree = dict[str, "int | FeatureTree"]
 #: Reads a whole message, frame included, into as many numbers as there are features.
 RowReader = Callable[[bytes], Sequence[float]]
 
@@ -85,6 +77,8 @@ class RegisteredCodec(RowPerMessage):
     compile
         Makes the reader of a schema. Any error that it raises means that the schema cannot be
         used; it raises `UnusableSchema` on purpose.
+    with_id
+        True if the reader finds an id behind the features.
     """
 
     def __init__(
@@ -93,26 +87,20 @@ class RegisteredCodec(RowPerMessage):
         max_bytes: int,
         source: SchemaSource,
         compile: Callable[[RegisteredSchema], Compiled],
+        with_id: bool,
     ) -> None:
-        super().__init__(width, max_bytes, self._read, tuple)
+        super().__init__(width, max_bytes, self._read, (tuple,), with_id)
         self._source, self._compile = source, compile
         self._readers: dict[bytes, Compiled] = {}  # by the frame that a message begins with
         self._kept_bytes = 0
 
-    def decode(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
-        """Rows of the messages, in order."""
-        parts = [np.empty((0, self._width)), *map(super().decode, self._turns(values))]
-        return parts[-1] if len(parts) == 2 else np.concatenate(parts)
-
-    def decode_with_ids(
-        self, values: Sequence[bytes | None]
-    ) -> tuple[NDArray[np.float64], list[Subject]]:
+    def decode_with_ids(self, values: Values) -> tuple[Rows, list[Subject]]:
         """Rows of the messages, in order, and the id of the subject of each."""
         turns = list(map(super().decode_with_ids, self._turns(values)))
         rows = np.concatenate([np.empty((0, self._width)), *(rows for rows, _ in turns)])
         return rows, [who for _, ids in turns for who in ids]
 
-    def _turns(self, values: Sequence[bytes | None]) -> Iterator[Sequence[bytes | None]]:
+    def _turns(self, values: Values) -> Iterator[Values]:
         """The messages, in parts whose schemas are ready when they are yielded."""
         unknown: set[bytes] = set()
         at = 0
@@ -121,13 +109,13 @@ class RegisteredCodec(RowPerMessage):
             yield values[at : at + ready]
             at += ready
 
-    def read(self, values: Sequence[bytes | None]) -> NDArray[np.float64]:
-        return super().decode(values)
+    def read(self, values: Values) -> Rows:
+        return super().decode_with_ids(values)[0]
 
     def _read(self, value: bytes) -> Sequence[float]:
         return self._readers[value[:FRAME_BYTES]].read(value)
 
-    def prepare(self, values: Sequence[bytes | None], unknown: set[bytes], seconds: float) -> int:
+    def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
         """Fetch the schemas that these messages name and that are not known yet."""
         limit, until = self._max_bytes, time.monotonic() + seconds
         frames = [v[:FRAME_BYTES] if v is not None and len(v) <= limit else b"" for v in values]
@@ -170,36 +158,11 @@ class RegisteredCodec(RowPerMessage):
         list of the errors of parsers would be complete, so everything is caught, here alone.
         """
         try:
-            if _length(schema, set()) > LARGEST_SCHEMA:
+            if sum(len(one.text) for one in schema.each()) > LARGEST_SCHEMA:
                 return _REFUSED
             return self._compile(schema)
         except Exception:
             return _REFUSED
-
-
-def _length(schema: RegisteredSchema, counted: set[int]) -> int:
-    """Characters of a schema and of all that it refers to, each counted once."""
-    counted.add(id(schema))
-    below = (r for _, r in schema.references if id(r) not in counted)
-    return len(schema.text) + sum(_length(reference, counted) for reference in below)
-
-
-def whole_number(value: bytes, at: int, digits: int = 10) -> tuple[int, int]:
-    """A whole number (zigzag, seven bits per byte, at most `digits` bytes), and its end."""
-    byte = value[at]
-    at += 1
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at
-    found, shift = byte & 127, 7
-    while True:
-        byte = value[at]
-        at += 1
-        found |= (byte & 127) << shift
-        if byte < 128:
-            return (found >> 1) ^ -(found & 1), at
-        shift += 7
-        if shift >= 7 * digits:
-            raise MalformedMessage
 
 
 def _refuse(value: bytes) -> Sequence[float]:
@@ -208,36 +171,3 @@ def _refuse(value: bytes) -> Sequence[float]:
 
 #: Stands for a schema that cannot be used.
 _REFUSED: Final = Compiled(_refuse, 1000)
-
-
-class Id(int):
-    """The number of a feature that is an id: a text is as good as a number."""
-
-
-def feature_tree(features: Sequence[str], nested: bool, with_id: bool = False) -> FeatureTree:
-    """Return the tree of the names of the features, of which the last may be an id.
-
-    Examples
-    --------
-    >>> feature_tree(["cpu", "disk.read", "disk.write", "v[1]"], nested=True)
-    {'cpu': 0, 'disk': {'read': 1, 'write': 2}, 'v': {'[1]': 3}}
-    """
-    tree: FeatureTree = {}
-    for number, feature in enumerate(features):
-        *above, last = path_of(feature, nested)
-        branch: int | FeatureTree = tree
-        for name in above:
-            branch = branch.setdefault(name, {}) if isinstance(branch, dict) else branch
-        if not isinstance(branch, dict) or last in branch:
-            raise ConfigurationError(
-                f"feature {feature!r} would be a number and hold another feature: set nested=false"
-            )
-        branch[last] = Id(number) if with_id and number == len(features) - 1 else number
-    return tree
-
-
-def items_of(tree: FeatureTree) -> dict[int, int] | None:
-    """The features that are items of an array, by their positions; None if it is no array."""
-    if not all(name[0] == "[" for name in tree):
-        return None
-    return {int(name[1:-1]): at for name, at in tree.items() if isinstance(at, int)}

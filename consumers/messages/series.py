@@ -47,10 +47,8 @@ class Feature(NamedTuple):
     unequal: Attributes = ()
 
     def selects(self, attributes: Mapping[str, str]) -> bool:
-        """Tell whether a series of this metric is selected."""
-        return all(attributes.get(key, "") == text for key, text in self.equal) and not any(
-            attributes.get(key, "") == text for key, text in self.unequal
-        )
+        """Tell whether a series of this metric is selected, if what must be equal is equal."""
+        return all(attributes.get(key, "") != text for key, text in self.unequal)
 
 
 class _Parser:

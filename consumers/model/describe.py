@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from stream_dppca import PrivacyStatement, Release, SubjectStatement
+from stream_dppca.outcome import FEW_PLACES, FEW_SUBJECTS
 from stream_dppca.wording import over_in_words
 
-from ..protocols import Message
-from .releases import PublishedRelease, parse_release
+from .releases import PublishedRelease
+from .uncertainty import loading_noise
 
 #: Advice whenever nothing was learned: wrong names are nearly always the reason.
 CHECK_NAMES = "check the feature names"
@@ -17,20 +18,7 @@ CHECK_NAMES = "check the feature names"
 WIDTH = 24
 
 
-def current_release(messages: Iterable[Message], model: str) -> PublishedRelease | None:
-    """The newest release of a model."""
-    newest: PublishedRelease | None = None
-    for message in messages:
-        try:
-            release = parse_release(message.value)
-        except ValueError:
-            continue
-        if release.model == model and (newest is None or release.batch >= newest.batch):
-            newest = release
-    return newest
-
-
-def learned_nothing(status: str, reason: str | None) -> bool:
+def learned_nothing(status: str) -> bool:
     """Tell whether a batch taught the model nothing, as far as a noisy release can show."""
     return status in ("nothing_learned", "skipped")
 
@@ -41,10 +29,11 @@ def status_in_words(release: Release) -> str:
         unit = "batch" if release.subjects is None else "round"
         last = max(release.batch, release.first_batches)  # questions may have been asked anew
         return f"starting: {unit} {release.batch} of {last} that ask for centre and scales only"
+    advice = "" if release.reason in (FEW_PLACES, FEW_SUBJECTS) else f"; {CHECK_NAMES}"
     if release.status == "nothing_learned":
-        return f"nothing learned yet: {release.reason}; {CHECK_NAMES}"
+        return f"nothing learned yet: {release.reason}{advice}"
     if release.status == "skipped":
-        return f"nothing was learned from this batch: {release.reason}; {CHECK_NAMES}"
+        return f"nothing was learned from this batch: {release.reason}{advice}"
     if not release.drift:
         return ""
     what = "the mean of the stream has shifted" if release.shift else "the stream has changed"
@@ -52,9 +41,9 @@ def status_in_words(release: Release) -> str:
 
 
 def describe(release: PublishedRelease, top: int = 0) -> str:
-    """Several lines, without colour."""
+    """Several lines, without colour; of each component the `top` largest loadings, or all."""
     lines = [
-        f"model {release.model}, {_extent(release)}",
+        f"model {release.model}, {number(release)}, {extent(release)}",
         promise_in_words(release.privacy),
     ]
     lines += [words for words in (status_in_words(release), meaning(release)) if words]
@@ -106,12 +95,30 @@ factor of 2.72 (ε = 1) plus 1e-06 (δ), over the whole stream.'
     )
 
 
-def _extent(release: PublishedRelease) -> str:
-    """Extent of a release: a number of records, or a stretch of time and a noisy count."""
+def number(release: PublishedRelease) -> str:
+    """The number of a release, in words."""
+    return f"{'batch' if release.round is None else 'round'} {release.batch:,}"
+
+
+def extent(release: PublishedRelease) -> str:
+    """Extent of a release. With privacy per subject the number of records is secret."""
     if release.round is None:
-        return f"batch {release.batch}, {release.n_seen:,} records"
-    text = f"round {release.batch}, from {release.round.start} to {release.round.end}"
-    return text if release.subjects is None else f"{text}, about {release.subjects:.0f} subjects"
+        return f"{release.n_seen:,} records"
+    about = "" if release.subjects is None else f"about {max(release.subjects, 0):,.0f} subjects, "
+    return f"{about}to {release.round.end}"
+
+
+def summary(release: PublishedRelease, most: int = 3) -> str:
+    """One line, with the largest loadings."""
+    line = f"{number(release):<12}  {extent(release)}"
+    words = status_in_words(release)
+    if not release.components:
+        return f"{line}  {words}"
+    if release.explained_variance_ratio is not None:
+        line += f"  explains {min(1.0, max(0.0, release.explained_variance_ratio[0])):4.0%}"
+    weights = release.components[0]
+    largest = (f"{release.features[i]} {weights[i]:+.2f}" for i in _order(weights)[:most])
+    return f"{line}  {', '.join(largest)}" + (f"  ({words})" if words else "")
 
 
 def meaning(release: Release, most: int = 4) -> str:
@@ -170,15 +177,19 @@ def _order(weights: Sequence[float]) -> list[int]:
 
 
 def _table(release: PublishedRelease, j: int, top: int) -> Iterator[str]:
-    """Loadings, the largest first; next to them the changes of the raw features, if known."""
-    raw, weights = raw_units(release, j), release.components[j]
+    """Loadings, the largest first; next to them their errors and the raw features, if known."""
+    raw, weights, noise = raw_units(release, j), release.components[j], loading_noise(release)
     width = max(map(len, release.features))
+    sds = "" if noise is None else "         "
     if raw:
-        yield f"  {'':<{width}}  loading  {'typical change':>14}  {'around':>10}"
+        yield f"  {'':<{width}}  loading{sds}  {'typical change':>14}  {'around':>10}"
     for i in _order(weights)[: top or None]:
+        sd = "" if noise is None else f" ± {2 * noise[j, i]:.4f}"
         change = f"  {raw[i][0]:>+z14.4g}  {raw[i][1]:>10.4g}" if raw else ""
         bar = "█" * round(abs(weights[i]) * WIDTH)
-        yield f"  {release.features[i]:<{width}}  {weights[i]:+z.4f}{change}  {bar}".rstrip()
+        yield f"  {release.features[i]:<{width}}  {weights[i]:+z.4f}{sd}{change}  {bar}".rstrip()
+    if top and top < len(weights):
+        yield f"  … and {len(weights) - top:,} smaller ones"
 
 
 def raw_units(release: Release, j: int) -> list[tuple[float, float]]:

@@ -10,7 +10,7 @@ message.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -69,10 +69,24 @@ class ModelIdentity(msgspec.Struct, frozen=True):
     slots: SlotRule
     rounds: RoundRule | None = None  #: with privacy per subject
 
-    @property
-    def unit(self) -> str:
-        """Unit of privacy."""
-        return "record" if self.rounds is None else "subject"
+    def settings(self) -> dict[str, object]:
+        """What a state and the settings must agree in."""
+        found: dict[str, object] = {
+            "model": self.model,
+            "input": self.input,
+            "unit": "record" if self.rounds is None else "subject",
+            "slot rule": self.slots.rule,
+            "rows_per_message": self.slots.rows_per_message,
+        }
+        if (rounds := self.rounds) is not None:
+            found |= {
+                "subject": rounds.subject,
+                "clock": rounds.clock,
+                "round": duration_text(rounds.length_ms),
+                "period": rounds.period,
+                "horizon": rounds.horizon,
+            }
+        return found
 
 
 class UsedInput(msgspec.Struct, frozen=True):
@@ -176,34 +190,14 @@ def _parent_of(value: bytes) -> str | None:
 
 def check_state(record: StateRecord, identity: ModelIdentity) -> None:
     """Refuse a state that is not of this model, or whose slots follow another rule."""
-    its, slots, its_slots = record.identity, identity.slots, record.identity.slots
-    for name, found, wanted in (
-        ("model", its.model, identity.model),
-        ("input", its.input, identity.input),
-        ("unit", its.unit, identity.unit),
-        ("slot rule", its_slots.rule, slots.rule),
-        ("rows_per_message", its_slots.rows_per_message, slots.rows_per_message),
-        *_round_rules(its.rounds, identity.rounds),
-    ):
-        if found != wanted:
+    its = record.identity.settings()
+    for name, wanted in identity.settings().items():
+        if its[name] != wanted:
             raise StateRefused(
-                f"the state was made with {name} {found!r}, but the settings say {wanted!r}. The "
-                "records of that model must not be used again: go back to the old setting, or "
+                f"the state was made with {name} {its[name]!r}, but the settings say {wanted!r}. "
+                "The records of that model must not be used again: go back to the old setting, or "
                 f"{_NEW_MODEL}."
             )
-
-
-def _round_rules(
-    found: RoundRule | None, wanted: RoundRule | None
-) -> Iterator[tuple[str, object, object]]:
-    """The properties of rounds in which a state and the settings must agree."""
-    if found is None or wanted is None:  # the units differ already
-        return
-    yield "subject", found.subject, wanted.subject
-    yield "clock", found.clock, wanted.clock
-    yield "round", duration_text(found.length_ms), duration_text(wanted.length_ms)
-    yield "period", found.period, wanted.period
-    yield "horizon", found.horizon, wanted.horizon
 
 
 def check_history(records: Sequence[StateRecord]) -> None:

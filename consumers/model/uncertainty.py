@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_dppca import Release
-from stream_dppca.method import MOST_FEATURES
 
 FloatArray = NDArray[np.float64]
 
@@ -53,12 +52,11 @@ def loading_noise(release: Release) -> FloatArray | None:
     order, over all other eigenvectors u_j. Two errors are in it: the noise, whose sd in u_j' E v is
     sigma sqrt(step/2), and that of sampling, sqrt(l l_j/n) for n normal records. The eigenvalues
     beyond the released ones are taken to be equal; if the largest of them is larger, so is the
-    error. With more than `MOST_FEATURES` features, gradients are released in place of second
-    moments, and nothing is known.
+    error.
     """
     d, k = len(release.features), len(release.components)
     numbers = (release.spread, release.explained_variance_ratio)
-    if d > MOST_FEATURES or release.sigma is None or not release.step or not all(numbers):
+    if release.sigma is None or not release.step or not all(numbers):
         return None
     values, ratio = (np.array(column, dtype=np.float64) for column in numbers)
     if not (values.all() and ratio.all()):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BatchInput:
-    """An `Input` in which a record is its own unit."""
+    """The input of a task in which a record is its own unit."""
 
     def __init__(
         self,
@@ -34,12 +34,6 @@ class BatchInput:
         self._guard = TopicGuard(config.input_topic, metrics)
         self._batch: PlannedBatch | None = None  # the one that is being read
         topic, interval_s, refresh_s = config.input_topic, config.plan_interval_s, config.refresh_s
-        times = BrokerTime(
-            lambda: cluster.timestamp_type(topic),
-            lambda: cluster.reader(topic, stamped=True),
-            config.slack_ms,
-            config.clock,
-        )
         with ExitStack() as opened:
             self.planner = BatchPlanner(
                 cluster.offsets(topic),
@@ -49,7 +43,7 @@ class BatchInput:
                 interval_s=interval_s,
                 refresh_s=refresh_s,
                 patience_s=config.stall_s,
-                times=times,
+                times=BrokerTime(cluster, topic, config.slack_ms, config.clock),
                 plans=plans,
                 sampler=lambda: cluster.sampler(topic, interval_s, refresh_s),
             )
@@ -59,16 +53,20 @@ class BatchInput:
             self._opened = opened.pop_all()
 
     def partitions(self) -> list[int]:
+        """The partitions that exist now. Ask before `begin`."""
         return self.planner.partitions()
 
     def unknown_use(self, used: Positions) -> str | None:
+        """Say which records were used that the state does not know; None if there are none."""
         return self._guard.unknown_use(self._learner.positions, used)
 
     def begin(self) -> None:
+        """Resume after the last state; refuse a topic that was truncated or recreated."""
         self.reader.begin(self.planner.begin(self._learner.positions, self._start))
         self.planner.start()
 
     def next(self) -> bool:
+        """Begin the next batch, if one is planned."""
         self._batch = self.planner.next_batch()
         if self._batch is None:
             return False
@@ -83,22 +81,27 @@ class BatchInput:
         return self.reader.read(timeout_s)
 
     def read(self, timeout_s: float) -> bool:
+        """Read once of the batch that was begun. True if anything came."""
         return self.reader.read(timeout_s)
 
     @property
     def at(self) -> str:
+        """The place that is being read, for people."""
         partition = self.reader.waits_for
         return "reading" if partition is None else f"reading partition {partition}"
 
     @property
     def planning(self) -> bool:
+        """True while there is something to read whose plan is not durable yet."""
         return self.planner.keeping
 
     @property
     def complete(self) -> bool:
+        """True if all of the batch that was begun has been read."""
         return self.reader.complete
 
     def learn(self) -> FinishedBatch | None:
+        """Learn from the complete batch; None while the first step needs more of them."""
         if self._batch is None:
             raise RuntimeError("no batch was begun")
         return self._learner.learn(self.reader.take(), self._batch.positions)

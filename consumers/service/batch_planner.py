@@ -32,7 +32,7 @@ from ..protocols import PLAN_STATES, Bounds, Positions, Sampler, TopicOffsets
 from .guard import TopicGuard
 from .kept_plan import KeptPlans, Plan, Step, make_step
 from .metrics import Metrics
-from .plan import Range, split_batch, split_removed
+from .plan import Range, skip_removed, split_batch
 from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
 
 CLOSE_SECONDS: Final = 0.3
@@ -65,8 +65,7 @@ class PlannedBatch:
 class _Stretch:
     """Whole batches, which are added to the plan together."""
 
-    before: dict[int, int]
-    removed: list[Range]  #: batches at its start of which nothing is left
+    before: dict[int, int]  #: positions, after batches of which nothing is left
     ranges: list[Range]
 
 
@@ -118,7 +117,6 @@ class BatchPlanner:
         self._since_kept = 0  # batches that were handed out
         self._kind: str | None = None  # of the times of messages; None while that does not matter
         self._timeline: Timeline | None = None  # if the plan follows the broker's time
-        self._found: dict[int, int] | None = None  # its next batch, until all of it is stable
         self._listed_ms = 0  # when partitions were last listed
         self._changed = threading.Condition()
         self._first: dict[int, int] = {}  # of each partition, as of the last refresh
@@ -168,7 +166,7 @@ class BatchPlanner:
             self._plans.keep(Plan(new, self._planned, []))  # the beginning is decided
         self._choose_order(bounds)
         if self._sampler is None:
-            self._plan({p: end for p, (_, end) in bounds.items()})
+            self.sample()
         return dict(self._positions)
 
     def _choose_order(self, bounds: dict[int, Bounds]) -> None:
@@ -217,12 +215,15 @@ class BatchPlanner:
         moves, at each refresh.
         """
         ends = self._refresh() if time.monotonic() >= self._refresh_at else None
-        if self._sampler is None:
-            self._plan(ends or self._offsets.ends(sorted(self._planned)))
-        else:
+        if self._sampler is not None:
             for taken in self._sampler.samples(min(self._interval_s, WAIT_SECONDS)):
                 self._take(taken)
-            self._keep()
+        elif self._timeline is None:
+            self._take(ends or self._offsets.ends(sorted(self._planned)))
+        else:  # it does not matter when
+            while len(self._stretches) < AHEAD and self._follow(self._timeline):
+                pass
+        self._keep()
 
     def _refresh(self) -> dict[int, int]:
         """Look for new partitions, and at the topic. Returns the ends."""
@@ -254,18 +255,6 @@ class BatchPlanner:
             if self._timeline is not None:  # it has passed messages that these may have before it
                 self._begin_timeline()
         return bool(new)
-
-    def _plan(self, ends: dict[int, int]) -> None:
-        """Plan with these ends: all whole batches that they allow, or as the time of brokers says.
-
-        In the order of time, batches are planned ahead: it does not matter when.
-        """
-        if self._timeline is None:
-            self._take(ends)
-        else:
-            while len(self._stretches) < AHEAD and self._follow(ends):
-                ends = self._offsets.ends(sorted(self._planned))
-        self._keep()
 
     def _take(self, ends: dict[int, int]) -> None:
         """Take a sample, if it allows one more batch."""
@@ -314,24 +303,18 @@ class BatchPlanner:
         for step in chosen:
             self._hand_over(step, step)
 
-    def _follow(self, ends: dict[int, int]) -> bool:
+    def _follow(self, timeline: Timeline) -> bool:
         """Plan the next batch in the order of time; False if it is not final, or not stable."""
-        if self._found is None and self._timeline is not None:
-            found = self._timeline.next_positions(self._planned)
-            if found is None:
-                return False
-            # A partition may have been added before the batch ended.
-            if self._listed_ms <= self._timeline.ended_ms and self._add_partitions():
-                return True
-            self._found = found
-            ends = self._offsets.ends(sorted(found))
-        if self._found is None or any(ends[p] < at for p, at in self._found.items()):
-            return False  # a transaction is open
+        found = timeline.next_positions(self._planned)
+        if found is None:
+            return False
+        # A partition may have been added before the batch ended.
+        if self._listed_ms <= timeline.ended_ms and self._add_partitions():
+            return True
         planned = self._planned
-        ranges = [Range(p, planned[p], at) for p, at in self._found.items() if at > planned[p]]
+        ranges = [Range(p, planned[p], at) for p, at in found.items() if at > planned[p]]
         self._append(planned, ranges)
-        planned |= self._found
-        self._found = None
+        planned |= found
         return True
 
     def _hand_over(self, step: Step, left: Step) -> None:
@@ -340,9 +323,9 @@ class BatchPlanner:
 
     def _append(self, before: Positions, ranges: list[Range]) -> None:
         first = {**dict.fromkeys(before, 0), **self._first}
-        removed, rest = split_removed(ranges, first, self._size)
+        skipped, rest = skip_removed(ranges, first, self._size)
         with self._changed:
-            self._stretches.append(_Stretch(dict(before), removed, rest))
+            self._stretches.append(_Stretch({**before, **skipped}, rest))
             self._changed.notify_all()
 
     # Batches
@@ -382,8 +365,8 @@ class BatchPlanner:
         with self._changed:
             while self._stretches and not self._held:
                 stretch = self._stretches[0]
-                if stretch.before:
-                    self._begin_stretch(stretch)
+                self._positions |= stretch.before
+                stretch.before = {}
                 if stretch.ranges:
                     ranges, stretch.ranges = split_batch(stretch.ranges, self._size)
                     self._positions |= {p: end for p, _, end in ranges}
@@ -391,13 +374,6 @@ class BatchPlanner:
                     return PlannedBatch(tuple(ranges), dict(self._positions))
                 self._stretches.popleft()
             return None
-
-    def _begin_stretch(self, stretch: _Stretch) -> None:
-        """Take over new partitions, and skip batches of which nothing is left."""
-        self._positions |= stretch.before
-        self._positions |= {p: end for p, _, end in stretch.removed}
-        self._metrics.offsets_lost.inc(sum(end - start for _, start, end in stretch.removed))
-        stretch.before = {}
 
     def close(self) -> None:
         self._closing.set()

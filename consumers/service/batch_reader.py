@@ -86,7 +86,6 @@ class BatchReader:
         self._ahead: dict[int, deque[_Decoded]] = {}
         self._n_ahead = 0
         self._paused: frozenset[int] = frozenset()
-        self._holes: dict[int, list[tuple[int, int]]] = {}  # removed before they were read
         self._waited_s = self._ask_at = 0.0
         # Messages that wait for schemas, and the schemas of the first chunk that the registry does
         # not know.
@@ -126,10 +125,7 @@ class BatchReader:
         if new:
             self._reached |= new
             self._assign()
-        for p, r in list(self._open.items()):
-            holes = self._holes.pop(p, [])
-            self._count_lost(r, holes)
-            self._holes[p] = [hole for hole in holes if hole[1] > r.end]
+        for p in self._open:
             several = self._ahead.pop(p, deque())
             self._n_ahead -= sum(len(decoded.offsets) for decoded in several)
             for decoded in several:
@@ -279,21 +275,10 @@ class BatchReader:
         """Resume at the first offsets that exist: messages that are gone leave nulls."""
         for p, bounds in self._reader.bounds(sorted(self._reached)).items():
             at = self._reached[p]
-            # What is lost counts once it is planned.
-            self._reached[p] = self._guard.first_left(Range(p, at, at), bounds)
-            if self._reached[p] > at:
-                hole = at, self._reached[p]
-                self._holes.setdefault(p, []).append(hole)
-                if p in self._open:
-                    self._count_lost(self._open[p], [hole])
+            wanted = Range(p, at, max(at, bounds.first))
+            self._reached[p] = self._guard.first_left(wanted, bounds)
         self._settle()
         self._assign()
-
-    def _count_lost(self, planned: Range, holes: Sequence[tuple[int, int]]) -> None:
-        """Count offsets that were planned, but removed before they were read."""
-        _, start, end = planned
-        for a, b in holes:
-            self._metrics.offsets_lost.inc(max(0, min(end, b) - max(start, a)))
 
     def close(self) -> None:
         self._registry_wait.end()

@@ -7,6 +7,7 @@ driver then waits, as it waits for brokers: it has not stalled, and ending it wo
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,43 +46,33 @@ class CoreWatch:
     ) -> None:
         self._executors, self._cancel = executors, cancel
         self._look_s, self._quiet_s = look_s, quiet_s
+        self._said = -math.inf  # time of the last event
         #: Called repeatedly while a job waits; returns False if it is to stop waiting.
         self.listener: Callable[[], bool] = lambda: True
-        self._running, self._closed = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="core watch", daemon=True)
-        self._thread.start()
 
     @contextlib.contextmanager
     def job(self) -> Iterator[None]:
         """Watch while a job runs."""
-        self._running.set()
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over,), name="core watch", daemon=True).start()
         try:
             yield
         finally:
-            self._running.clear()
+            over.set()
 
-    def close(self) -> None:
-        """Stop watching."""
-        self._closed.set()
-        self._running.set()  # wakes the thread
-
-    def _watch(self) -> None:
-        since: float | None = None  # time since when there has been no executor
-        said = -REPEAT_SECONDS
-        while True:
-            if not self._running.is_set():
-                since = None
-                self._running.wait()
-            if self._closed.wait(self._look_s):
-                return
-            if not self._running.is_set() or self._asked():
-                since = None
+    def _watch(self, over: threading.Event) -> None:
+        since = math.inf  # time since when there has been no executor
+        while not over.wait(self._look_s):
+            if self._asked():
+                since = math.inf
                 continue
+            if over.is_set():
+                return
             now = time.monotonic()
-            since = now if since is None else since
-            if now - since >= self._quiet_s and now - said >= REPEAT_SECONDS:
+            since = min(since, now)
+            if now - since >= self._quiet_s and now - self._said >= REPEAT_SECONDS:
                 log_event("waiting_for_executors", level="warning")
-                said = now
+                self._said = now
             if not self.listener():
                 self._cancel()
 

@@ -149,7 +149,8 @@ class Service:
             return state, ""
         if task.fruitless:
             which = "batch" if task.fruitless == 1 else f"{task.fruitless} batches"
-            return state, f"nothing was learned from the last {which}: {CHECK_NAMES}"
+            note = f"nothing was learned from the last {which}: {CHECK_NAMES}; `inspect` says why"
+            return state, note
         taken, all_of_step = task.step_at()
         if all_of_step > 1:
             return state, f"batch {taken + 1} of {all_of_step} of the first step"

@@ -11,7 +11,7 @@ by size. So offsets that are gone are planned like all others, and leave nulls. 
 which nothing at all is left are skipped, which changes no other batch.
 
 1. `whole_batches`: the offsets that a sample adds to the plan, as many as fill whole batches.
-2. `split_removed`: the batches at their start of which nothing is left, and the rest.
+2. `skip_removed`: where the batches end of which nothing is left, and the rest.
 3. `split_batch`: the first batch of the rest.
 4. `places`: the place of each offset in its batch.
 
@@ -115,10 +115,10 @@ def split_batch(ranges: Sequence[Range], size: int) -> tuple[list[Range], list[R
     return _take(ranges, size)
 
 
-def split_removed(
+def skip_removed(
     ranges: Sequence[Range], first: Mapping[int, int], size: int
-) -> tuple[list[Range], list[Range]]:
-    """Split off the first batches of which nothing is left; return their offsets and the rest.
+) -> tuple[dict[int, int], list[Range]]:
+    """Skip the first batches of which nothing is left; return where they end, and the rest.
 
     The rest has the same batches as if nothing were gone: a batch of which a single offset is left
     stays whole.
@@ -132,20 +132,20 @@ def split_removed(
 
     Examples
     --------
-    >>> split_removed([Range(0, 0, 20)], {0: 12}, 5)
-    ([Range(partition=0, start=0, end=10)], [Range(partition=0, start=10, end=20)])
-    >>> split_removed([Range(0, 0, 6), Range(1, 5, 9)], {0: 6, 1: 6}, 5)
-    ([], [Range(partition=0, start=0, end=6), Range(partition=1, start=5, end=9)])
+    >>> skip_removed([Range(0, 0, 20)], {0: 12}, 5)
+    ({0: 10}, [Range(partition=0, start=10, end=20)])
+    >>> skip_removed([Range(0, 0, 6), Range(1, 5, 9)], {0: 6, 1: 6}, 5)
+    ({}, [Range(partition=0, start=0, end=6), Range(partition=1, start=5, end=9)])
     """
+    skipped: dict[int, int] = {}
     rest = list(ranges)
     while rest:
         batch, after = split_batch(rest, size)
         if any(end > first[p] for p, _, end in batch):
             break
+        skipped |= {p: end for p, _, end in batch}
         rest = after
-    starts = {p: start for p, start, _ in rest}
-    removed = [Range(p, start, starts.get(p, end)) for p, start, end in ranges]
-    return [r for r in removed if r.end > r.start], rest
+    return skipped, rest
 
 
 def _take(ranges: Sequence[Range], total: int) -> tuple[list[Range], list[Range]]:

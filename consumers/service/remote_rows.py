@@ -11,9 +11,10 @@ are records, and secret.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -22,20 +23,20 @@ from numpy.typing import NDArray
 from stream_dppca.engine import EngineError, SourceAway
 from stream_dppca.subjects import first_rows
 
+from ..errors import ConfigurationError
 from ..kafka.config import TaskConnection
-from ..kafka.executor import read_ranges
+from ..kafka.executor import reader_of
 from ..messages.codecs import Subject
 from ..messages.fold import MOST_SERIES, Fold
-from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..protocols import Bounds
 from ..settings import RoundRule
-from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
+from .ranges import read_ranges
 from .remote import GuardedEngine, Remote, later_if_away, subject_codec_of
 from .round_planner import PlannedRound
-from .round_reader import RoundTaker, Take, of_window, refuse_sender_time
+from .round_reader import RoundDecoder, RoundTaker, SenderTime, Take
 
 #: Most numbers that the tasks of one job return: 128 MB of float64.
 MOST_NUMBERS: Final = 2**24
@@ -50,7 +51,6 @@ class TaskRows:
     rows: NDArray[np.floating[Any]]
     subjects: list[Subject]
     slots: int  #: rows of the round, those without a subject included
-    refused: int | None = None  #: a partition that holds a time which a sender has set
     fold: Fold | None = None  #: in place of rows, if points become rows
 
 
@@ -67,44 +67,36 @@ class RoundSource:
 
     def read(self, piece: TaskRanges) -> TaskRows:
         """The rows of a piece that may count, in the order of reading."""
-        codec, records = subject_codec_of(self.recipe), self.recipe.records
-        gatherer = codec.begin(self.window, whole=False) if isinstance(codec, Gathering) else None
+        records, reader = self.recipe.records, reader_of(self.connection, self.topic, stamped=True)
+        codec = subject_codec_of(self.recipe)
+        decoder = RoundDecoder(self.topic, codec, self.window, whole=False)
         rows: list[NDArray[np.floating[Any]]] = [np.empty((0, self.width))]
         subjects: list[Subject] = []
-        slots = 0
         for part in piece:  # one after the other, which fixes their order
-            for chunk in read_ranges(
-                self.connection, self.topic, [part], self.stall_s, stamped=True
-            ):
-                if None in chunk.times:
-                    return TaskRows(rows[0], [], 0, refused=part.partition)
-                mine = of_window(chunk.times, self.window)
-                values, keys = [chunk.values[i] for i in mine], [chunk.keys[i] for i in mine]
-                if gatherer is not None:
-                    offsets = [chunk.offsets[i] for i in mine]
-                    gatherer.add(
-                        part.partition, offsets, [chunk.times[i] for i in mine], values, keys
-                    )
-                    slots += len(values)
-                elif mine and not isinstance(codec, Gathering):
-                    with later_if_away():
-                        decoded, whose = codec.decode(values, keys)
-                    slots += len(whose)
+            for chunk in chain.from_iterable(read_ranges(reader, self.topic, [part], self.stall_s)):
+                with later_if_away():
+                    found = decoder.rows(chunk)
+                if found is not None:
+                    decoded, whose = found
                     kept = first_rows(whose, records)
                     rows.append(decoded[kept])
                     subjects += [whose[i] for i in kept]
-        if gatherer is not None:
-            return TaskRows(rows[0], [], slots, fold=gatherer.fold)
         # Once more: the rows kept of each chunk may be too many for the piece.
         kept = first_rows(subjects, records)
-        return TaskRows(np.concatenate(rows)[kept], [subjects[i] for i in kept], slots)
+        whose = [subjects[i] for i in kept]
+        return TaskRows(np.concatenate(rows)[kept], whose, decoder.slots, decoder.fold)
 
 
-def read_task(source: RoundSource, piece: TaskRanges) -> TaskRows:
-    """Run a task. Whatever goes wrong, no error quotes a record or an offset."""
+def read_task(source: RoundSource, piece: TaskRanges) -> TaskRows | str:
+    """Run a task, and return its rows, or why the topic cannot be used.
+
+    Whatever goes wrong, no error quotes a record or an offset.
+    """
     try:
         with np.errstate(all="ignore"):  # a warning would say something about the records
             return source.read(piece)
+    except SenderTime as error:
+        return str(error)
     except SourceAway:
         raise
     except Exception as error:
@@ -138,8 +130,18 @@ def task_ranges(ranges: Sequence[Range], tasks: int, most: int) -> list[list[Tas
     return [cut[i : i + tasks] for i in range(0, len(cut), tasks)]
 
 
-class RemoteRows(RoundTaker[list[list[TaskRanges]]]):
-    """Takes the place of `RoundReader`: `start`, then `read` until `complete`."""
+class RemoteRows(RoundTaker):
+    """Reads rounds in the tasks of an engine.
+
+    Parameters
+    ----------
+    width
+        Number of features.
+    stall_s
+        Longest wait of a task for planned messages before it fails.
+    bounds
+        Returns the current first offsets and ends of partitions.
+    """
 
     def __init__(
         self,
@@ -153,57 +155,34 @@ class RemoteRows(RoundTaker[list[list[TaskRanges]]]):
         bounds: Callable[[list[int]], dict[int, Bounds]],
         take: Take,
     ) -> None:
-        """
-        Parameters
-        ----------
-        width
-            Number of features.
-        stall_s
-            Longest wait of a task for planned messages before it fails.
-        bounds
-            Returns the current first offsets and ends of partitions.
-        take
-            Called with the rows of the round that may count, in order, in pieces.
-        """
-        super().__init__(rule, take)
-        self._remote, self._topic, self._metrics = remote, topic, metrics
-        self._recipe = remote.recipe
-        self._width, self._stall_s, self._bounds = width, stall_s, bounds
+        super().__init__(topic, subject_codec_of(remote.recipe), rule, metrics, take)
+        self._remote, self._width, self._stall_s, self._bounds = remote, width, stall_s, bounds
         self._engine = GuardedEngine(remote, metrics)
-        self._guard = TopicGuard(topic, metrics, secret=True)
 
     def start(self, planned: PlannedRound) -> None:
         """Begin a round; log that retention removed some of it, and refuse a truncated topic."""
         found = self._bounds([r.partition for r in planned.ranges]) if planned.ranges else {}
         for wanted in planned.ranges:
             self._guard.first_left(wanted, found[wanted.partition])
-        recipe = self._recipe
+        super().start(planned)
+
+    def _read(self, planned: PlannedRound, decoder: RoundDecoder) -> Iterator[None]:
+        recipe, tasks = self._remote.recipe, self._remote.tasks()
         # Rows that one message stands for in the memory of a task, about.
         rows = min(recipe.rows_per_message or 1, recipe.records)
         if recipe.grouping is not None:
             rows = MOST_SERIES
-        tasks = self._remote.tasks()
         most = max(MOST_NUMBERS // (self._width * rows), tasks)
-        jobs = task_ranges(planned.ranges, tasks, most)
-        self._begin(planned.number, subject_codec_of(recipe), jobs)
-
-    def read(self, timeout_s: float) -> bool:
-        """Run the next job of the round, if there is one."""
-        if not self._left:
-            return False
-        connection, recipe = self._remote.connection, self._recipe
         source = RoundSource(
-            connection, self._topic, recipe, self._window, self._width, self._stall_s
+            self._remote.connection, self._topic, recipe, self._window, self._width, self._stall_s
         )
-        found = self._engine.map(partial(read_task, source), self._left[0])
-        for kept in found:
-            if kept.refused is not None:
-                refuse_sender_time(self._topic, kept.refused)
-        for kept in found:
-            self._metrics.slots.inc(kept.slots)
-            if self._gatherer is not None and kept.fold is not None:
-                self._gatherer.fold.merge(kept.fold)
-            else:
-                self._take(kept.rows, kept.subjects)
-        del self._left[0]
-        return True
+        for job in task_ranges(planned.ranges, tasks, most):
+            for kept in self._engine.map(partial(read_task, source), job):
+                if isinstance(kept, str):
+                    raise ConfigurationError(kept)
+                self._metrics.slots.inc(kept.slots)
+                if decoder.fold is not None and kept.fold is not None:
+                    decoder.fold.merge(kept.fold)
+                else:
+                    self._take(kept.rows, kept.subjects)
+            yield

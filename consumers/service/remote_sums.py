@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_dppca.arrays import FloatArray, aligned
 from stream_dppca.engine import Engine, EngineBatches, EngineRows, Group
 
 from ..kafka.config import TaskConnection
-from ..kafka.executor import read_ranges
+from ..kafka.executor import reader_of
 from ..messages.recipe import MessageRecipe
 from ..protocols import TopicOffsets
 from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
+from .ranges import read_ranges
 from .remote import GuardedEngine, Remote, codec_of, later_if_away
 
 
@@ -46,29 +47,21 @@ class TopicSource:
         first, last = group.start // each, -(-group.stop // each)  # places of whole messages
         rows = aligned(last - first, each, self.width)
         rows[:] = np.nan
-        wanted, place_of = self._window(first, last)
-        for chunk in read_ranges(self.connection, self.topic, wanted, self.stall_s):
-            place = place_of(chunk.partition, np.array(chunk.offsets, dtype=np.int64))
+        # The place of an offset is the offset plus the shift of its partition.
+        begins = np.cumsum([0, *(r.end - r.start for r in self.ranges)]).tolist()
+        shift = {r.partition: at - r.start for r, at in zip(self.ranges, begins, strict=False)}
+        wanted = [
+            Range(p, max(start, first - shift[p]), min(end, last - shift[p]))
+            for p, start, end in self.ranges
+        ]
+        reader = reader_of(self.connection, self.topic)
+        for chunk in chain.from_iterable(read_ranges(reader, self.topic, wanted, self.stall_s)):
+            place = np.array(chunk.offsets, dtype=np.int64) + shift[chunk.partition]
             with later_if_away():
-                decoded = codec.decode(chunk.values).reshape(len(place), each, self.width)
-            here = (place >= first) & (place < last)
-            rows[place[here] - first] = decoded[here]
+                decoded = codec.decode(chunk.values)
+            rows[place - first] = decoded.reshape(len(place), each, self.width)
         flat = rows.reshape(-1, self.width)
         return flat[group.start - first * each : group.stop - first * each]
-
-    def _window(
-        self, first: int, last: int
-    ) -> tuple[list[Range], Callable[[int, NDArray[np.int64]], NDArray[np.int64]]]:
-        """The offsets with places from `first` to `last`, and a function from offset to place."""
-        begins = np.cumsum([0, *(end - start for _, start, end in self.ranges)]).tolist()
-        wanted = []
-        at = dict(zip((r.partition for r in self.ranges), begins, strict=False))
-        starts = {r.partition: r.start for r in self.ranges}
-        for (p, start, end), begin in zip(self.ranges, begins, strict=False):
-            low, high = max(first - begin, 0), min(last - begin, end - start)
-            if low < high:
-                wanted.append(Range(p, start + low, start + high))
-        return wanted, lambda p, offsets: at[p] + offsets - starts[p]
 
 
 class RemoteSums:
@@ -106,15 +99,18 @@ class RemoteSums:
         self._width, self._slots, self._stall_s = width, slots, stall_s
         self._offsets, self._guard = offsets, TopicGuard(topic, metrics)
         self._ranges: tuple[Range, ...] | None = None
+        self._reached: dict[int, int] = {}
 
     def begin(self, offsets: Mapping[int, int]) -> None:
-        """Do nothing: the tasks get their offsets with each batch."""
+        """Begin at these offsets. The tasks get theirs with each batch."""
+        self._reached = dict(offsets)
 
     def start(self, ranges: Sequence[Range]) -> None:
         """Begin a batch; log what retention removed of it, and refuse a truncated topic."""
         found = self._offsets.bounds(sorted(r.partition for r in ranges))
-        for wanted in ranges:
-            self._guard.first_left(wanted, found[wanted.partition])
+        for p, _, end in ranges:  # batches of which nothing is left were passed over
+            self._guard.first_left(Range(p, self._reached.get(p, 0), end), found[p])
+            self._reached[p] = end
         self._ranges = tuple(ranges)
 
     def read(self, timeout_s: float) -> bool:

@@ -17,13 +17,14 @@ from .guard import TopicGuard
 from .metrics import Metrics
 from .round_planner import PlannedRound, RoundPlanner
 from .round_reader import RoundReader
+from .timeline import BrokerTime
 
 if TYPE_CHECKING:
     from .remote_rows import RemoteRows
 
 
 class RoundInput:
-    """An `Input` in which all records of a subject are a unit."""
+    """The input of a task in which all records of a subject are a unit."""
 
     def __init__(
         self,
@@ -43,11 +44,9 @@ class RoundInput:
                 topic,
                 rounds.rule,
                 metrics,
-                slack_ms=config.slack_ms,
                 interval_s=config.plan_interval_s,
                 refresh_s=config.refresh_s,
-                timestamp_type=lambda: cluster.timestamp_type(topic),
-                clock=config.clock,
+                times=BrokerTime(cluster, topic, config.slack_ms, config.clock),
             )
             opened.callback(self.planner.close)
             self.reader = self._open_reader(cluster, config, metrics)
@@ -58,18 +57,14 @@ class RoundInput:
         self, cluster: Cluster, config: TaskConfig, metrics: Metrics
     ) -> RoundReader | RemoteRows:
         topic, rule, codec = config.input_topic, self._rounds.rule, self._rounds.codec
-        more: dict[str, Any] = {
-            "stall_s": config.stall_s,
-            "bounds": self.planner.bounds,
-            "take": self._learner.add,
-        }
+        more: dict[str, Any] = {"stall_s": config.stall_s, "take": self._learner.add}
         if config.remote is None:
             reader = cluster.reader(topic, stamped=True)
             return RoundReader(reader, topic, codec, rule, metrics, **more)
         from .remote_rows import RemoteRows  # needs librdkafka
 
-        width = len(config.features)
-        return RemoteRows(config.remote, topic, rule, metrics, width=width, **more)
+        more |= {"width": len(config.features), "bounds": self.planner.bounds}
+        return RemoteRows(config.remote, topic, rule, metrics, **more)
 
     def partitions(self) -> list[int]:
         return self.planner.partitions()

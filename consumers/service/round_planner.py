@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigurationError
@@ -37,7 +37,7 @@ from ..settings import RoundRule
 from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range
-from .timeline import LOG_APPEND_TIME, cuts
+from .timeline import LOG_APPEND_TIME, BrokerTime, cuts
 
 
 @dataclass(frozen=True)
@@ -72,29 +72,22 @@ class RoundPlanner:
         rule: RoundRule,
         metrics: Metrics,
         *,
-        slack_ms: int,
         interval_s: float,
         refresh_s: float,
-        timestamp_type: Callable[[], str | None],
-        clock: Callable[[], float],
+        times: BrokerTime,
     ) -> None:
         """
         Parameters
         ----------
-        slack_ms
-            Largest difference between clocks.
         interval_s
             Time between two checks of a round that is not stable yet.
         refresh_s
             Time between checks of the settings of the topic.
-        timestamp_type
-            Returns the source of the times of messages.
-        clock
-            The local clock, in seconds since 1970.
+        times
+            The time of the brokers.
         """
         self._offsets, self._topic, self._rule, self._metrics = offsets, topic, rule, metrics
-        self._slack_ms, self._interval_s, self._refresh_s = slack_ms, interval_s, refresh_s
-        self._timestamp_type, self._clock = timestamp_type, clock
+        self._times, self._interval_s, self._refresh_s = times, interval_s, refresh_s
         self._guard = TopicGuard(topic, metrics, secret=True)
         self._positions: dict[int, int] = {}
         self._next = 0
@@ -126,7 +119,7 @@ class RoundPlanner:
     def next_round(self) -> PlannedRound | None:
         """The next round, if it is over and everything of it is stable."""
         number, end_ms = self._next, self._rule.end_ms(self._next)
-        if self._left == 0 or self._now_ms() < end_ms + self._slack_ms:
+        if self._left == 0 or self._times.now_ms() < end_ms + self._times.slack_ms:
             return None
         if time.monotonic() < self._ask_at:
             return None
@@ -134,9 +127,11 @@ class RoundPlanner:
         partitions = self.partitions()
         # The order matters: an end that is taken as a cut must not lie before an earlier cut.
         resume = cuts(self._offsets, partitions, end_ms)
-        stop = cuts(self._offsets, partitions, end_ms + self._slack_ms)
+        stop = cuts(self._offsets, partitions, end_ms + self._times.slack_ms)
         bounds = self.bounds(partitions)
-        self._check_times(partitions, bounds)
+        # A message from the future would end every round at its place.
+        for p in self._times.beyond(self._offsets, bounds):
+            self._refuse_times(p)
         self._metrics.show_lag(self._positions, bounds)
         if any(bounds[p].end < stop[p] for p in partitions):
             self._ask_at = time.monotonic() + self._interval_s
@@ -171,26 +166,12 @@ class RoundPlanner:
         if time.monotonic() < self._refresh_at:
             return
         self._refresh_at = time.monotonic() + self._refresh_s
-        found = self._timestamp_type()
+        found = self._times.timestamp_type()
         if found != LOG_APPEND_TIME:
             raise ConfigurationError(
                 f"{self._topic!r} must have message.timestamp.type={LOG_APPEND_TIME} with "
                 f"unit=subject. Found {found}."
             )
-
-    def _now_ms(self) -> int:
-        return int(self._clock() * 1000)
-
-    def _check_times(self, partitions: Sequence[int], bounds: dict[int, Bounds]) -> None:
-        """Refuse messages from the future, which no broker has stamped.
-
-        Such a message would end every round at its place. The time now is later than the request
-        for the bounds, however long that took, so messages within the bounds are from before.
-        """
-        beyond = cuts(self._offsets, partitions, self._now_ms() + 2 * self._slack_ms)
-        for p in partitions:
-            if beyond[p] < bounds[p].end:
-                self._refuse_times(p)
 
     def _refuse_times(self, partition: int) -> None:
         raise ConfigurationError(

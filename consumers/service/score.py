@@ -18,10 +18,10 @@ import datetime
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import UNSET
 from numpy.typing import NDArray
@@ -38,66 +38,20 @@ from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..model.releases import PublishedRelease
 from ..model.scores import NOT_PRIVATE, CurrentModel, Rows, Scorer
-from ..protocols import Chunk, Cluster, Reader, TopicInfo
+from ..protocols import Chunk, Cluster, TopicInfo
 from ..settings import RoundRule, ScoreSettings, TopicSettings
-from .alarms import Alarms
-from .metrics import Metrics, ScoreMetrics
+from .metrics import Metrics
 from .round_planner import RoundPlanner
 from .round_reader import RoundReader
+from .score_status import ScoreStatus
+from .timeline import BrokerTime
+
+if TYPE_CHECKING:
+    from ..kafka.confluent import GroupNote, MessageProducer, Subscription
 
 POLL_SECONDS: Final = 0.5
 COMMIT_SECONDS: Final = 1.0
 BACKOFF_SECONDS: Final = 1.0
-
-
-class ScoreStatus:
-    """The state of this process, for its probes and for its page, which is NOT PRIVATE."""
-
-    def __init__(self, metrics: ScoreMetrics, alarms: Alarms, stall_s: float) -> None:
-        self._metrics, self._alarms, self._stall_s = metrics, alarms, stall_s
-
-    def alive(self) -> bool:
-        return time.monotonic() < self._metrics.turned_at + self._stall_s
-
-    def ready(self) -> tuple[bool, str]:
-        return self._metrics.ready, "scoring" if self._metrics.ready else "waiting for a model"
-
-    def component(self) -> bytes | None:
-        return None
-
-    def facts(self) -> dict[str, Any]:
-        """The facts that the page shows."""
-        share, rate = self._metrics.share, self._metrics.rate_of_limits
-        return {
-            "state": self.ready()[1],
-            "note": "NOT PRIVATE: this page shows single records",
-            "beyond": {"share": share, "rate": rate, "alarms": self._alarms.shown()},
-        }
-
-
-class Group(Protocol):
-    """A member of the group that reads the records."""
-
-    def read(self, timeout_s: float) -> list[Chunk]: ...
-    def positions(self) -> dict[int, int]: ...
-    def commit(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class Notes(Protocol):
-    """A number that the group remembers."""
-
-    def load(self) -> int | None: ...
-    def keep(self, number: int) -> None: ...
-    def close(self) -> None: ...
-
-
-class Target(Protocol):
-    """The destination of scores."""
-
-    def put(self, messages: Iterable[tuple[bytes | None, bytes]]) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Source(Protocol):
@@ -112,7 +66,7 @@ class Source(Protocol):
 class MessageRows:
     """Rows that are in messages."""
 
-    def __init__(self, group: Group, codec: Codec, ends: dict[int, int]) -> None:
+    def __init__(self, group: Subscription, codec: Codec, ends: dict[int, int]) -> None:
         self._group, self._codec, self._ends = group, codec, ends
         self.commit, self.close = group.commit, group.close
 
@@ -137,7 +91,7 @@ class RoundRows:
     """Rows that are made of all points of a subject in a round, once the round is over."""
 
     def __init__(
-        self, cluster: Cluster, settings: ScoreSettings, release: PublishedRelease, notes: Notes
+        self, cluster: Cluster, settings: ScoreSettings, release: PublishedRelease, notes: GroupNote
     ) -> None:
         self._rule, gathering = _rounds(settings, release)
         self._notes, self._found = notes, list[Rows]()
@@ -147,11 +101,9 @@ class RoundRows:
             topic,
             self._rule,
             metrics,
-            slack_ms=settings.clock_slack,
             interval_s=settings.plan_interval_ms / 1000,
             refresh_s=settings.partition_refresh_s,
-            timestamp_type=lambda: cluster.timestamp_type(topic),
-            clock=time.time,
+            times=BrokerTime(cluster, topic, settings.clock_slack),
         )
         self._reader = RoundReader(
             cluster.reader(topic, stamped=True),
@@ -160,7 +112,6 @@ class RoundRows:
             self._rule,
             metrics,
             stall_s=settings.stall_timeout_s,
-            bounds=self._planner.bounds,
             take=self._take,
         )
         done = notes.load()
@@ -235,8 +186,8 @@ def open_rows(
     cluster: Cluster,
     settings: ScoreSettings,
     release: PublishedRelease,
-    open_group: Callable[[], Group],
-    open_notes: Callable[[], Notes],
+    open_group: Callable[[], Subscription],
+    open_notes: Callable[[], GroupNote],
 ) -> Source:
     """Open the rows of the input, by the rule of the model of this release."""
     if settings.format in POINT_FORMATS and release.privacy.unit == "subject":
@@ -251,53 +202,42 @@ def open_rows(
     return MessageRows(open_group(), codec, ends)
 
 
-def run_scoring(
-    cluster: Cluster,
-    current: CurrentModel,
-    *,
-    output_topic: str,
-    open_source: Callable[[PublishedRelease], Source],
-    open_target: Callable[[], Target],
-    metrics: ScoreMetrics,
-    alarms: Alarms,
-    stop: threading.Event,
-    once: bool = False,
-    rate: float = 0.01,
-    top: int = 3,
-) -> int:
-    """Score records until `stop` is set; return the number of scores written.
+@dataclass(frozen=True)
+class Scoring:
+    """The parts of a process that scores."""
 
-    Parameters
-    ----------
-    current
-        The model to follow.
-    output_topic
-        Topic of its releases.
-    open_source, open_target
-        Open the rows for a release, and the destination of the scores.
-    once
-        Return when all records that are there at the start have been scored.
-    rate, top
-        The share of the records to flag by each score, and the number of contributions to name.
-    """
-    log_event("not_private", level="warning", reason=NOT_PRIVATE)
-    written = 0
-    while not stop.is_set():
-        try:
-            with ExitStack() as opened:
-                worker = _Worker(cluster, current, output_topic, metrics, alarms, opened, rate, top)
-                worker.open(open_source, open_target, stop)
-                while not stop.is_set():
-                    written += worker.step()
-                    if once and worker.source.at_end():
-                        break
-                worker.settle()
-                if once:
-                    return written
-        except ClusterError as error:
-            log_event("scoring_interrupted", level="warning", **describe_error(error))
-            stop.wait(BACKOFF_SECONDS)
-    return written
+    cluster: Cluster
+    current: CurrentModel  #: the model to follow
+    output_topic: str  #: topic of its releases
+    open_source: Callable[[PublishedRelease], Source]  #: opens the rows for a release
+    open_target: Callable[[], MessageProducer]  #: opens the destination of the scores
+    status: ScoreStatus
+    rate: float = 0.01  #: the share of the records to flag by each score
+    top: int = 3  #: the number of contributions to name
+
+    def run(self, stop: threading.Event, *, once: bool = False) -> int:
+        """Score records until `stop` is set; return the number of scores written.
+
+        With `once`, return when all records that are there at the start have been scored.
+        """
+        log_event("not_private", level="warning", reason=NOT_PRIVATE)
+        written = 0
+        while not stop.is_set():
+            try:
+                with ExitStack() as opened:
+                    worker = _Worker(self, opened)
+                    worker.open(stop)
+                    while not stop.is_set():
+                        written += worker.step()
+                        if once and worker.source.at_end():
+                            break
+                    worker.settle()
+                    if once:
+                        return written
+            except ClusterError as error:
+                log_event("scoring_interrupted", level="warning", **describe_error(error))
+                stop.wait(BACKOFF_SECONDS)
+        return written
 
 
 def ensure_scores_topic(cluster: Cluster, settings: TopicSettings, topic: str, once: bool) -> None:
@@ -325,30 +265,13 @@ def ensure_scores_topic(cluster: Cluster, settings: TopicSettings, topic: str, o
 class _Worker:
     """Scores records over one set of connections. After any error, make another."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        current: CurrentModel,
-        output_topic: str,
-        metrics: ScoreMetrics,
-        alarms: Alarms,
-        opened: ExitStack,
-        rate: float,
-        top: int,
-    ) -> None:
-        self._current, self._metrics, self._opened = current, metrics, opened
-        self._alarms, self._rate, self._top = alarms, rate, top
-        self._releases: Reader = cluster.reader(output_topic)
-        opened.callback(self._releases.close)
+    def __init__(self, scoring: Scoring, opened: ExitStack) -> None:
+        self._of, self._status, self._opened = scoring, scoring.status, opened
+        self._releases = opened.enter_context(closing(scoring.cluster.reader(scoring.output_topic)))
         self._scorer: Scorer | None = None
         self._settled_at = time.monotonic()
 
-    def open(
-        self,
-        open_source: Callable[[PublishedRelease], Source],
-        open_target: Callable[[], Target],
-        stop: threading.Event,
-    ) -> None:
+    def open(self, stop: threading.Event) -> None:
         """Wait for a model that has learned something; only then begin to read records."""
         bounds = self._releases.bounds(sorted(self._releases.partitions()))
         self._releases.assign({p: first for p, (first, _) in bounds.items()})
@@ -366,28 +289,27 @@ class _Worker:
             return  # stopped
         # The collector would look through all modules again and again: two thirds of the time.
         gc.freeze()
-        self._target = open_target()
-        self._opened.callback(self._target.close)
-        self.source = open_source(self._scorer.release)
-        self._opened.callback(self.source.close)
+        enter = self._opened.enter_context
+        self._target = enter(closing(self._of.open_target()))
+        self.source = enter(closing(self._of.open_source(self._scorer.release)))
 
     def _follow(self, timeout_s: float) -> None:
         """Take the newest release."""
-        self._metrics.turned()
+        self._status.turned()
         for chunk in self._releases.read(timeout_s):
-            self._current.see(chunk.values)
-        release, scorer = self._current.release, self._scorer
+            self._of.current.see(chunk.values)
+        release, scorer = self._of.current.release, self._scorer
         if release is None or (scorer is not None and scorer.release is release):
             return
         if scorer is not None and scorer.release.features != release.features:
             raise ClusterError("the features of the model have changed")
-        self._scorer = new = Scorer(release, self._rate, self._top)
+        self._scorer = new = Scorer(release, self._of.rate, self._of.top)
         if new.unlimited and (scorer is None or new.unlimited != scorer.unlimited):
             known = {limit.rate for limits in release.limits.values() for limit in limits}
             rates = ", ".join(f"{rate:g}" for rate in sorted(known, reverse=True)) or "none"
-            reason = f"no limit for {self._rate:g} yet; the release has {rates}"
+            reason = f"no limit for {self._of.rate:g} yet; the release has {rates}"
             log_event("no_limit", level="warning", scores=new.unlimited, reason=reason)
-        self._metrics.follow(self._rate * len(self._scorer.limits))
+        self._status.follow(self._of.rate * len(self._scorer.limits))
         log_event("model_current", batch=release.batch, limits=self._scorer.limits)
 
     def step(self) -> int:
@@ -398,11 +320,9 @@ class _Worker:
             if self._scorer is not None:
                 scores = self._scorer.scores(rows)
                 self._target.put(self._scorer.messages(rows, scores))
-                told = [score.anomaly for score in scores if score.anomaly is not None]
-                self._metrics.scored(len(scores), len(told), sum(told))
+                self._status.see(rows.keys, scores)
                 if not self._scorer.limits:
-                    self._metrics.unlimited += len(scores)
-                self._alarms.see(rows.keys, scores)
+                    self._status.unlimited += len(scores)
                 count += len(scores)
         if time.monotonic() > self._settled_at + COMMIT_SECONDS:
             self.settle()

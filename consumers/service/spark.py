@@ -56,25 +56,21 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Rem
     for name, text in conf.items():
         builder = builder.config(name, text)
     session = builder.getOrCreate()
-    cores: CoreWatch | None = None
     try:
         session.sparkContext.setLogLevel("ERROR")
         try:
             engine = SparkEngine(session, allow_insecure=settings.spark_allow_insecure)
         except ParameterError as error:
             raise ConfigurationError(f"`spark_conf`: {error}") from None
-        cores = CoreWatch(lambda: engine.executors, engine.cancel)
         yield Remote(
             engine=engine,
             # Executors come and go; at this moment there may be none.
             tasks=lambda: settings.spark_tasks or engine.parallelism,
             connection=connection,
             recipe=MessageRecipe.of(settings),
-            cores=cores,
+            cores=CoreWatch(lambda: engine.executors, engine.cancel),
             lost=lambda: engine.stopped,
         )
     finally:
-        if cores is not None:
-            cores.close()
         with contextlib.suppress(Exception):  # the JVM may be gone
             session.stop()

@@ -189,7 +189,7 @@ class Task:
         for released in visible:
             self._note_published(released.message)
             self._metrics.batches.inc()
-            nothing = learned_nothing(released.status, released.reason)
+            nothing = learned_nothing(released.status)
             self.fruitless = self.fruitless + 1 if nothing else 0
             self._metrics.fruitless_run.set(self.fruitless)
             if nothing:

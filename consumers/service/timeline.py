@@ -20,15 +20,18 @@ so that nothing can come before it any more, if
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from ..errors import Unavailable
-from ..protocols import Bounds, Positions, Reader, TopicOffsets
+from ..protocols import Bounds, Cluster, Positions, Reader, TopicOffsets
+from .plan import Range
+from .ranges import read_ranges
 
 LOG_APPEND_TIME: Final = "LogAppendTime"
-#: Longest wait for the first message of each partition.
+#: Longest wait for a message.
 PROBE_SECONDS: Final = 30.0
 
 
@@ -36,10 +39,14 @@ PROBE_SECONDS: Final = 30.0
 class BrokerTime:
     """What is needed to follow the time of the brokers, where they stamp messages."""
 
-    timestamp_type: Callable[[], str | None]  #: returns the source of the times of messages
-    reader: Callable[[], Reader]  #: opens a reader of stamped messages
+    cluster: Cluster
+    topic: str
     slack_ms: int = 10_000  #: largest difference between clocks
     clock: Callable[[], float] = time.time  #: the local clock, in seconds since 1970
+
+    def timestamp_type(self) -> str | None:
+        """The source of the times of messages."""
+        return self.cluster.timestamp_type(self.topic)
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
@@ -56,8 +63,7 @@ class BrokerTime:
         bounds
             Of the same partitions, requested before.
         """
-        reader = self.reader()
-        try:
+        with closing(self.cluster.reader(self.topic, stamped=True)) as reader:
             now_ms = self.now_ms()
             times = self._first_times(reader, positions, bounds)
             if None in times.values() or self.beyond(reader, bounds):
@@ -68,37 +74,29 @@ class BrokerTime:
                 if later is not None and later < at:
                     return False
             return True
-        finally:
-            reader.close()
 
     def _first_times(
         self, reader: Reader, positions: Positions, bounds: Mapping[int, Bounds]
     ) -> dict[int, int | None]:
         """The times of the first messages; None for a time that a sender has set."""
         starts = {p: max(at, bounds[p].first) for p, at in positions.items()}
-        missing = {p: at for p, at in starts.items() if at < bounds[p].end}
+        ranges = [Range(p, at, bounds[p].end) for p, at in starts.items() if at < bounds[p].end]
         times: dict[int, int | None] = {}
-        until = time.monotonic() + PROBE_SECONDS
-        if missing:
-            reader.assign(missing)
-        while missing:
-            for chunk in reader.read(0.2):
+        for chunks in read_ranges(reader, self.topic, ranges, PROBE_SECONDS):
+            for chunk in chunks:
                 times.setdefault(chunk.partition, chunk.times[0])
-            reached = reader.positions()
-            for p in list(missing):
-                if p in times or reached[p] >= bounds[p].end:
-                    del missing[p]
-            if time.monotonic() > until:
-                raise Unavailable("the first messages of the input could not be read in time")
+            if len(times) == len(ranges):
+                break
         return times
 
-    def beyond(self, offsets: TopicOffsets, bounds: Mapping[int, Bounds]) -> bool:
-        """Tell whether a message is from the future, so that no broker has stamped it.
+    def beyond(self, offsets: TopicOffsets, bounds: Mapping[int, Bounds]) -> list[int]:
+        """The partitions with a message from the future, which no broker has stamped.
 
-        The bounds were requested before, so messages within them are from before now.
+        The bounds were requested before, so messages within them are from before now, however long
+        that request took.
         """
         later = offsets.first_at(sorted(bounds), self.now_ms() + 2 * self.slack_ms)
-        return any(at is not None and at < bounds[p].end for p, at in later.items())
+        return [p for p, at in later.items() if at is not None and at < bounds[p].end]
 
 
 class Timeline:
@@ -120,22 +118,28 @@ class Timeline:
         self, offsets: TopicOffsets, size: int, slack_ms: int, clock: Callable[[], float]
     ) -> None:
         self._offsets, self._size, self._slack_ms, self._clock = offsets, size, slack_ms, clock
-        self._ended_ms = -1
+        self.ended_ms = -1  #: the millisecond in which the last batch ended
         self._guess_ms = 0  # length of the last batch
-
-    @property
-    def ended_ms(self) -> int:
-        """The millisecond in which the last batch ended."""
-        return self._ended_ms
+        self._found: dict[int, int] | None = None  # the next batch, until all of it is stable
 
     def next_positions(self, positions: Positions) -> dict[int, int] | None:
-        """The positions after the next batch; None while it is not final.
+        """The positions after the next batch; None while it is not final, or not stable.
 
         Parameters
         ----------
         positions
             Those after the batch before it, for every partition.
         """
+        found = self._found = self._found or self._find(positions)
+        if found is None:
+            return None
+        if any(end < found[p] for p, end in self._offsets.ends(sorted(found)).items()):
+            return None  # a transaction is open
+        self._found = None
+        return found
+
+    def _find(self, positions: Positions) -> dict[int, int] | None:
+        """The positions after the next batch; None while it is not final."""
         log_ends = self._offsets.log_ends(sorted(positions))
         if self._count(positions, log_ends) < self._size:
             return None
@@ -156,7 +160,7 @@ class Timeline:
         last = _cuts(positions, after, log_ends)
         missing = self._size - self._count(positions, found)
         if missing <= 0:  # retention has removed messages that come first now
-            self._ended_ms = -1
+            self.ended_ms = -1
             return None
         if self._count(positions, last) < self._size:
             return None
@@ -164,9 +168,9 @@ class Timeline:
             more = min(missing, last[p] - found[p])
             found[p] += more
             missing -= more
-        if self._ended_ms >= 0:
-            self._guess_ms = end_ms - 1 - self._ended_ms
-        self._ended_ms = end_ms - 1
+        if self.ended_ms >= 0:
+            self._guess_ms = end_ms - 1 - self.ended_ms
+        self.ended_ms = end_ms - 1
         return found
 
     def _search(self, positions: Positions, log_ends: Mapping[int, int]) -> int | None:
@@ -176,29 +180,15 @@ class Timeline:
             found = self._offsets.first_at(sorted(positions), time_ms)
             return self._count(positions, _cuts(positions, found, log_ends)) >= self._size
 
-        # Full at `high`, not at `low`.
-        low, high = self._ended_ms, int(self._clock() * 1000) + 2 * self._slack_ms
+        # Full at `high`, not at `low`. The last batch says how far to look at first.
+        low, high = self.ended_ms, int(self._clock() * 1000) + 2 * self._slack_ms
         if not full(high):
             return None
-        step = 1
-        at = low + 1 + self._guess_ms
-        rising: bool | None = None
-        while low < at < high:
-            if full(at):
-                high = at
-                if rising:
-                    break
-                rising, at = False, at - step
-            else:
-                low = at
-                if rising is False:
-                    break
-                rising, at = True, at + step
-            step *= 4
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if full(middle) else (middle, high)
-        return high
+        step = self._guess_ms + 1
+        while low + step < high and not full(low + step):
+            low, step = low + step, 2 * step
+        times = range(low + 1, min(low + step, high))
+        return times.start + bisect_left(times, True, key=full)
 
     def _count(self, positions: Positions, cuts: Mapping[int, int]) -> int:
         return sum(cuts[p] - at for p, at in positions.items())

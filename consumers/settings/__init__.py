@@ -17,48 +17,26 @@ text below a setting is its entry in `stream-dppca serve --help` and in docs/ser
 Errors name the setting and the rule, never the value of a text, which may be a password.
 """
 
-from .combined import (
-    ClusterSettings,
-    FileSettings,
-    OnceSettings,
-    PlanSettings,
-    ScoreSettings,
-    Settings,
-    names_by_part,
-)
-from .connection import ConnectionSettings
-from .engine import EngineSettings
-from .load import load_part, load_settings, suggestion, unmatched_variables
-from .model import ModelSettings
-from .operation import OperationSettings
-from .part import CONFIG_VARIABLE, PREFIX, Part
-from .recipe import Recipe
-from .rounds import MESSAGE_KEY, RoundRule
-from .topics import TopicSettings
-from .view import ViewSettings
-
-__all__ = [
-    "CONFIG_VARIABLE",
-    "MESSAGE_KEY",
-    "PREFIX",
-    "ClusterSettings",
-    "ConnectionSettings",
-    "EngineSettings",
-    "FileSettings",
-    "ModelSettings",
-    "OnceSettings",
-    "OperationSettings",
-    "Part",
-    "PlanSettings",
-    "Recipe",
-    "RoundRule",
-    "ScoreSettings",
-    "Settings",
-    "TopicSettings",
-    "ViewSettings",
-    "load_part",
-    "load_settings",
-    "names_by_part",
-    "suggestion",
-    "unmatched_variables",
-]
+from .combined import ClusterSettings as ClusterSettings
+from .combined import FileSettings as FileSettings
+from .combined import OnceSettings as OnceSettings
+from .combined import PlanSettings as PlanSettings
+from .combined import ScoreSettings as ScoreSettings
+from .combined import Settings as Settings
+from .combined import names_by_part as names_by_part
+from .connection import ConnectionSettings as ConnectionSettings
+from .load import load_part as load_part
+from .load import load_settings as load_settings
+from .load import suggestion as suggestion
+from .load import unmatched_variables as unmatched_variables
+from .model import ModelSettings as ModelSettings
+from .model import Recipe as Recipe
+from .operation import EngineSettings as EngineSettings
+from .operation import OperationSettings as OperationSettings
+from .part import CONFIG_VARIABLE as CONFIG_VARIABLE
+from .part import PREFIX as PREFIX
+from .part import Part as Part
+from .rounds import MESSAGE_KEY as MESSAGE_KEY
+from .rounds import RoundRule as RoundRule
+from .topics import TopicSettings as TopicSettings
+from .topics import ViewSettings as ViewSettings

@@ -11,11 +11,9 @@ from pydantic import Field
 
 from ..formats import ARRAY_FORMATS, PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings, reveal
-from .engine import EngineSettings
-from .model import ModelSettings
-from .operation import OperationSettings, is_loopback
+from .model import ModelSettings, Recipe
+from .operation import EngineSettings, OperationSettings, is_loopback
 from .part import Part
-from .recipe import Recipe
 from .rounds import MESSAGE_KEY
 from .topics import NameSettings, TopicSettings
 

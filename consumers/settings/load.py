@@ -15,7 +15,7 @@ from pydantic_settings import SettingsError
 
 from ..errors import ConfigurationError
 from .combined import Settings
-from .engine import SPARK_CONF_PREFIX
+from .operation import SPARK_CONF_PREFIX
 from .part import CONFIG_VARIABLE, PREFIX, Part
 
 SomePart = TypeVar("SomePart", bound=Part)

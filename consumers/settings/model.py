@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, cast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
 from .durations import Duration, duration_text
-from .part import Part, split_names
-from .recipe import MethodName, Recipe
+from .part import Part, WordOr, split_names
 from .rounds import MESSAGE_KEY, RoundRule
 
-#: Scales to learn, none, or public ones in the order of the features or by name.
-Scales = Literal["learn", "none"] | tuple[float, ...] | dict[str, float]
-Memory = Literal["auto", "all"] | float
+
+def _read_scales(value: Any) -> Any:
+    """Public scales in the order of the features or by name; none if there are none."""
+    if isinstance(value, str) and value:
+        value = json.loads(value if value.lstrip()[:1] in ("[", "{") else f"[{value}]")
+    if not value:
+        return "none"
+    return dict(value) if isinstance(value, dict) else tuple(value)
+
+
+Scales = Annotated[
+    Literal["learn", "none"] | tuple[float, ...] | dict[str, float],
+    NoDecode,
+    WordOr(_read_scales, "learn, none, or numbers in order or by name"),
+]
+Memory = Annotated[
+    Literal["auto", "all"] | float, WordOr(float, "auto, all, or a number of batches")
+]
+
+MethodName = Literal["adaptive", "paper"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method, and the parameters of its estimator that were set.
+
+    With privacy per subject the parameter `unit` holds those of `PerSubject`, all of them: no part
+    of the guarantee may come from a default.
+    """
+
+    method: MethodName
+    parameters: Mapping[str, Any]
+
 
 #: Settings that only method=paper has, with their names in `PaperDPPCA`.
 _OF_PAPER: Final = {"paper_k": "K", "paper_a": "a", "paper_zeta": "zeta", "paper_c1": "C1"}
@@ -41,7 +63,10 @@ _ONLY_WITH: Final = {
 
 
 class ModelSettings(Part):
-    """The model, its features and its privacy guarantee."""
+    """The model, its features and its privacy guarantee.
+
+    What the estimator refuses is not checked here: whoever learns makes one first.
+    """
 
     SIZED: ClassVar[bool] = True  #: the size of a batch or round must be set
 
@@ -77,13 +102,14 @@ class ModelSettings(Part):
     n_components: int = Field(1, ge=1)
     """number of components to learn"""
     method: MethodName = "adaptive"
-    """learning method; paper is the published algorithm, which needs far larger batches"""
+    """learning method: adaptive is `DPPCA`; paper is the published algorithm, which needs far
+    larger batches"""
     center: Literal["mean", "none", "pairs", "own"] = "mean"
     """mean learns the mean of each feature; none takes it to be zero, which is more accurate if it
     is; own, with unit=subject, learns from deviations of each subject from its own mean;
     method=paper has none, its default, and pairs: differences of neighbouring records, so local
     variation only"""
-    scales: Annotated[Scales, NoDecode] = "learn"
+    scales: Scales = "learn"
     """learn finds the scale of each feature in the first step, for features in any units; none, the
     default of method=paper, is for features in one unit: components of raw records; or known
     standard deviations, which make the result more accurate, as numbers in the order of the
@@ -97,8 +123,6 @@ class ModelSettings(Part):
     limits: bool = True
     """releases tell the scores that 10, 5, 1 and .1 % of the records exceed, for 4 % of the budget;
     false leaves all of it to the components"""
-    max_norm: float = Field(1e18, gt=0)
-    """public limit on the length of a record; a longer one is a null"""
     paper_k: float = Field(4.0, gt=0)
     """parameter K of method=paper"""
     paper_a: float = Field(1.0, ge=0)
@@ -107,9 +131,6 @@ class ModelSettings(Part):
     """parameter zeta of method=paper"""
     paper_c1: float = Field(4.0, gt=0)
     """parameter C1 of method=paper"""
-    sampler: Literal["exact", "opendp"] = "exact"
-    """sampler of the noise; opendp uses that of the OpenDP library, with the same guarantee and
-    about 200 times slower, and needs its extra; it may be changed between runs"""
     seed: int | None = Field(None, ge=0)
     """seed of the noise, for simulations: the result is NOT PRIVATE"""
 
@@ -146,40 +167,6 @@ class ModelSettings(Part):
             raise ValueError(f"must be left out with unit={unit}: {what}")
         return value
 
-    # Wrapped, and the inner validators are not called: those of a union explain every branch.
-    @field_validator("scales", mode="wrap")
-    @classmethod
-    def _read_scales(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Scales:
-        if value in ("learn", "none"):
-            return cast(Scales, value)
-        if value in (None, "", (), []):
-            return "none"
-        try:
-            if isinstance(value, str):
-                value = json.loads(value if value.lstrip()[:1] in ("[", "{") else f"[{value}]")
-            if isinstance(value, Mapping):
-                scales: Scales = {str(name): _number(scale) for name, scale in value.items()}
-            else:
-                scales = tuple(_number(scale) for scale in value)
-        except (TypeError, ValueError):
-            scales = ()
-        if not scales:
-            raise ValueError("must be learn, none, or positive numbers in order or by name")
-        return scales
-
-    @field_validator("memory", mode="wrap")
-    @classmethod
-    def _read_memory(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Memory:
-        if value in ("auto", "all"):
-            return cast(Memory, value)
-        try:
-            batches = _number(json.loads(value) if isinstance(value, str) else value)
-        except (TypeError, ValueError):
-            batches = 0.0
-        if batches <= 1:
-            raise ValueError("must be auto, all, or a number of batches above 1")
-        return batches
-
     @field_validator("features")
     @classmethod
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -198,40 +185,13 @@ class ModelSettings(Part):
                 set_here = name in self.model_fields_set and getattr(self, name) is not None
                 if set_here and found != value:
                     yield f"`{name}` is for {rule}. Found {which}={found}."
-        if isinstance(self.scales, dict):
-            yield from self._wrong_scales(self.scales)
-        if self.method == "adaptive" and self.center == "pairs":
-            yield "`center` must not be pairs unless method=paper"
-        if self.method == "paper":
-            yield from self._wrong_for_paper()
-        if self.unit == "subject":
-            yield from self._wrong_rounds()
-        elif self.center == "own":
-            yield "`center` must not be own unless unit=subject"
-
-    def _wrong_scales(self, scales: Mapping[str, float]) -> Iterator[str]:
-        """Refuse scales by name unless they are those of all features, and of no others."""
-        others = [name for name in scales if name not in self.features]
-        missing = [_meant(name, others) for name in self.features if name not in scales]
-        if missing:
-            named = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-            yield f"`scales` must have a number for every feature; missing: {named}"
-        elif others:
-            yield f"`scales` must name features only. Found {', '.join(others[:5])}."
-
-    def _wrong_for_paper(self) -> Iterator[str]:
-        if self.unit == "subject":
+        if self.method == "paper" and self.unit == "subject":
             yield (
                 "`method` must be adaptive with unit=subject: the paper assumes one record per "
                 "person. Found method=paper."
             )
-        if self.center not in ("none", "pairs"):
-            yield (
-                "`center` must be none or pairs with method=paper, which learns no centre. "
-                f"Found {self.center}."
-            )
-        if self.scales == "learn":
-            yield "`scales` must be none or public scales with method=paper, which learns none"
+        if self.unit == "subject":
+            yield from self._wrong_rounds()
 
     def _wrong_rounds(self) -> Iterator[str]:
         if not self.subject:
@@ -304,18 +264,3 @@ def _items(name: Any) -> list[Any]:
     if not items:
         raise ValueError(f"must have ranges from a smaller to a larger number. Found {name}")
     return [f"{found[1]}[{item}]" for item in items]
-
-
-def _meant(name: str, others: Sequence[str]) -> str:
-    """Return a name, with the mistyped form of it that was probably found."""
-    close = difflib.get_close_matches(name, others, n=1)
-    return f"{name} (did you mean {close[0]}?)" if close else name
-
-
-def _number(value: Any) -> float:
-    """Return a positive, finite number, or raise."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError
-    return float(value)

@@ -1,14 +1,19 @@
-"""Settings of the operation: planning, pages, log and time limits of a running process."""
+"""Settings of a running process: planning, pages, log, time limits, and its engine."""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Literal
+import os
+from collections.abc import Iterator
+from typing import Any, Final, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from .durations import Duration
-from .part import Names, Part
+from .part import PREFIX, Names, Part
+
+#: A variable that begins like this is a setting of Spark: DPPCA_SPARK_CONF__spark.executor.memory.
+SPARK_CONF_PREFIX: Final = PREFIX + "SPARK_CONF__"
 
 
 class OperationSettings(Part):
@@ -38,6 +43,42 @@ class OperationSettings(Part):
     stall_timeout_s: float = Field(120.0, gt=0)
     """time after which a loop that does not turn ends the process, and a partition that stands
     still its task; /readyz fails after a quarter of it without progress; in seconds"""
+
+
+class EngineSettings(Part):
+    """The engine whose tasks read the records of a batch."""
+
+    engine: Literal["local", "spark"] = "local"
+    """where records are read: local is this process; spark uses the executors of a cluster, which
+    need this package and its extra service (docs/scale.md)"""
+    spark_master: str | None = None
+    """address of the Spark master, such as spark://host:7077 or local[2]"""
+    spark_tasks: int | None = Field(None, ge=1, le=100_000)
+    """tasks per batch; default: the cores of the cluster"""
+    spark_allow_insecure: bool = False
+    """allow a remote master without authentication and encryption, so that exact sums of records
+    and the password for Kafka cross the network in the clear"""
+    spark_conf: dict[str, SecretStr] = Field({})
+    """further settings of Spark: a table in the file, JSON, or variables such as
+    DPPCA_SPARK_CONF__spark.executor.memory"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spark_variables(cls, data: Any) -> Any:
+        found = {
+            name.removeprefix(SPARK_CONF_PREFIX): value
+            for name, value in os.environ.items()
+            if name.startswith(SPARK_CONF_PREFIX)
+        }
+        given = data.get("spark_conf", {}) if isinstance(data, dict) else None
+        if not found or not isinstance(given, dict):
+            return data
+        return {**data, "spark_conf": {**given, **found}}
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.engine == "spark" and not self.spark_master:
+            yield "`spark_master` must be set with engine=spark"
 
 
 def is_loopback(host: str) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Annotated, Any, Final, Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX: Final = "DPPCA_"
@@ -38,6 +40,29 @@ class Part(BaseSettings):
     def problems(self) -> Iterator[str]:
         """Yield what is wrong between settings that are valid by themselves; texts name them."""
         return iter(())
+
+
+@dataclass(frozen=True)
+class WordOr:
+    """Reads a setting that is one of the words of its type, or something that `read` reads.
+
+    The validators of a union would explain every branch instead.
+    """
+
+    read: Callable[[Any], Any]
+    rule: str  #: of all values, for the error
+
+    def __get_pydantic_core_schema__(self, kind: Any, _: GetCoreSchemaHandler) -> CoreSchema:
+        branches = (part for part in get_args(kind) if get_origin(part) is Literal)
+        words = [word for part in branches for word in get_args(part)]
+
+        def validate(value: Any) -> Any:
+            try:
+                return value if value in words else self.read(value)
+            except (TypeError, ValueError):
+                raise ValueError(f"must be {self.rule}") from None
+
+        return core_schema.no_info_plain_validator_function(validate)
 
 
 def split_names(value: Any) -> Any:

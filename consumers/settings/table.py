@@ -32,12 +32,8 @@ def default_text(field: FieldInfo) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def settings_tables() -> str:
-    """Return a Markdown table of every part of the settings."""
-    return "\n".join(_lines())
-
-
 def _lines() -> Iterator[str]:
+    """Yield the lines of a Markdown table of every part of the settings."""
     for title, names in names_by_part(Settings).items():
         yield from (f"### {title}", "", "| setting | default | meaning |", "|---|---|---|")
         for name in names:
@@ -54,7 +50,7 @@ def _escaped(text: str) -> str:
 
 def with_tables(page: str) -> str:
     """Return a page with the current tables between its two marks."""
-    tables = f"{BEGIN}\n\n{settings_tables()}\n{END}"
+    tables = "\n".join([BEGIN, "", *_lines(), END])
     found, count = re.subn(
         f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: tables, page, flags=re.DOTALL
     )

@@ -5,47 +5,87 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from ..formats import Format
-from .part import Names, Part
+from .connection import ConnectionSettings
+from .part import PREFIX, Names, Part, WordOr
 
 _TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
 Topic = Annotated[str, Field(pattern=_TOPIC_PATTERN)]
+#: Stands for a name that is missing or invalid, so that only the culprit is reported.
+_NO_NAME: Final = "-"
 #: Fields of messages with one metric each.
 _FIELDS: Final = {"name": "metric", "value": "value", "time": "timestamp", "labels": ""}
+
+
+def _read_time(value: Any) -> datetime.datetime:
+    when = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(when, datetime.datetime) or when.tzinfo is None:
+        raise ValueError
+    return when
+
+
 #: Position or time at which to begin.
-Start = Literal["earliest", "latest"] | datetime.datetime
+Start = Annotated[
+    Literal["earliest", "latest"] | datetime.datetime,
+    WordOr(_read_time, "earliest, latest, or a time with its zone such as 2026-01-31T00:00Z"),
+]
 
 
 class NameSettings(Part):
-    """The names of the input and of the model."""
+    """The names of the input, of the model and of its topics."""
 
     input_topic: Topic
     """topic to learn from; it must exist"""
     model: Topic = ""
     """name of the model; default: the name of the input topic"""
+    group: Topic = ""
+    """consumer group; default: stream-dppca.<model>"""
+    output_topic: Topic = ""
+    """topic of the releases; default: <model>.components"""
+    state_topic: Topic = ""
+    """topic that keeps the state, for trusted readers only; default: <model>.dppca-state"""
 
     @model_validator(mode="before")
     @classmethod
-    def _name_model(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("model"):
+    def _default_names(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
             return data
-        return {**data, "model": _valid_name(data.get("input_topic"))}
+        found = data.get("model") or data.get("input_topic")
+        model = found if re.fullmatch(_TOPIC_PATTERN, str(found or "")) else _NO_NAME
+        names = {
+            "model": model,
+            "group": f"stream-dppca.{model}",
+            "output_topic": f"{model}.components",
+            "state_topic": f"{model}.dppca-state",
+        }
+        return {**data, **{name: data.get(name) or names[name] for name in names}}
+
+
+class ViewSettings(NameSettings, ConnectionSettings):
+    """Settings for reading the releases of a model: its name, its output topic, the brokers."""
+
+    input_topic: str = ""
+    """topic that the model learns from, if that is also the model's name"""
+
+    rows_per_message: ClassVar[int] = 1  #: which viewers do not read
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.model == _NO_NAME:
+            yield (
+                f"`model`: must be set: {PREFIX}MODEL, --model, or in the file; or `input_topic`, "
+                "which gives the model its default name"
+            )
 
 
 class TopicSettings(NameSettings):
     """The topics of records and releases, and the format of messages."""
 
-    group: Topic = ""
-    """consumer group; default: stream-dppca.<model>"""
-    output_topic: Topic = ""
-    """topic to publish releases to; default: <model>.components"""
-    state_topic: Topic = ""
-    """topic that keeps the state, for trusted readers only; default: <model>.dppca-state"""
     create_topics: bool = True
     """create the output topic and the state topic if they do not exist"""
     replication_factor: int = -1
@@ -89,41 +129,7 @@ class TopicSettings(NameSettings):
             raise ValueError(f"must be fields for {', '.join(_FIELDS)}, such as name=metric")
         return {**_FIELDS, **value} if isinstance(value, dict) else value
 
-    # Wrapped, and the inner validators are not called: those of a union explain every branch.
-    @field_validator("start", mode="wrap")
-    @classmethod
-    def _read_start(cls, value: Any, _: ValidatorFunctionWrapHandler) -> Start:
-        if value in ("earliest", "latest"):
-            return cast(Start, value)
-        try:
-            when = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
-        except ValueError:
-            when = None
-        if not isinstance(when, datetime.datetime) or when.tzinfo is None:
-            raise ValueError(
-                "must be earliest, latest, or a time with its zone such as 2026-01-31T00:00Z"
-            )
-        return when
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_topics(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        model = _valid_name(data.get("model") or data.get("input_topic"))
-        names = {
-            "group": f"stream-dppca.{model}",
-            "output_topic": f"{model}.components",
-            "state_topic": f"{model}.dppca-state",
-        }
-        return {**data, **{name: data.get(name) or names[name] for name in names}}
-
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if len({self.input_topic, self.output_topic, self.state_topic}) != 3:
             yield "`input_topic`, `output_topic` and `state_topic` must differ"
-
-
-def _valid_name(name: Any) -> str:
-    """Return the name, or a stand-in for an invalid one, so that only the culprit is reported."""
-    return name if isinstance(name, str) and re.fullmatch(_TOPIC_PATTERN, name) else "-"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from contextlib import suppress
+from contextlib import closing
 from typing import Final
 
 from ..errors import ClusterError
-from ..protocols import Cluster, Feed, Message
+from ..protocols import Cluster, Feed
 from .tracker import Tracker
 
 #: Offsets before the end of the output topic at which to begin. A release takes one or two, so
@@ -25,12 +24,9 @@ class Follower:
     holds no release of this model, it is read from its beginning.
     """
 
-    def __init__(
-        self, cluster: Cluster, topic: str, tracker: Tracker, *, keep: bool = False
-    ) -> None:
+    def __init__(self, cluster: Cluster, topic: str, tracker: Tracker) -> None:
         self._cluster, self._topic, self._tracker = cluster, topic, tracker
         self._back: int | None = LOOK_BACK
-        self._kept: deque[Message] | None = deque() if keep else None
         self.problem: str | None = None  #: reason why nothing is read at the moment
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -45,17 +41,12 @@ class Follower:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            feed = None
             try:
-                feed = self._cluster.follow(self._topic, self._back)
-                self._read(feed)
+                with closing(self._cluster.follow(self._topic, self._back)) as feed:
+                    self._read(feed)
             except ClusterError as error:
                 self.problem = str(error)
                 self._closing.wait(RETRY_SECONDS)
-            finally:
-                if feed is not None:
-                    with suppress(ClusterError):
-                        feed.close()
 
     def _read(self, feed: Feed) -> None:
         """Read until closed, or until it is clear that the end of the topic is not enough."""
@@ -63,18 +54,10 @@ class Follower:
             messages = feed.read(READ_SECONDS)
             self.problem = None
             for message in messages:
-                if self._tracker.add(message) and self._kept is not None:
-                    self._kept.append(message)
-            if not messages and self._back is not None and self._tracker.empty:
+                self._tracker.add(message)
+            if not messages and self._back is not None and self._tracker.release is None:
                 self._back = None
                 return
-
-    def take(self) -> list[bytes]:
-        """The releases since the last call, as published, if they are kept."""
-        found = []
-        while self._kept:
-            found.append(self._kept.popleft().value)
-        return found
 
     def close(self) -> None:
         """Stop following the topic, within about a second."""

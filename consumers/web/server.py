@@ -1,8 +1,8 @@
 """An HTTP server for the page of a model, and for all other paths that its owner serves.
 
-With a token, all paths except the open ones require it: as `Authorization: Bearer`, or as a cookie
-that a browser gets from the form at `/`. The cookie is made from the token, but the token cannot be
-derived from the cookie. Comparisons take the same time whatever is compared.
+With a token, all paths except the open ones require it: as `Authorization: Bearer`, or as the
+password of `Authorization: Basic`, which browsers ask for. Comparisons take the same time whatever
+is compared.
 
 A request must be for one of our own names: for localhost, an IP address, or a host that was
 declared. Otherwise a page of another site could read from this one: its owner lets the site's name
@@ -15,6 +15,7 @@ show the page in no frame.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import ipaddress
@@ -22,23 +23,23 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
-from .page import FILES, Page
+from .page import Page
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "img-src 'self'; connect-src 'self'; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-#: Longest form that is read.
-MOST_FORM_BYTES: Final = 4096
-TEXT, HTML = "text/plain; charset=utf-8", "text/html; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
+#: Makes a browser ask for a name, which may be any, and a password, which is the token.
+ASK: Final = {"WWW-Authenticate": 'Basic realm="the token of stream-dppca", charset="UTF-8"'}
 
 
 class Answer(NamedTuple):
@@ -52,10 +53,6 @@ class Answer(NamedTuple):
 
 #: Answers a path, or leaves it to the page.
 Routes = Callable[[str], Answer | None]
-
-
-def _no_routes(path: str) -> Answer | None:
-    return None
 
 
 class WebServer:
@@ -82,7 +79,7 @@ class WebServer:
         host: str,
         port: int,
         page: Page | None,
-        routes: Routes = _no_routes,
+        routes: Routes = lambda path: None,
         token: str | None = None,
         open_paths: Collection[str] = (),
         hosts: Collection[str] = (),
@@ -93,18 +90,14 @@ class WebServer:
             timeout = 5
 
             def do_GET(self) -> None:
-                server._handle(self, server._get)
-
-            def do_POST(self) -> None:
-                server._handle(self, server._post)
+                server._get(self)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
         self._page, self._routes, self._token = page, routes, token
         self._hosts = frozenset({"localhost", *(host.lower() for host in hosts)})
-        # The files of the page hold nothing of the model; the form needs some of them.
-        self._open = frozenset(open_paths) | (FILES.keys() - {"/"})
+        self._open = frozenset(open_paths)
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)
         except OSError as error:
@@ -114,12 +107,8 @@ class WebServer:
             ) from None
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
-        # All ports of a host share its cookies, so each port has a cookie name of its own.
-        self._cookie = f"stream-dppca-{self.port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="http", daemon=True, args=(0.2,)
-        )
-        self._thread.start()
+        serve = self._server.serve_forever
+        threading.Thread(target=serve, name="http", daemon=True, args=(0.2,)).start()
 
     def close(self) -> None:
         if self._page is not None:
@@ -127,17 +116,18 @@ class WebServer:
         self._server.shutdown()
         self._server.server_close()
 
-    # Requests
-
-    def _handle(
-        self, request: BaseHTTPRequestHandler, handle: Callable[[BaseHTTPRequestHandler], None]
-    ) -> None:
+    def _get(self, request: BaseHTTPRequestHandler) -> None:
         hosts = request.headers.get_all("Host") or ["localhost"]  # HTTP/1.0 has none
-        if len(hosts) == 1 and self._is_ours(hosts[0]):
-            handle(request)
-        else:
+        path = _path(request.path)
+        if len(hosts) != 1 or not self._is_ours(hosts[0]):
             body = b"this name of the host is not declared: see the setting http_hosts\n"
             self._send(request, Answer(421, TEXT, body))
+        elif path not in self._open and not self._may_read(request):
+            self._send(request, Answer(401, TEXT, b"a token is needed\n", ASK))
+        elif path == "/events" and self._page is not None:
+            self._stream(request, self._page)
+        else:
+            self._send(request, self._answer(path))
 
     def _is_ours(self, host: str) -> bool:
         try:
@@ -145,15 +135,6 @@ class WebServer:
             return name in self._hosts or bool(ipaddress.ip_address(name))
         except ValueError:
             return False
-
-    def _get(self, request: BaseHTTPRequestHandler) -> None:
-        url = _split(request.path)
-        if not (url.path in self._open or self._may_read(request)):
-            self._send(request, self._refusal(url.path))
-        elif url.path == "/events" and self._page is not None:
-            self._stream(request, self._page)
-        else:
-            self._send(request, self._answer(url.path))
 
     def _answer(self, path: str) -> Answer:
         found = self._page.file(path) if self._page is not None else None
@@ -191,44 +172,18 @@ class WebServer:
             request.send_header(name, value)
         request.end_headers()
 
-    # The token
-
     def _may_read(self, request: BaseHTTPRequestHandler) -> bool:
         if self._token is None:
             return True
         scheme, _, given = (request.headers.get("Authorization") or "").partition(" ")
-        if scheme.lower() == "bearer" and _equal(given.strip(), self._token):
-            return True
-        # Not with `http.cookies`, whose time grows with the square of the length in Python 3.11.
-        pairs = (c.strip().partition("=") for c in (request.headers.get("Cookie") or "").split(";"))
-        given = next((value for name, _, value in pairs if name == self._cookie), "")
-        return _equal(given, _session(self._token))
-
-    def _refusal(self, path: str, wrong: bool = False) -> Answer:
-        """A refusal: a form for people, a line for programs."""
-        if path != "/" or self._page is None:
-            return Answer(401, TEXT, b"a token is needed\n", {"WWW-Authenticate": "Bearer"})
-        return Answer(401, HTML, _FORM.format(note=_WRONG if wrong else "").encode())
-
-    def _post(self, request: BaseHTTPRequestHandler) -> None:
-        """Take the token from the form, and give a cookie for it."""
-        token = self._token
-        if _split(request.path).path != "/login" or token is None or self._page is None:
-            self._send(request, Answer(404, TEXT, b"nothing is posted here\n"))
-            return
-        try:
-            length = int(request.headers.get("Content-Length") or 0)
-            if not 0 <= length <= MOST_FORM_BYTES:
-                raise ValueError
-            form = parse_qs(request.rfile.read(length).decode())
-        except (OSError, ValueError):
-            self._send(request, Answer(400, TEXT, b"not a form with a token\n"))
-            return
-        if not _equal(form.get("token", [""])[0], token):
-            self._send(request, self._refusal("/", wrong=True))
-            return
-        cookie = f"{self._cookie}={_session(token)}; Path=/; HttpOnly; SameSite=Strict"
-        self._send(request, Answer(303, TEXT, b"", {"Location": "/", "Set-Cookie": cookie}))
+        if scheme.lower() == "basic":
+            try:
+                given = base64.b64decode(given).decode().partition(":")[2]
+            except ValueError:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return _equal(given.strip(), self._token)
 
 
 def _equal(given: str, wanted: str) -> bool:
@@ -237,34 +192,9 @@ def _equal(given: str, wanted: str) -> bool:
     return hmac.compare_digest(*digests)
 
 
-def _session(token: str) -> str:
-    return hmac.new(token.encode(), b"the page of stream-dppca", hashlib.sha256).hexdigest()
-
-
-_WRONG: Final = '<p class="bad">This is not the token.</p>'
-_FORM: Final = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>stream-dppca</title>
-<link rel="icon" href="/icon.svg">
-<link rel="stylesheet" href="/page.css">
-<main class="login">
-<h1>stream-dppca</h1>
-<form method="post" action="/login">
-<p><label>Token (the setting <code>http_token</code> of the service)<br>
-<input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
-{note}
-<p><button>Show the model</button></p>
-</form>
-</main>
-</html>
-"""
-
-
-def _split(target: str) -> SplitResult:
-    """The parts of what a request asks for; an empty path if it is not an address at all."""
+def _path(target: str) -> str:
+    """The path of what a request asks for; an empty one if it is not an address at all."""
     try:
-        return urlsplit(target)
+        return urlsplit(target).path
     except ValueError:
-        return urlsplit("")
+        return ""

@@ -11,14 +11,14 @@ import base64
 import datetime
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.describe import meaning, promise_in_words, raw_units, status_in_words
+from ..model.describe import extent, meaning, promise_in_words, raw_units, status_in_words
 from ..model.releases import PublishedRelease, parse_release
 from ..model.uncertainty import loading_noise, movement, noise_movement
 from ..protocols import Message
@@ -49,42 +49,11 @@ class Point(msgspec.Struct, frozen=True):
     cells: tuple[str, ...] = ()  #: loadings over the peak, times 127, as base64 of int8
 
 
-class ComponentView(msgspec.Struct, frozen=True):
-    """A component of the current release, in the order of the features."""
-
-    loadings: list[float]
-    noise: list[float] | None  #: standard deviation of each loading, about
-    change: list[float] | None  #: typical change of each raw feature
-    around: list[float] | None  #: mean of each raw feature
-    ratio: float | None
-    ratio_sd: float | None
-
-
-class Current(msgspec.Struct, frozen=True):
-    """The current release."""
-
-    model: str
-    batch: int
-    time: int | None
-    status: str
-    drift: bool
-    first_batches: int
-    extent: str  #: number of records, or a noisy number of subjects
-    words: str  #: the status in words; empty if all is well
-    meaning: str  #: of the main component, in a sentence
-    promise: str
-    private: bool
-    features: tuple[str, ...]
-    components: list[ComponentView]
-    eigenvalues: list[tuple[float, float]]  #: those that stand out of the noise, with their sds
-    limits: dict[str, list[tuple[float, float, float]]]  #: rate, value and sd, by score
-
-
 class History(msgspec.Struct, frozen=True):
     """All that is known of a model, or the news since a count."""
 
     life: int  #: if it changes, everything before is to be forgotten
-    current: Current | None
+    current: dict[str, Any] | None  #: of `_current`
     points: list[Point]
 
 
@@ -105,15 +74,10 @@ class Tracker:
         self._changed = threading.Condition()
         self._count = 0  # points so far
         self._life = 0
-        self._release: PublishedRelease | None = None
+        self.release: PublishedRelease | None = None  #: the current one
         self._time: int | None = None
-        self._current: Current | None = None  # the view of the release; made on demand
+        self._current: dict[str, Any] | None = None  # the view of the release; made on demand
         self._points: deque[tuple[int, Point]] = deque(maxlen=MOST_POINTS)
-
-    @property
-    def empty(self) -> bool:
-        """True if no release has been seen."""
-        return self._release is None
 
     def add(self, message: Message) -> bool:
         """Add a message of the output topic; return True if it is a new release."""
@@ -124,7 +88,7 @@ class Tracker:
         if release.model != self.model:
             return False
         with self._changed:
-            time, known = _time(message), self._release
+            time, known = _time(message), self.release
             if known is not None and release.batch <= known.batch:
                 if release.batch == known.batch or (time or 0) <= (self._time or 0):
                     return False  # published again
@@ -140,19 +104,15 @@ class Tracker:
     ) -> None:
         """Add a release that follows a known one; None if a model or a life begins."""
         rows = [np.array(row) for row in release.components]
-        moved = floor = None
         same = known is not None and known.features == release.features
-        if rows:
-            moved = None if known is None else movement(known, release)
-            floor = noise_movement(release)
         cells = [_cells(row) for row in rows]
         point = Point(
             batch=release.batch,
             time=time,
             status=release.status,
             drift=release.drift,
-            moved=moved,
-            floor=floor,
+            moved=None if known is None else movement(known, release),
+            floor=noise_movement(release),
             ratios=release.explained_variance_ratio or (),
             ratio_sds=release.explained_variance_ratio_sd or (),
             peaks=tuple(peak for peak, _ in cells),
@@ -172,14 +132,14 @@ class Tracker:
         size = max(len(rows) * len(release.features), 1)
         while len(self._points) > max(MOST_CELLS // size, 20):
             self._points.popleft()
-        self._release, self._time, self._current = release, time, None
+        self.release, self._time, self._current = release, time, None
 
     def history(self, after: int = 0) -> tuple[int, History]:
         """The history since a count, and the current count."""
         with self._changed:
             points = [p for count, p in self._points if count > after]
-            if self._current is None and self._release is not None:
-                self._current = _current(self._release, self._time)
+            if self._current is None and self.release is not None:
+                self._current = _current(self.release, self._time)
             return self._count, History(self._life, self._current, points)
 
     def wait(self, after: int, timeout_s: float) -> int:
@@ -189,50 +149,40 @@ class Tracker:
             return self._count
 
 
-def _current(release: PublishedRelease, time: int | None) -> Current:
-    noise = loading_noise(release)
-    ratios, sds = release.explained_variance_ratio, release.explained_variance_ratio_sd
-    components = []
-    for j, row in enumerate(release.components):
-        raw = raw_units(release, j)
-        components.append(
-            ComponentView(
-                loadings=_short(row),
-                noise=None if noise is None else _short(noise[j]),
-                change=_short([change for change, _ in raw]) if raw else None,
-                around=_short([around for _, around in raw]) if raw else None,
-                ratio=ratios[j] if ratios else None,
-                ratio_sd=sds[j] if sds else None,
-            )
-        )
-    return Current(
-        model=release.model,
-        batch=release.batch,
-        time=time,
-        status=release.status,
-        drift=release.drift,
-        first_batches=release.first_batches,
-        extent=_extent(release),
-        words=status_in_words(release),
-        meaning=meaning(release),
-        promise=promise_in_words(release.privacy),
-        private=release.privacy.private,
-        features=release.features,
-        components=components,
-        eigenvalues=list(zip(release.eigenvalues, release.eigenvalues_sd, strict=True)),
-        limits={
+def _current(release: PublishedRelease, time: int | None) -> dict[str, Any]:
+    """The current release as the page shows it; numbers are in the order of the features."""
+    return {
+        **release.model_dump(
+            include={"model", "batch", "status", "drift", "first_batches", "features"}
+        ),
+        "time": time,
+        "extent": extent(release),
+        "words": status_in_words(release),  # empty if all is well
+        "meaning": meaning(release),
+        "promise": promise_in_words(release.privacy),
+        "private": release.privacy.private,
+        "components": list(_components(release)),
+        "eigenvalues": list(zip(release.eigenvalues, release.eigenvalues_sd, strict=True)),
+        "limits": {
             score: [(limit.rate, limit.value, limit.sd) for limit in limits]
             for score, limits in release.limits.items()
         },
-    )
+    }
 
 
-def _extent(release: PublishedRelease) -> str:
-    """Extent of a release. With privacy per subject the number of records is secret."""
-    if release.round is None:
-        return f"{release.n_seen:,} records"
-    about = "" if release.subjects is None else f"about {max(release.subjects, 0):,.0f} subjects, "
-    return f"{about}to {release.round.end}"
+def _components(release: PublishedRelease) -> Iterator[dict[str, Any]]:
+    noise = loading_noise(release)
+    ratios, sds = release.explained_variance_ratio, release.explained_variance_ratio_sd
+    for j, row in enumerate(release.components):
+        change, around = zip(*raw, strict=True) if (raw := raw_units(release, j)) else (None, None)
+        yield {
+            "loadings": _short(row),
+            "noise": None if noise is None else _short(noise[j]),  # standard deviations
+            "change": change and _short(change),  # typical change of each raw feature
+            "around": around and _short(around),  # mean of each raw feature
+            "ratio": ratios[j] if ratios else None,
+            "ratio_sd": sds[j] if sds else None,
+        }
 
 
 def _short(values: Iterable[float]) -> list[float]:

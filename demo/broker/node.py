@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 
-from .base import HEAP, LOOPBACK, BrokerUnavailable
+from .base import LOOPBACK, BrokerUnavailable
 
 
 def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> dict[str, str]:
@@ -37,16 +36,6 @@ def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> di
         "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
         "log.cleaner.dedupe.buffer.size": str(16 << 20),  # 128 MiB would be a quarter of the heap
     }
-
-
-def container_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings as the variables from which `apache/kafka` images make server.properties.
-
-    >>> container_environment({"node.id": "1"})["KAFKA_NODE_ID"]
-    '1'
-    """
-    variables = {"KAFKA_" + key.replace(".", "_").upper(): settings[key] for key in settings}
-    return variables | {"KAFKA_HEAP_OPTS": HEAP}
 
 
 def free_port() -> int:

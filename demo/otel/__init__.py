@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..broker.base import BrokerUnavailable
-
-__all__ = ["FEATURES", "VERSION", "collector_config", "collector_program", "ensure_collector"]
+from ..broker.jars import cache_folder
 
 VERSION: Final = "0.139.0"
-BUILD_SECONDS: Final = 1800.0
 #: Features of this machine. A single message has no rates.
 FEATURES: Final = {
     "subject": (
@@ -39,8 +37,7 @@ FEATURES: Final = {
 
 def collector_program() -> Path:
     """Return the place of the collector's program in the cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-dppca"
-    return cache / f"otelcol-{VERSION}" / "otelcol"
+    return cache_folder() / f"otelcol-{VERSION}" / "otelcol"
 
 
 def ensure_collector() -> Path:
@@ -68,7 +65,6 @@ def ensure_collector() -> Path:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=BUILD_SECONDS,
             check=False,
         )
         if done.returncode:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,12 +22,17 @@ from rich.console import Console
 
 from consumers.cli.flags import Options, add_options, read_options
 
-from ..deployments import DemoConfig, Deployment
-from ..entry import find_broker, present
+from ..deployments import Deployment
+from ..show import perform, show, start_broker
 from . import FEATURES, collector_config, ensure_collector
 
 TOPIC: Final = "otlp_metrics"
 HOSTS: Final = 50
+#: Of the service, for each unit. There are few hosts and short rounds.
+UNITS: Final[dict[str, dict[str, Any]]] = {
+    "record": {"batch_size": 500},
+    "subject": {"subject": "host.name", "places": HOSTS, "round": "10s", "clock_slack": "1s"},
+}
 
 
 class CollectorOptions(Options):
@@ -34,10 +40,6 @@ class CollectorOptions(Options):
 
     unit: Literal["subject", "record"] = "subject"
     """unit of privacy: everything of a host in a round, or a message"""
-    encoding: Literal["otlp_proto", "otlp_json"] = "otlp_proto"
-    """encoding of the messages"""
-    split: bool = False
-    """partition messages by resource"""
     releases: int | None = None
     """end after this number of releases"""
 
@@ -46,40 +48,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser("python -m demo.otel", description="Learn from a collector.")
     add_options(parser, CollectorOptions)
     options = read_options(parser, CollectorOptions, vars(parser.parse_args(arguments)))
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        return present(partial(start, options, Path(file.name)), None, None, options.releases)
+    return perform(partial(play, options))
 
 
-def start(options: CollectorOptions, file: Path, console: Console) -> Deployment:
-    """Start the collector, with its configuration in this file, the broker and the service."""
+def play(options: CollectorOptions, console: Console, stack: ExitStack) -> int:
+    """Start the broker, the service and the collector, and show the model."""
     with console.status("the collector is built once, which takes minutes"):
         collector = str(ensure_collector())
-    broker = find_broker(console)
-    servers, encoding = broker.bootstrap_servers, options.encoding
-    text = collector_config(
-        servers, TOPIC, HOSTS, encoding=encoding, interval="2s", split=options.split
-    )
-    file.write_text(text, encoding="utf-8")
-    flags = settings(options.unit, encoding, servers)
-    return Deployment(DemoConfig(flags, generator=(collector, f"--config={file}")), broker)
-
-
-def settings(unit: str, encoding: str, servers: str) -> dict[str, Any]:
-    """Return the settings of the service. Epsilon is loud: there are few hosts and short rounds."""
-    found: dict[str, Any] = {
+    servers = start_broker(console, stack)
+    file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "collector.yaml"
+    file.write_text(collector_config(servers, TOPIC, HOSTS, interval="2s"), encoding="utf-8")
+    flags = {
         "bootstrap_servers": servers,
         "input_topic": TOPIC,
-        "model": f"hosts-{unit}",
-        "format": "otlp" if encoding == "otlp_proto" else "otlp-json",
-        "features": FEATURES[unit],
-        "epsilon": 10.0,
+        "model": f"hosts-{options.unit}",
+        "format": "otlp",
+        "features": FEATURES[options.unit],
+        "epsilon": 10.0,  # which is loud
         "delta": 1e-3,
-        "http_port": 0,
+        **UNITS[options.unit],
     }
-    if unit == "record":
-        return {**found, "batch_size": 500}
-    rounds = {"subject": "host.name", "places": HOSTS, "round": "10s", "clock_slack": "1s"}
-    return found | rounds
+    sender = [collector, f"--config={file}"]
+    deployment = stack.enter_context(Deployment(flags, sender))
+    return show(console, deployment, None, None, options.releases)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A Kafka image where none can be pulled: FROM scratch, with a Debian JRE and Kafka's jars; nothing but the packages
-# that this machine's apt and Maven reach. Takes the KAFKA_* variables that apache/kafka takes.
+# of this machine's apt and of Maven Central. Takes the KAFKA_* variables that apache/kafka takes.
 #
 #   docker/kafka-local/build.sh     makes it unless it is there; its name is the last line on stdout
 set -euo pipefail
@@ -11,14 +11,14 @@ PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo pyth
 say() { echo "kafka-local: $*" >&2; }
 die() { say "no image: $*"; exit 1; }
 
-IMAGE=$("$PYTHON" -m demo.broker image)
+JARS=$("$PYTHON" -m demo.broker jars) || die "no jars of Kafka"
+IMAGE=stream-dppca/kafka-local:${JARS##*/kafka-}
 RECIPE=$(cat "$HERE"/{build.sh,entrypoint.sh,log4j2.properties} | sha256sum | cut -c1-16)
 if [ "$(docker image inspect --format '{{index .Config.Labels "recipe"}}' "$IMAGE" 2>/dev/null)" = "$RECIPE" ]; then
     echo "$IMAGE"
     exit
 fi
 docker version >/dev/null 2>&1 || die "no Docker engine answers (docker/ensure-engine.sh starts one)"
-JARS=$("$PYTHON" -m demo.broker jars) || die "no jars of Kafka"
 if ! command -v mmdebstrap >/dev/null; then
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || die "mmdebstrap is not installed (package mmdebstrap)"
     say "installing mmdebstrap"

@@ -54,7 +54,7 @@ def split(slots: int, features: int, tasks: int) -> tuple[Group, ...]:
     16
     """
     whole("tasks", tasks, 1, 2**20)
-    each = block_size(features, long=True)
+    each = block_size(features)
     blocks = -(-slots // each)
     most = max(MOST_NUMBERS // (each * features), 1)
     groups = min(max(tasks, -(-blocks // most)), blocks)

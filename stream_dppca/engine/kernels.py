@@ -1,7 +1,7 @@
 """A fingerprint of the arithmetic of a process.
 
-The number of units beyond a radius changes by at most 1 with one record, because the distances of
-all others keep every bit. On an engine, this requires equal arithmetic wherever a task runs: which
+A record moves one count of a histogram of scores, because the scores of all others keep every bit.
+On an engine, this requires equal arithmetic wherever a task runs: which
 process gets which task may depend on the time that it took to read records. Products of matrices
 and vectors round according to the kernels that a library chooses for the processor, and to the
 number of its threads. So each task reports how its process rounds fixed public numbers, and a batch
@@ -19,12 +19,10 @@ from ..arrays import FloatArray, aligned
 from ..batch import block_size
 from ..statistics import vecdots
 
-__all__ = ["fingerprint"]
-
 
 @lru_cache(maxsize=32)
 def fingerprint(features: int, columns: int) -> str:
-    """A digest of the products that forms and statistics compute of rows with this many features.
+    """A digest of the products that statistics compute of rows with this many features.
 
     Parameters
     ----------
@@ -38,11 +36,11 @@ def fingerprint(features: int, columns: int) -> str:
     >>> len(fingerprint(5, 1))
     16
     """
-    X, W = _public(block_size(features, long=True), features), _public(features, columns)
+    X, W = _public(block_size(features), features), _public(features, columns)
     digest = hashlib.sha256()
-    # The products that distances and scores are made of: `Reading.norms`, `Block.along`,
-    # `sq_length`. A library may have other kernels, and more threads, for longer blocks; the last
-    # block of a batch may have any length, and be a single row.
+    # The products that lengths and scores are made of: `Reading.nulls`, `Block.along`,
+    # `Block.sq_lengths`. A library may have other kernels, and more threads, for longer blocks; the
+    # last block of a batch may have any length, and be a single row.
     for power in range(len(X).bit_length()):
         rows = X[: 2**power]
         for found in (rows @ W, np.vecdot(rows, rows), vecdots(rows, W)):

@@ -1,111 +1,45 @@
-"""Questions that travel to the tasks, and the partial answers that come back.
+"""A question that travels to the tasks, and the partial answers that come back.
 
-A question is a frozen dataclass of public parameters: a statistic or a form, and radii. Its answer
-on a group is a `Partial`; partials of all groups are added. They are as secret as records.
+A question is a statistic: a frozen dataclass of public parameters. Its answer on a group is a
+`Partial`; partials of all groups are added. They are as secret as records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import FloatArray, IntArray, aligned
+from ..arrays import FloatArray, aligned
 from ..batch import Batch, Reading
-from ..mechanisms.radius import FIRST, LAST, radius
-from ..statistics import Block, Form, Statistic
+from ..statistics import Block, Statistic
 from ..sums import pairwise
 from .groups import Group
 from .kernels import fingerprint
 from .protocol import EngineError, Source, SourceAway
 
-__all__ = [
-    "GRID",
-    "Partial",
-    "Present",
-    "Question",
-    "Ranges",
-    "Total",
-    "answer",
-    "merged",
-    "partial_of",
-]
 
-
-#: The radii of the search for the range: public.
-GRID: Final = tuple(radius(j) for j in range(FIRST, LAST + 1))
-
-
-@dataclass(frozen=True, repr=False)  # it holds exact sums
+@dataclass(frozen=True, repr=False)  # it holds an exact sum
 class Partial:
     """The answer of one group, or of several."""
 
-    sums: tuple[FloatArray, ...]
-    counts: IntArray  #: units beyond each radius of a grid; empty if there is no grid
+    total: FloatArray
     slots: int  #: records that were read, nulls included: a public number
     kernels: frozenset[str]  #: fingerprints of the arithmetic
-
-
-class Question(Protocol):
-    """A question about the units of a batch."""
-
-    @property
-    def columns(self) -> int:
-        """Columns of the matrix that rows are multiplied with; 1 if there is none."""
-        ...
-
-    def ask(self, batch: Batch) -> tuple[tuple[FloatArray, ...], IntArray]:
-        """Sums, and counts beyond radii."""
-        ...
-
-
-@dataclass(frozen=True)
-class Total:
-    """The sum of a statistic."""
-
-    statistic: Statistic
-
-    @property
-    def columns(self) -> int:
-        return int(getattr(self.statistic, "multiplied", 1))
-
-    def ask(self, batch: Batch) -> tuple[tuple[FloatArray, ...], IntArray]:
-        return (batch.total(self.statistic),), np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Ranges:
-    """The number of units beyond each radius of a grid, and clipped sums, for one form."""
-
-    form: Form
-    counted: tuple[float, ...] | None  #: radii to count at, which rise; None for `GRID`
-    radii: tuple[float, ...]  #: radii to clip to
-
-    @property
-    def columns(self) -> int:
-        W = getattr(self.form, "W", None)
-        return 1 if W is None else int(W.shape[1])
-
-    def ask(self, batch: Batch) -> tuple[tuple[FloatArray, ...], IntArray]:
-        answers = batch.ranged(self.form)
-        sums = tuple(answers.clipped_sum(radius) for radius in self.radii)
-        return sums, answers.beyond_each(GRID if self.counted is None else self.counted)
 
 
 @dataclass(frozen=True)
 class Present:
     """Statistic: the number of units that are not nulls."""
 
-    long_blocks = False
-
     def __call__(self, block: Block) -> FloatArray:
         return np.array([float(np.count_nonzero(~block.null))])
 
 
-def answer(question: Question, source: Source, reading: Reading, group: Group) -> Partial:
+def answer(question: Statistic, source: Source, reading: Reading, group: Group) -> Partial:
     """Run a task: read the rows of a group, and answer a question about them.
 
     Whatever goes wrong, the error names the group and the kind of error, and nothing that was
@@ -127,12 +61,17 @@ def answer(question: Question, source: Source, reading: Reading, group: Group) -
 
 
 def partial_of(
-    question: Question, rows: NDArray[np.floating[Any]], reading: Reading, placed: bool = True
+    question: Statistic, rows: NDArray[np.floating[Any]], reading: Reading, placed: bool = True
 ) -> Partial:
     """The answer for these rows; see `Batch` for `placed`."""
-    sums, counts = question.ask(Batch(rows, reading, placed=placed))
-    kernels = fingerprint(rows.shape[1], question.columns)
-    return Partial(sums, counts, len(rows), frozenset((kernels,)))
+    total = Batch(rows, reading, placed=placed).total(question)
+    kernels = fingerprint(rows.shape[1], multiplied(question))
+    return Partial(total, len(rows), frozenset((kernels,)))
+
+
+def multiplied(question: Statistic) -> int:
+    """Columns of the matrix that rows are multiplied with; 1 if there is none."""
+    return int(getattr(question, "multiplied", 1))
 
 
 def _aligned(rows: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
@@ -150,7 +89,5 @@ def merged(partials: Iterable[Partial]) -> Partial:
 
 
 def _added(one: Partial, other: Partial) -> Partial:
-    sums = tuple(np.add(a, b, out=a) for a, b in zip(one.sums, other.sums, strict=True))
-    return Partial(
-        sums, one.counts + other.counts, one.slots + other.slots, one.kernels | other.kernels
-    )
+    total = np.add(one.total, other.total, out=one.total)
+    return Partial(total, one.slots + other.slots, one.kernels | other.kernels)

@@ -2,8 +2,8 @@
 
 | module | content |
 |---|---|
-| `mechanisms.radius` | **private**: the clip radius by noisy binary search |
-| `mechanisms.queries` | **private**: clipped means of gradients or second moments |
 | `mechanisms.correlated` | **private**: noise that cancels over batches |
 | `mechanisms.independent` | **private**: noise of its own in every round |
+| `mechanisms.packing` | symmetric matrices as vectors of the same length |
+| `mechanisms.eigen` | leading eigenvectors of released matrices |
 """

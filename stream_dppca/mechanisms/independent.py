@@ -22,8 +22,6 @@ from .correlated import DECAYS, Released, Weights
 if TYPE_CHECKING:
     from ..arrays import FloatArray
 
-__all__ = ["IndependentRelease"]
-
 
 class IndependentRelease:
     """Releases one query per round, and remembers nothing.
@@ -41,10 +39,8 @@ class IndependentRelease:
     def forget(self) -> None:
         """Do nothing, because there is nothing to forget."""
 
-    def release(
-        self, query: FloatArray, *, sensitivity: float, power: float, noise: Noise
-    ) -> Released:
-        """Release the query of a round, in units of its noise; `power` has no meaning here."""
+    def release(self, query: FloatArray, *, sensitivity: float, noise: Noise) -> Released:
+        """Release the query of a round, in units of its noise."""
         unit = self.mu / sensitivity
         y = noise.gaussian(query, sensitivity=sensitivity, mu=self.mu) * unit
         return Released(Weights(1.0, (0.0,) * len(self.decays)), y, y.copy(), first=False)

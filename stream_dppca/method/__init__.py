@@ -1,42 +1,36 @@
 """The method of `DPPCA`, composed of small parts.
 
-    standardise   `first`, `standard`    known, or learned in the first step: z = clamp((x - c)/s)
-    ask           `statistics`           moments of (z, b), or gradients
+    standardise   `first`, `standard`      known, or learned in the first step: z = clamp((x - c)/s)
+    ask           `statistics`, `limits`   moments of (z, b), histograms of scores
     release       `mechanisms.correlated`  noise that cancels over batches, or independent noise
-    remember      `covariance`, `drift`  one running estimate, one alarm
-    read          `covariance`           components, spread, explained variance
+    remember      `memory`, `drift`        one running estimate, one alarm
+    read          `components`             components, spread, explained variance
 
 | module | content |
 |---|---|
-| `statistics` | **private**: the sums, and how far one unit moves them |
+| `parameters` | public numbers: parameters, the budget of each question, the smallest batch |
+| `step` | **private**: `Method`, one step in order |
 | `first` | **private**: centre, scales and radius, asked in the first step |
+| `statistics` | **private**: the sums, and how far one unit moves them |
+| `limits` | **private**: histograms of scores, and the limits that they show |
 | `looks` | **private**: counts for features whose spread is not known |
-| `base` | what the two forms share: parameters, first step, running moments, state |
-| `method` | **private**: one step in order: moments of (z, b), a look at scales |
-| `gradients` | **private**: gradients of standardised records with a learned centre |
-| `wide` | **private**: one batch of many features: means and variances, a gradient |
 | `standard` | centre, scales and clamps, by which a record is standardised |
-| `covariance` | post-processing: running moments, mean, correlation, memory |
+| `histograms` | post-processing: what noisy counts say about a feature |
+| `memory` | post-processing: running moments, and the noise in them |
+| `correction` | post-processing: centre and scales corrected by releases |
+| `drift` | post-processing: alarms |
+| `components` | post-processing: mean, spread, components and eigenvalues |
 """
 
-from .base import UNREADABLE, Parameters
-from .moments import MOST_FEATURES, MomentMethod
+from .parameters import MOST_FEATURES, Parameters, check_features
 from .standard import Standard
-from .wide import WideMethod
+from .step import UNREADABLE, Method
 
 __all__ = [
     "MOST_FEATURES",
     "UNREADABLE",
-    "MomentMethod",
+    "Method",
     "Parameters",
     "Standard",
-    "WideMethod",
-    "compose",
+    "check_features",
 ]
-
-
-def compose(given: Parameters) -> MomentMethod | WideMethod:
-    """The method for these public numbers."""
-    if len(given.W) > MOST_FEATURES and given.subjects is None:
-        return WideMethod(given)
-    return MomentMethod(given)

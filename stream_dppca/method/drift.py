@@ -12,12 +12,13 @@ the means of batches are far from that of the past, again and again.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["RECENT", "DriftAlarm"]
+import numpy as np
 
-#: Share of itself that the estimate of the last few batches keeps: effectively two batches.
-RECENT = 0.5
+from ..arrays import FloatArray
+from .components import Components
+
 #: Share of the variance along the components by which the last few must be better to count. On
 #: server telemetry (SMD) they are better by .02 on average, by .08 in restless weeks; after the
 #: component has turned by 30 degrees, by .1 to .2.
@@ -105,3 +106,68 @@ class DriftAlarm:
         self.normal = (float(square), int(n))
         if not (0 <= self.cusum < math.inf and 0 <= self.normal[0] < math.inf and n >= 0):
             raise ValueError("not a state of this alarm")
+
+
+class Change(NamedTuple):
+    """The verdict about a batch."""
+
+    dropped: bool  #: the past should be dropped
+    shifted: bool  #: because the mean has shifted
+
+
+class Drift:
+    """Both alarms: components that have turned, and means that have shifted.
+
+    Parameters
+    ----------
+    known_center
+        If true, the mean is 0, and does not shift.
+    """
+
+    def __init__(self, known_center: bool) -> None:
+        self.known_center = known_center
+        self.turn, self.shift = DriftAlarm(), DriftAlarm(SHIFT)
+
+    def judge(
+        self, alone: FloatArray, sd: float, *, b: float, past: Components, recent: FloatArray
+    ) -> Change:
+        """Tell whether the past should be dropped.
+
+        Parameters
+        ----------
+        alone, sd
+            The moments of (z, b) of the newest step alone, and the sd of their noise.
+        past
+            Everything that follows from all batches before it.
+        recent
+            Components from the last few batches.
+        """
+        mean = np.zeros(len(past.mean)) if self.known_center else past.mean
+        own = alone[:-1, -1] / b
+
+        def along(W: FloatArray) -> float:
+            """The variance along these components, around the mean of all batches."""
+            V = W / past.spread[:, np.newaxis]
+            shift = mean @ V
+            moved = past.valid * (shift @ shift) - 2 * (own @ V) @ shift
+            return float(np.sum(V * (alone[:-1, :-1] @ V)) + moved) / past.valid
+
+        turned = self.turn(along(past.W), along(recent), sd / past.valid, past.W.shape[1])
+        shifted = not self.known_center and self._shifted(alone, sd, b, past)
+        return Change(turned or shifted, shifted)
+
+    def _shifted(self, alone: FloatArray, sd: float, b: float, past: Components) -> bool:
+        """Tell whether the means of steps have been far from that of the past."""
+        seen = np.isfinite(past.spread)
+        r, n = past.spread[seen], max(int(np.count_nonzero(seen)), 1)
+        valid = max(float(alone[-1, -1]), 4 * sd, 0.01 * b**2) / b**2  # a shift is clipped
+        apart = (alone[:-1, -1][seen] / (b * valid) - past.mean[seen]) / r
+        noise = 2 * sd / (b * valid) * float(np.linalg.norm(apart / r)) / n
+        return self.shift.judge(float(apart @ apart) / n, noise)
+
+    def state(self) -> dict[str, Any]:
+        return {"alarm": self.turn.state(), "shift_alarm": self.shift.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.turn.load(state["alarm"])
+        self.shift.load(state["shift_alarm"])

@@ -1,30 +1,31 @@
 """The questions of the first step: centre, scales and clip radius of records nobody knows.
 
 A step is in memory when its questions are asked, so each question uses the answers before it, and
-the moments of the same records are asked last (`method`). The first step takes W whole batches at
+the moments of the same records are asked last (`step`). The first step takes W whole batches at
 once: rows that are pooled need the noise of one answer, where W batches by themselves would need W.
 
-| question | statistic | sensitivity | share |
+| question | statistic | sensitivity | parts |
 |---|---|---|---|
-| octaves of all features | `OctaveCounts` around 0 | sqrt(2 d) | 5/20 |
-| places in these octaves | `GridCounts` | sqrt(2 d) | 3/20 |
-| places in the fullest cells | `GridCounts`, the d' features that need it | sqrt(2 d') | 2/20 |
-| distances from the centre | `OctaveCounts` around the centre | sqrt(2 d) | 5/20 |
-| mean and variance within the clamp | `MomentsInBall` | 2 R | 3/20 |
-| octaves of the lengths of records | `LengthCounts` around the centre | sqrt 2 | 2/20 |
-| lengths of standardised records | `LengthCounts` | sqrt 2 | 2/20 |
+| octaves of all features | `OctaveCounts` around 0 | sqrt(2 d) | 5 |
+| places in these octaves | `GridCounts` | sqrt(2 d) | 3 |
+| places in the middle cells | `GridCounts`, the d' features that need it | sqrt(2 d') | 1 |
+| places in the middle of these | `GridCounts`, the d' features that need it | sqrt(2 d') | 1 |
+| distances from the centre | `OctaveCounts` around the centre | sqrt(2 d) | 5 |
+| mean and variance within the clamp | `MomentsInBall` | 2 R | 3 |
+| octaves of the lengths of records | `LengthCounts` around the centre | sqrt 2 | 2 |
+| lengths of standardised records | `LengthCounts` | sqrt 2 | 2 |
 
 Adjacency: one record is replaced, or turns null.
 Noise: a question with share f has N(0, (sensitivity/mu)^2/f) on every coordinate, where mu is the
-    budget of all questions together (`FIRST` of the mu^2 of the step). A question that is left out
-    leaves its share to the others: which ones are asked follows from public parameters, and for the
-    finer grid, whose share goes to the next question, from released counts.
+    budget of all questions together (`FIRST` of the mu^2 of the step), and f the question's parts
+    over the sum of all that are asked. Which ones are asked follows from public parameters, and for
+    the finer grids, whose shares go to the next question, from released counts.
 Delta: none beyond that of mu.
 
-Whoever knows the centre (`center="none"`, `"own"`) leaves out the first three questions, whoever
-knows the scales leaves out the distances, and whoever knows both leaves out the fifth, too.
-Features in one unit (`scales=None`) have one scale, which the sixth question finds in place of the
-fourth and the fifth; it is left out otherwise. Nothing else changes.
+Whoever knows the centre (`center="none"`, `"own"`) leaves out the first four questions, whoever
+knows the scales leaves out the distances, and whoever knows both leaves out the sixth, too.
+Features in one unit (`scales=None`) have one scale, which the seventh question finds in place of
+the fifth and the sixth; it is left out otherwise. Nothing else changes.
 
 **Subjects.** A step is then a round, and mu is that of a round, because subjects come back. So
 pooled rounds would need more noise, and gain nothing. If one round has too few subjects, each
@@ -49,26 +50,16 @@ from .histograms import SURE, hull, locate, spread
 from .standard import CLAMP, FLOOR, Standard
 from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts, count_slack
 
-__all__ = [
-    "ENOUGH",
-    "FIRST",
-    "FIRST_OF_ONE",
-    "Questions",
-    "Range",
-    "first_batches",
-    "length_grid",
-    "question_rounds",
-]
-
-#: Share of mu^2 of the first step that its questions spend; the moments have the rest.
+#: Share of mu^2 of the first step that its questions spend; limits and moments have the rest.
 FIRST = 0.3
 #: The same if the first step is the only one: nothing can be corrected later, nor pay for it.
 FIRST_OF_ONE = 0.1
-#: Twentieths of the budget, question by question.
+#: Parts of the budget, question by question; divided by the sum of those that are asked.
 SHARES = {
     "octaves": 5,
     "grid": 3,
-    "fine grid": 2,
+    "fine grid": 1,
+    "finest grid": 1,
     "distances": 5,
     "moments": 3,
     "norms": 2,
@@ -81,10 +72,11 @@ RECORDS = 90.0
 ROUND_RECORDS = 70.0
 #: In a round that shares its budget, the questions have at most this share of mu^2.
 MOST_SHARED = 0.7
-#: Cells of the two grids. Three cells of the first are the range of the second, so that a centre
-#: is found to 2^-16 of its size. A record is in one cell, however many there are; but where many
-#: have to be taken together, their noise adds up, so the first grid is coarse.
-CELLS = {"grid": 64, "fine grid": 4096}
+#: Cells of the grids. Three cells of one are the range of the next, so that a centre is found to
+#: 2^-17 of its size. A record is in one cell, however many there are; but where many have to be
+#: taken together, their noise adds up. So a grid has few cells, and a feature between 30 and 60,000
+#: times as far away as it is wide stands out of the noise in one of them.
+CELLS = {"grid": 64, "fine grid": 128, "finest grid": 128}
 #: The ball of `MomentsInBall` has R^2 = this times d: Gaussian data has 1.5 d on average.
 BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
@@ -95,13 +87,17 @@ ENOUGH = 0.25
 #: What clipping cuts off then turns the component about as far as the noise does, whose sd after n
 #: records is sqrt 2 R/(n mu) in each coordinate. The factor was chosen on half of the real data.
 _CUT = 6.0
+#: Sds of the noise by which a count beyond a length may be too high: up to the first length that is
+#: long enough, and after it. In one of twenty first steps, noise exceeds 2 sds at some length.
+_FORGIVEN, _RISES = 2.0, 4.0
 #: A radius is for this many batches, or for the first step if that has more.
 _BATCHES = 8
-#: Largest value that is searched for, and smallest width of the searched range: the octaves go from
-#: 2^-64 to 2^64, and three cells of the first grid are the least that is left.
-_FARTHEST, _NARROWEST = 2.0**66, 2.0**-84
-#: Edges of `LengthCounts` over d: a quarter of an octave each, from 1/16 to 16.
-_LENGTHS = 2.0 ** (np.arange(-16, 17) / 4)
+#: Largest value that is searched for, and smallest width of the searched range, by itself and as a
+#: part of the value: the octaves go from 2^-64 to 2^64, and three cells of each grid are left.
+_FARTHEST, _NARROWEST, _NARROWEST_PART = 2.0**66, 2.0**-84, 2.0**-20
+#: Edges of `LengthCounts` over d: half an octave each, from 1/16 to 16. The noise of narrower bins
+#: would add up.
+_LENGTHS = 2.0 ** (np.arange(-8, 9) / 2)
 #: Squared lengths of raw records, in octaves of the length.
 _NORMS = 4.0 ** np.arange(-60.0, 61.0)
 
@@ -138,21 +134,18 @@ def length_grid(d: int) -> FloatArray:
 
 
 def _crossing(grid: FloatArray, excess: FloatArray) -> float:
-    """The place on a geometric grid after which the excess stays below zero, interpolated.
+    """The place on a geometric grid where an excess that falls reaches zero, interpolated.
 
     Examples
     --------
     >>> _crossing(np.array([1.0, 4.0, 16.0]), np.array([5.0, 3.0, -3.0]))
     8.0
     """
-    above = np.flatnonzero(excess > 0)
-    if not above.size:
-        return float(grid[0])
-    last = int(above[-1])
-    if last + 1 == len(grid):
-        return float(grid[last])
-    part = excess[last] / (excess[last] - excess[last + 1])
-    return float(grid[last] ** (1 - part) * grid[last + 1] ** part)
+    above = int(np.count_nonzero(excess > 0))
+    if above in (0, len(grid)):
+        return float(grid[max(above - 1, 0)])
+    part = excess[above - 1] / (excess[above - 1] - excess[above])
+    return float(grid[above - 1] ** (1 - part) * grid[above] ** part)
 
 
 def question_share(*, d: int, mu: float, units: int) -> float:
@@ -195,9 +188,10 @@ class Range:
 
     standard: Standard
     radius: float  #: of |z|^2
+    valid: tuple[float, float]  #: share of the units that are not nulls, and its sd
 
     def state(self) -> dict[str, Any]:
-        return {"standard": self.standard.state(), "radius": self.radius}
+        return {"standard": self.standard.state(), "radius": self.radius, "valid": [*self.valid]}
 
     @classmethod
     def load(cls, state: dict[str, Any], d: int, one_unit: bool) -> Range:
@@ -210,7 +204,14 @@ class Range:
         shortest, *_, longest = length_grid(d).tolist()
         if not shortest * (1 - 1e-9) <= radius <= longest * (1 + 1e-9):
             raise ValueError("not a radius")
-        return cls(Standard.load(state["standard"], d, one_unit), radius)
+        return cls(Standard.load(state["standard"], d, one_unit), radius, _checked(state["valid"]))
+
+
+def _checked(valid: Any) -> tuple[float, float]:
+    share, sd = (float(value) for value in valid)
+    if not (0 <= share <= 1 and 0 <= sd < math.inf):
+        raise ValueError("not a share of units")
+    return share, sd
 
 
 class Questions:
@@ -240,8 +241,6 @@ class Questions:
         Steps over which the questions extend.
     enough
         With a smaller share of valid units than this, nothing is learned.
-    constant
-        a of `MomentsInBall`.
     """
 
     def __init__(
@@ -258,13 +257,12 @@ class Questions:
         each: int = 1,
         rounds: int = 1,
         enough: float = ENOUGH,
-        constant: float = 1.0,
     ) -> None:
         self.d, self.mu, self.units = d, mu, units
-        self.enough, self.constant, self.one_unit = enough, constant, one_unit
+        self.enough, self.one_unit = enough, one_unit
         self.longer = _CUT * math.sqrt(d) / (mu_batch * max(units, _BATCHES * batch))
         self.count_slack = count_slack(units, each)
-        left_out = {"octaves", "grid", "fine grid"} if known_center else set()
+        left_out = {"octaves", *CELLS} if known_center else set()
         left_out |= {"distances", "moments"} if one_unit else {"norms"}
         left_out |= {"distances"} if scales is not None else set()
         left_out |= {"moments"} if known_center and scales is not None else set()
@@ -289,7 +287,7 @@ class Questions:
             self.standard = self.standard.with_scale(self.scales, every)
         if self.one_unit:
             self.standard = self.standard.in_one_unit(1.0)
-        self.valid = 1.0  # noisy share of units that are not nulls
+        self.valid = 1.0, 0.0  # noisy share of units that are not nulls, and its sd
         self.radius = 0.0
 
     @property
@@ -305,9 +303,7 @@ class Questions:
         """
         end_of_step = self._at + self._whole
         while self._at < end_of_step:
-            name = next(n for n, end in self._ends.items() if end > self._at)
-            if name == "fine grid" and not self.coarse.any():
-                name = self._names[self._names.index(name) + 1]  # it has this share, too
+            name = self._next()
             until = min(self._ends[name], end_of_step)
             self._put(name, rows, (until - self._at) / self._whole, noise)
             self._at = until
@@ -315,9 +311,19 @@ class Questions:
                 self._learn(name)
         if self.rounds_left:
             return None
-        found = Range(self.standard, self.radius) if self.valid >= self.enough else None
+        found = Range(self.standard, self.radius, self.valid)
+        enough = self.valid[0] >= self.enough
         self._begin()
-        return found
+        return found if enough else None
+
+    def _next(self) -> str:
+        """The question to ask now. A grid that no feature needs leaves its share to the next."""
+        needed = self.coarse.any()
+        return next(
+            name
+            for name, end in self._ends.items()
+            if end > self._at and (needed or name not in CELLS)
+        )
 
     def _put(self, name: str, rows: Rows, share: float, noise: Noise) -> None:
         """Ask a question with this share of the step's budget."""
@@ -335,7 +341,7 @@ class Questions:
             center = tuple(self.standard.center.tolist())
             octaves = OctaveCounts(every, center, signs=name == "octaves")
             return octaves, octaves.sensitivity * self.count_slack
-        if name in ("grid", "fine grid"):
+        if name in CELLS:
             columns = np.flatnonzero(self.coarse)
             width = (self.high - self.low) / CELLS[name]
             cells = GridCounts(
@@ -346,10 +352,8 @@ class Questions:
             )
             return cells, cells.sensitivity * self.count_slack
         if name == "moments":
-            radius = math.sqrt(BALL * self.d + self.constant**2)
-            moments = MomentsInBall(
-                **self.standard.parameters(), radius=radius, constant=self.constant
-            )
+            radius = math.sqrt(BALL * self.d + 1)
+            moments = MomentsInBall(**self.standard.parameters(), radius=radius)
             return moments, moments.sensitivity(self.units)
         edges = _NORMS if name == "norms" else length_grid(self.d)
         lengths = LengthCounts(**self.standard.parameters(), edges=tuple(edges.tolist()))
@@ -367,6 +371,7 @@ class Questions:
             "octaves": self._learn_hulls,
             "grid": self._learn_places,
             "fine grid": self._learn_places,
+            "finest grid": self._learn_places,
             "distances": self._learn_scales,
             "moments": self._learn_moments,
             "norms": self._learn_one_scale,
@@ -412,11 +417,12 @@ class Questions:
     def _learn_moments(self, total: FloatArray, sd: float) -> None:
         d, standard = self.d, self.standard
         mean, sd = total / self.units, sd / self.units
-        self.valid = float(np.clip(mean[-1] / self.constant, 0.05, 1.0))
-        first = np.clip(mean[:d] / self.valid, -2.0, 2.0)
-        square = 1 + 2 * mean[d : 2 * d] / self.valid
+        valid = float(np.clip(mean[-1], 0.05, 1.0))
+        self.valid = valid, sd
+        first = np.clip(mean[:d] / valid, -2.0, 2.0)
+        square = 1 + 2 * mean[d : 2 * d] / valid
         # Within three sds of the noise a variance is not known; it is at least a quarter then.
-        floor = min(max(6 * sd / self.valid, 0.05), 0.25)
+        floor = min(max(6 * sd / valid, 0.05), 0.25)
         variance = np.clip(square - first**2, floor, CLAMP**2 / 2)
         center = standard.center + np.where(standard.known, first * standard.scale, 0.0)
         scale = standard.scale
@@ -429,7 +435,7 @@ class Questions:
         held = np.where(counts > SURE * sd, counts, 0.0)
         held[0] = 0.0  # those at the centre
         if not held.any():
-            self.valid = 0.0
+            self.valid = 0.0, 0.0
             return
         middle = int(np.searchsorted(np.cumsum(held), held.sum() / 2))
         typical = math.sqrt(0.5 * _NORMS[min(middle, len(_NORMS) - 1)] / self.d)
@@ -439,14 +445,19 @@ class Questions:
         """Take the smallest length beyond which few enough of the valid units lie.
 
         Noise adds up in the counts beyond a length, so the tolerance grows with the number of bins:
-        in doubt the radius is smaller, and so is the noise in every later batch.
+        in doubt the radius is smaller, and so is the noise in every later batch. The first length
+        within the tolerance counts, even if noise lets some counts beyond it rise again, unless
+        such a count is `_RISES` sds above zero: then there are long units.
         """
-        if "moments" not in self._names and self.valid > 0:
-            self.valid = float(np.clip(counts.sum() / self.units, 0.05, 1.0))
+        if "moments" not in self._names and self.valid[0] > 0:
+            valid = float(np.clip(counts.sum() / self.units, 0.05, 1.0))
+            self.valid = valid, sd * math.sqrt(len(counts)) / self.units
         beyond = np.cumsum(counts[::-1])[::-1][1:]  # longer than each edge
-        allowed = self.longer * self.valid * self.units
-        forgiven = 2 * sd * np.sqrt(np.arange(len(beyond), 0, -1))
-        self.radius = _crossing(length_grid(self.d), beyond - allowed - forgiven)
+        allowed = self.longer * self.valid[0] * self.units
+        excess, noise = beyond - allowed, sd * np.sqrt(np.arange(len(beyond), 0, -1))
+        first = np.minimum.accumulate(excess - _FORGIVEN * noise)
+        last = np.maximum.accumulate((excess - _RISES * noise)[::-1])[::-1]
+        self.radius = _crossing(length_grid(self.d), np.maximum(first, last))
 
     # State
 
@@ -460,7 +471,7 @@ class Questions:
             "mass": self.mass.tolist(),
             "coarse": self.coarse.tolist(),
             "standard": self.standard.state(),
-            "valid": self.valid,
+            "valid": [*self.valid],
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -476,13 +487,14 @@ class Questions:
         self.low, self.high, self.mass = (
             np.array(state[name], dtype=np.float64).reshape(d) for name in ("low", "high", "mass")
         )
-        within = (np.abs([self.low, self.high]) <= _FARTHEST).all()
-        if not (within and (self.high - self.low >= _NARROWEST).all()):
+        farthest = np.maximum(np.abs(self.low), np.abs(self.high))
+        narrowest = np.maximum(_NARROWEST, _NARROWEST_PART * farthest)
+        if not ((farthest <= _FARTHEST).all() and (self.high - self.low >= narrowest).all()):
             raise ValueError("not a state of these questions")
         self.coarse = np.array(state["coarse"], dtype=np.bool_).reshape(d)
         self.standard = Standard.load(state["standard"], d, self.one_unit)
-        self.valid = float(state["valid"])
-        if not (np.isfinite(self.mass).all() and 0 <= self.valid <= 1):
+        self.valid = _checked(state["valid"])
+        if not np.isfinite(self.mass).all():
             raise ValueError("not a state of these questions")
         self._answer = None
         if state["answer"] is not None:
@@ -494,9 +506,6 @@ class Questions:
 
     def _shape(self) -> tuple[int, ...]:
         """Shape of the answer to the question that is being asked."""
-        name = next(n for n, end in self._ends.items() if end > self._at)
-        if name == "fine grid" and not self.coarse.any():
-            name = self._names[self._names.index(name) + 1]
         X = np.zeros((1, self.d))
-        nothing = Block(X, np.zeros(1), np.ones(1, dtype=np.bool_), X.copy())
-        return self._question(name)[0](nothing).shape
+        nothing = Block(X, np.ones(1, dtype=np.bool_), np.empty((2, *X.shape)))
+        return self._question(self._next())[0](nothing).shape

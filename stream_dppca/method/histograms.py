@@ -20,8 +20,6 @@ import numpy as np
 from ..arrays import BoolArray, FloatArray, IntArray
 from .statistics import OCTAVES, octave_edges
 
-__all__ = ["SURE", "hull", "locate", "spread"]
-
 #: An occupied bin is this many sds above zero.
 SURE = 5.0
 #: It must be this many sds higher if no octave within `NEAR` of it is trusted.
@@ -36,7 +34,8 @@ _ZERO = OCTAVES // 2
 def hull(counts: FloatArray, sd: float) -> tuple[float, float, float] | None:
     """The stretch of values from the lowest to the highest occupied octave, and its mass.
 
-    Returns None if no octave is occupied.
+    Returns None if no octave is occupied. The mass is that of octaves within `NEAR` of occupied
+    ones: around zero there are more than a hundred empty ones, whose noise would add up.
 
     Examples
     --------
@@ -58,7 +57,9 @@ def hull(counts: FloatArray, sd: float) -> tuple[float, float, float] | None:
     if not occupied.any():
         return None
     first, last = np.flatnonzero(occupied)[[0, -1]].tolist()
-    return (*octave_edges(first, last), float(counts[first : last + 1].sum()))
+    near = np.convolve(occupied, np.ones(2 * NEAR + 1), "same") > 0
+    near[:first] = near[last + 1 :] = False
+    return (*octave_edges(first, last), float(counts[near].sum()))
 
 
 def locate(counts: FloatArray, sd: float, mass: float) -> tuple[float, float | None]:

@@ -30,23 +30,24 @@ changes (`_SETTLES`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 
-from ..arrays import FloatArray
+from ..arrays import BoolArray, FloatArray, IntArray
 from ..mechanisms.correlated import DECAYS, CorrelatedRelease
 from ..mechanisms.independent import IndependentRelease
 from ..noise import Noise
 from ..release import RATES, Limit, Score
 from ..scores import READABLE, grown
 from ..statistics import Block
-from .covariance import NoiseOfSums, RunningMean
+from .components import Components
+from .memory import NoiseOfSums, RunningMean
 from .standard import Standard
-from .statistics import AugmentedMoments, bin_counts, count_slack, standardised
-
-__all__ = ["LIMITS", "Limits", "MomentsAndScores", "ScoreCounts"]
+from .statistics import AugmentedMoments, Products, Rule, count_slack, measured, rule
 
 #: Share of mu^2 for both histograms: 2 % more noise in the moments.
 LIMITS = 0.04
@@ -58,9 +59,11 @@ _EIGHTHS = (-48, -40, *range(-32, -8, 4), -8, -6, *range(-4, 8), 8, 10, 12, 14, 
 _EIGHTHS += (32, 40, 48, 56)
 _EDGES = np.array([2.0 ** (i // 8) * (1 + i % 8 / 8) for i in _EIGHTHS])
 _BINS = len(_EDGES) + 1
-#: The bin of each eighth, from the one below the first edge to the one beyond the last.
-_FIRST, _LAST = _EIGHTHS[0] - 1, _EIGHTHS[-1]
-_BIN = np.searchsorted(_EIGHTHS, np.arange(_FIRST, _LAST + 1), side="right")
+_WIDTHS = np.diff(np.log2(_EDGES), prepend=-np.inf, append=np.inf)  # in octaves
+#: Scores are counted by eighths, from the one below the first edge to the one beyond the last.
+_FIRST, _EACH = _EIGHTHS[0] - 1, _EIGHTHS[-1] - _EIGHTHS[0] + 2
+#: The first eighth of each bin.
+_STARTS = np.array([_FIRST, *_EIGHTHS]) - _FIRST
 #: The first bits of 1.0.
 _ONE = 1023 * 8
 #: A count tells a limit if it is this many sds of its noise.
@@ -69,8 +72,6 @@ _CLEAR = 3.0
 _RISES = 2.0
 #: Relative sd of scores as the model settles: batches were scored under earlier ones.
 _SETTLES = 0.03
-#: As `base.POWER`.
-_POWER = 0.8
 #: Bins begin anew if the expected score is off by more than this factor.
 _OFF = 8.0
 #: Expected scores are between 2^-400 and 2^400.
@@ -97,49 +98,76 @@ class ScoreCounts:
     precision: FloatArray  #: 1/v, v the variance along each component; 0 where it is not positive
     expected: tuple[float, float]  #: SPE and T2, by which the edges are multiplied
 
-    long_blocks: ClassVar[bool] = False
-
     @property
     def multiplied(self) -> int:
         """Columns of the matrix that rows are multiplied with."""
         return int(self.W.shape[1]) + 1
 
+    @cached_property
+    def _shift(self) -> FloatArray:
+        """m/r."""
+        return self.mean * self.inverse
+
+    @cached_property
+    def _columns(self) -> FloatArray:
+        """What rows are multiplied with: W, and m/r."""
+        return np.column_stack([self.W, self._shift])
+
     def __call__(self, block: Block) -> FloatArray:
-        Z = standardised(block, self.center, self.scale, self.clamp)
-        return self.counts(block, Z)
+        how = rule(self.center, self.scale, self.clamp)
+        Z, _, clamped = measured(block, how)
+        return self.counts([self.measure(block, how, Z, clamped)]) / block.each
 
-    def counts(self, block: Block, Z: FloatArray) -> FloatArray:
-        """2 x bins, for standardised rows. With u = (z - m)/r and t = W^T u, SPE is |u|^2 - |t|^2.
+    def measure(
+        self, block: Block, how: Rule, Z: FloatArray, clamped: IntArray
+    ) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """Numbers of standardised rows, of which some were clamped; each from that row alone.
 
-        Every number of a row comes from that row alone, so none changes the bin of another.
+        With u = z/r, they are the products of u with the columns, |u|^2, and whether a row is in no
+        bin.
         """
-        shift, edge, flat = self.mean * self.inverse, min(self.clamp), Z.ravel()
-        u = Z * self.inverse  # m/r is subtracted below
-        far = flat >= edge
-        far |= flat <= -edge
-        row, column = np.divmod(np.flatnonzero(far), Z.shape[1])
-        c, s = np.array(self.center)[column], np.array(self.scale)[column]
-        z = grown((block.X[row, column] - c) / s, np.array(self.clamp)[column])
-        u[row, column] = z * self.inverse[column]
+        u = np.multiply(Z, self.inverse, out=block.scratch[1])
+        if clamped.size:
+            row, column = np.divmod(np.flatnonzero(np.abs(Z[clamped]) == how.edge), Z.shape[1])
+            row = clamped[row]
+            z = (block.X[row, column] - how.center[column]) * how.factor[column]
+            u[row, column] = grown(z, how.clamp[column]) * self.inverse[column]
         outside = block.null
         if block.partial:  # a missing value is scored as its mean, and too few are not scored
             there = np.isfinite(block.X)
-            u = np.where(there, u, shift)
+            np.copyto(u, self._shift, where=~there)
             scored = self.inverse > 0
             read = np.count_nonzero(there & scored, axis=1)
             outside = outside | (read < max(1, READABLE * np.count_nonzero(scored)))
-        along = block.along(np.column_stack([self.W, shift]), u).T
-        spe, t2 = scores = np.zeros((2, len(u)))
-        spe += block.sq_lengths(u) - 2 * along[-1] + float(shift @ shift)
-        for t, w, precision in zip(along, self.W.T, self.precision, strict=False):
-            square = (t - float(shift @ w)) ** 2
+        return block.along(self._columns, u), block.sq_lengths(u), outside
+
+    def counts(self, parts: Sequence[tuple[FloatArray, FloatArray, BoolArray]]) -> FloatArray:
+        """2 x bins, from what `measure` has found of blocks.
+
+        With t = W^T (u - m/r), SPE is |u - m/r|^2 - |t|^2. All arithmetic is number by number, so
+        no row changes the bin of another.
+        """
+        along, sq_lengths, outside = map(np.concatenate, zip(*parts, strict=True))
+        shift = self._shift
+        spe, t2 = scores = np.zeros((2, len(along)))
+        spe += sq_lengths
+        spe -= 2 * along[:, -1]
+        spe += float(shift @ shift)
+        for t, of_shift, precision in zip(along.T, shift @ self.W, self.precision, strict=False):
+            square = (t - of_shift) ** 2
             spe -= square
             t2 += precision * square
         scores /= np.array([self.expected]).T
         # The first bits of a positive number, as an integer: its eighth of an octave.
-        eighths = np.maximum(scores, 1e-300).view(np.int64) >> 49
-        bins = _BIN[np.clip(eighths - _ONE, _FIRST, _LAST) - _FIRST]
-        return bin_counts(bins.T, _BINS, outside[:, np.newaxis]) / block.each
+        eighths = np.maximum(scores, 1e-300, out=scores).view(np.int64)
+        eighths >>= 49
+        eighths -= _ONE + _FIRST
+        np.clip(eighths, 0, _EACH - 1, out=eighths)
+        t2_eighths = eighths[1]
+        t2_eighths += _EACH
+        eighths[:, outside] = 2 * _EACH
+        counts = np.bincount(eighths.ravel(), minlength=2 * _EACH + 1)[:-1].reshape(2, _EACH)
+        return np.add.reduceat(counts, _STARTS, axis=1)
 
     def sensitivity(self, units: int, each: int) -> float:
         return 2 * count_slack(units, each)
@@ -155,23 +183,28 @@ class MomentsAndScores:
     moments: AugmentedMoments
     scores: ScoreCounts
 
-    long_blocks: ClassVar[bool] = True
-
     @property
     def multiplied(self) -> int:
         return self.scores.multiplied
 
     def __call__(self, block: Block) -> FloatArray:
-        m = self.moments
-        Z = standardised(block, m.center, m.scale, m.clamp)
-        counts = self.scores.counts(block, Z)
-        return np.concatenate([m.of(block, Z).ravel(), counts.ravel()])
+        return self.over([block])
 
-    def split(self, total: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The sum of moments, and that of counts."""
-        size = len(self.scores.mean) + 1
-        moments, counts = np.split(total, [size * size])
-        return moments.reshape(size, size), counts.reshape(2, _BINS)
+    def over(self, blocks: Iterable[Block]) -> FloatArray:
+        """The sums over the units of several blocks."""
+        m, found = self.moments, []
+        products, how = Products(len(m.center)), rule(m.center, m.scale, m.clamp)
+        for block in blocks:
+            Z, sq_lengths, clamped = measured(block, how)
+            found.append(self.scores.measure(block, how, Z, clamped))
+            m.add(products, block, Z, sq_lengths)
+        counts = self.scores.counts(found) / block.each
+        return np.concatenate([products.packed(), counts.ravel()])
+
+    @staticmethod
+    def split(total: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The sum of moments, packed, and that of counts."""
+        return total[: -2 * _BINS], total[-2 * _BINS :].reshape(2, _BINS)
 
 
 class Limits:
@@ -202,36 +235,19 @@ class Limits:
         self._noise = NoiseOfSums((self.keep,), DECAYS)
         self.release.forget()
 
-    def question(
-        self,
-        standard: Standard,
-        *,
-        mean: FloatArray,
-        deviation: FloatArray,
-        W: FloatArray,
-        variance: FloatArray,
-        rest: float,
-    ) -> ScoreCounts:
-        """The question about the scores under a released model.
-
-        Parameters
-        ----------
-        deviation
-            r; infinite or 0 for features without spread.
-        variance
-            Variance along each component.
-        rest
-            Expected SPE: the variance that the components do not explain.
-        """
-        rest = float(2.0 ** np.clip(math.log2(max(rest, 1e-300)), -_LARGEST, _LARGEST))
+    def question(self, standard: Standard, found: Components, W: FloatArray) -> ScoreCounts:
+        """The question about the scores under a released model, whose components are W."""
+        # Expected SPE: the variance that the components do not explain.
+        rest = max(found.total - float(found.values.sum()), 3 * found.sd, 1e-300)
+        rest = float(2.0 ** np.clip(math.log2(rest), -_LARGEST, _LARGEST))
         if self.expected is None or not 1 / _OFF < rest / self.expected < _OFF:
             self.forget()
             self.expected = rest
-        inverse = np.where((deviation > 0) & np.isfinite(deviation), 1 / deviation, 0.0)
+        variance = found.values
         return ScoreCounts(
             **standard.parameters(),
-            mean=mean,
-            inverse=inverse,
+            mean=found.mean,
+            inverse=1 / found.spread,
             W=W,
             precision=np.where(variance > 0, 1 / np.maximum(variance, 1e-300), 0.0),
             expected=(self.expected, float(self.k)),
@@ -239,9 +255,7 @@ class Limits:
 
     def add(self, counts: FloatArray, *, sensitivity: float, noise: Noise) -> None:
         """Release the counts of a step, and add them. **Private**: see the module."""
-        released = self.release.release(
-            counts.ravel(), sensitivity=sensitivity, power=_POWER, noise=noise
-        )
+        released = self.release.release(counts.ravel(), sensitivity=sensitivity, noise=noise)
         gain = sensitivity / self.mu
         self._noise.add(released, gain)
         (variance,) = self._noise.variances
@@ -259,7 +273,7 @@ class Limits:
         for score, expected, counts in zip(
             SCORES, (self.expected, float(self.k)), np.split(self.histograms.total, 2), strict=True
         ):
-            limits = _limits(counts, sd, _EDGES * expected)
+            limits = _limits(counts, sd, expected)
             if limits:
                 found[score] = limits
         return found
@@ -279,24 +293,23 @@ class Limits:
         self._noise.begin((self.histograms.noise,))
 
 
-def _limits(counts: FloatArray, sd: float, edges: FloatArray) -> tuple[Limit, ...]:
-    """Limits from noisy counts in bins."""
+def _limits(counts: FloatArray, sd: float, expected: float) -> tuple[Limit, ...]:
+    """Limits from noisy counts in bins, whose edges are multiplied by the expected score."""
     from scipy.special import ndtri  # it sets a filter of warnings: only if needed
 
     every = float(counts.sum())
     if not every > _CLEAR * sd * math.sqrt(len(counts)):
         return ()
     beyond = np.cumsum(counts[:0:-1])[::-1]  # each edge
-    noise = sd * np.sqrt(np.arange(len(edges), 0, -1))
+    noise = sd * np.sqrt(np.arange(len(_EDGES), 0, -1))
     # At least half of a record, and the share is below 1.
     share = np.clip(_falling(beyond, noise**-2.0) / every, 0.5 / every, 1 - 0.5 / every)
-    place, score = -ndtri(share), np.log(edges)
-    width = np.diff(np.log2(edges), prepend=-np.inf, append=np.inf)
-    density, of_density = counts / width, sd / width  # of each bin
+    place, score = -ndtri(share), np.log(_EDGES * expected)
+    density, of_density = counts / _WIDTHS, sd / _WIDTHS  # of each bin
     found = []
     for rate in RATES:
         at = int(np.searchsorted(-share, -rate))  # the first edge with less beyond it
-        if not 0 < at < len(edges) or rate * every < _CLEAR * noise[at - 1]:
+        if not 0 < at < len(_EDGES) or rate * every < _CLEAR * noise[at - 1]:
             continue
         if density[at] > _RISES * density[at - 1] + _CLEAR * of_density[at]:
             continue  # many equal scores: a limit would be anywhere among them
@@ -318,6 +331,8 @@ def _falling(values: FloatArray, weights: FloatArray) -> FloatArray:
     >>> _falling(np.array([5.0, 1.0, 3.0, 0.0]), np.ones(4)).tolist()
     [5.0, 2.0, 2.0, 0.0]
     """
+    if (values[1:] <= values[:-1]).all():
+        return values
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         mean, total, size = value, weight, 1

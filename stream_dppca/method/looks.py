@@ -26,8 +26,6 @@ from .histograms import spread
 from .standard import Standard
 from .statistics import OctaveCounts, count_slack
 
-__all__ = ["LOOK", "Look", "Looks"]
-
 #: Share of mu^2 that every batch spends on scales that are not known.
 LOOK = 0.06
 #: More than `histograms.SURE`, because looks are repeated.
@@ -58,16 +56,12 @@ class Looks:
         self.times = np.zeros(d)
 
     @staticmethod
-    def ask(
-        rows: Rows, standard: Standard, *, units: int, each: int, mu: float, noise: Noise
-    ) -> Look | None:
-        """Look at the features whose spread is not known; None if there are none."""
+    def ask(rows: Rows, standard: Standard, *, each: int, mu: float, noise: Noise) -> Look:
+        """Look at the features whose spread is not known."""
         which = np.flatnonzero(~standard.known)
-        if not which.size:
-            return None
         center = tuple(standard.center[which].tolist())
         octaves = OctaveCounts(tuple(which.tolist()), center, signs=False)
-        sensitivity = octaves.sensitivity * count_slack(units, each)
+        sensitivity = octaves.sensitivity * count_slack(len(rows), each)
         counts = noise.gaussian(rows.total(octaves), sensitivity=sensitivity, mu=mu)
         return Look(counts, sensitivity / mu, which.astype(np.int64))
 
@@ -104,6 +98,7 @@ class Looks:
         """Resume from a result of `state`, or raise a ValueError."""
         for name, (times, counts) in state.items():
             look = np.array(counts, dtype=np.float64)
-            if look.shape != (_BINS,) or not np.isfinite(look).all() or not times >= 0:
+            j, fits = int(name), look.shape == (_BINS,) and np.isfinite(look).all()
+            if not (fits and times >= 0 and 0 <= j < len(self.counts)):
                 raise ValueError("not a state of this method")
-            self.counts[int(name)], self.times[int(name)] = look, float(times)
+            self.counts[j], self.times[j] = look, float(times)

@@ -9,8 +9,6 @@ import numpy as np
 
 from ..arrays import BoolArray, FloatArray
 
-__all__ = ["CLAMP", "FLOOR", "UNKNOWN_CLAMP", "Standard"]
-
 #: Standardised values are cut off here. On the real data of docs/accuracy.md, cutting at 5 sd turns
 #: the first component by .05 or less.
 CLAMP = 5.0

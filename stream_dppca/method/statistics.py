@@ -14,33 +14,17 @@ Shares are not whole numbers; `count_slack` is the rounding of their sums.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import ROUNDOFF, BoolArray, FloatArray, IntArray
-from ..mechanisms.queries import moment_rounding, pack
+from ..mechanisms.packing import pack
 from ..statistics import Block
 from ..sums import roundings
-
-__all__ = [
-    "OCTAVES",
-    "AugmentedMoments",
-    "GridCounts",
-    "LengthCounts",
-    "MomentsInBall",
-    "OctaveCounts",
-    "ball_sensitivity",
-    "bin_counts",
-    "clipped_moments",
-    "count_slack",
-    "moments_sensitivity",
-    "octave_edges",
-    "standardised",
-    "sum_in_ball",
-]
 
 #: Bins of `OctaveCounts`: zero in the middle, 128 octaves on either side.
 OCTAVES = 257
@@ -64,8 +48,6 @@ class OctaveCounts:
     columns: tuple[int, ...]
     center: tuple[float, ...]
     signs: bool = True
-
-    long_blocks: ClassVar[bool] = False
 
     def __call__(self, block: Block) -> FloatArray:
         values = block.X[:, list(self.columns)] - np.array(self.center)
@@ -115,13 +97,12 @@ class GridCounts:
     width: tuple[float, ...]  #: of a cell
     cells: int
 
-    long_blocks: ClassVar[bool] = False
-
     def __call__(self, block: Block) -> FloatArray:
         values = block.X[:, list(self.columns)]
         cells = np.floor((values - np.array(self.low)) / np.array(self.width))
         outside = _in_no_bin(block, values)
-        cells = np.where(outside, 0.0, np.clip(cells, 0, self.cells - 1))
+        # No parameter, however small a width, may make a record raise: 0/0 is in the first cell.
+        cells = np.where(outside | np.isnan(cells), 0.0, np.clip(cells, 0, self.cells - 1))
         return bin_counts(cells.astype(np.int64), self.cells, outside) / block.each
 
     @property
@@ -144,8 +125,6 @@ class LengthCounts:
     clamp: tuple[float, ...]
     edges: tuple[float, ...]  #: of the bins; longer units are in a last bin
 
-    long_blocks: ClassVar[bool] = False
-
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
         bins = np.searchsorted(np.array(self.edges), block.moment_norms(Z))
@@ -161,9 +140,9 @@ class LengthCounts:
 
 @dataclass(frozen=True, eq=False)
 class MomentsInBall:
-    """Sum of (z, (z^2 - 1)/2, a) over units, each vector clipped to a ball: means and variances.
+    """Sum of (z, (z^2 - 1)/2, 1) over units, each vector clipped to a ball: means and variances.
 
-    a is a public constant, which shows the share of valid units and the effect of clipping.
+    The 1 shows the share of valid units and the effect of clipping.
 
     Adjacency: one unit is replaced, or turns null.
     Sensitivity: every term lies in a ball of radius R around 0, so the sum moves by at most 2 R,
@@ -175,14 +154,10 @@ class MomentsInBall:
     scale: tuple[float, ...]
     clamp: tuple[float, ...]
     radius: float
-    constant: float = 1.0  #: a
-
-    long_blocks: ClassVar[bool] = False
 
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, self.center, self.scale, self.clamp)
-        last = np.full((len(Z), 1), self.constant)
-        terms = np.concatenate([Z, (Z * Z - 1) / 2, last], axis=1)
+        terms = np.concatenate([Z, (Z * Z - 1) / 2, np.ones((len(Z), 1))], axis=1)
         return sum_in_ball(block, block.means(terms), self.radius)
 
     def sensitivity(self, units: int) -> float:
@@ -208,49 +183,81 @@ class AugmentedMoments:
     radius: float  #: rho
     each: int = 1  #: rows per unit, at most
 
-    long_blocks: ClassVar[bool] = True
-
     def __call__(self, block: Block) -> FloatArray:
-        return self.of(block, standardised(block, self.center, self.scale, self.clamp))
+        return self.over([block])
 
-    def of(self, block: Block, Z: FloatArray) -> FloatArray:
-        """The sum for standardised rows, which are overwritten."""
-        return clipped_moments(block, Z, self.constant, self.radius)
+    def over(self, blocks: Iterable[Block]) -> FloatArray:
+        """The sum over the units of several blocks, packed."""
+        products, how = Products(len(self.center)), rule(self.center, self.scale, self.clamp)
+        for block in blocks:
+            Z, sq_lengths, _ = measured(block, how)
+            self.add(products, block, Z, sq_lengths)
+        return products.packed()
 
-    @staticmethod
-    def packed(total: FloatArray) -> FloatArray:
-        """The query: the packed matrix."""
-        return pack(total)
+    def add(self, products: Products, block: Block, Z: FloatArray, sq_lengths: FloatArray) -> None:
+        """Add the units of a block: standardised rows, which are overwritten, and their lengths."""
+        products.add(Z, clip_rows(block, Z, sq_lengths, self.constant, self.radius))
 
     def sensitivity(self, units: int) -> float:
         return moments_sensitivity(self.radius, units, self.each)
 
 
-def clipped_moments(block: Block, rows: FloatArray, constant: float, radius: float) -> FloatArray:
-    """Sum of y y^T over units, y = (row, b), each clipped to |y|^2 <= rho; that of a null is 0.
+def clip_rows(
+    block: Block, rows: FloatArray, sq_lengths: FloatArray, constant: float, radius: float
+) -> FloatArray:
+    """Clip y = (row, b) to |y|^2 <= rho, in place, with 0 for nulls. Returns the last number of y.
 
-    The clip factor comes from an over-estimate of |y|^2. The rows are overwritten.
+    The clip factor comes from an over-estimate of |y|^2, which for units of several rows is the
+    length |A|_F of the mean A of y y^T.
     """
     d = rows.shape[1]
     slack = 1 + 8 * (d + 9) * block.each * ROUNDOFF
     if block.each == 1:
-        sq = block.sq_lengths(rows) + constant**2
+        sq = sq_lengths + constant**2
     else:
         sq = block.moment_norms(np.append(rows, np.full((len(rows), 1), constant), axis=1))
     factor = np.where(block.null_units, 0.0, np.sqrt(np.minimum(1.0, radius / (sq * slack))))
     weights = block.row_weights(factor)
     rows *= weights[:, np.newaxis]
-    last = weights * constant
-    total = np.empty((d + 1, d + 1))
-    np.matmul(rows.T, rows, out=total[:d, :d])
-    total[:d, d] = total[d, :d] = last @ rows
-    total[d, d] = last @ last
-    return total
+    return weights * constant
+
+
+class Products:
+    """The sum of y y^T, y = (row, last), over at most `sums.LARGEST_BLOCK` rows.
+
+    BLAS adds block after block to one triangle of one matrix, so blocks can be as short as the
+    cache wants, and no sums of blocks are added up.
+    """
+
+    def __init__(self, d: int) -> None:
+        self._square = np.zeros((d, d), order="F")  # the upper triangle
+        self._last = np.zeros(d + 1)
+
+    def add(self, rows: FloatArray, last: FloatArray) -> None:
+        from scipy.linalg.blas import dsyrk  # takes time: only if needed
+
+        if len(rows):
+            self._square = dsyrk(1.0, rows.T, beta=1.0, c=self._square, overwrite_c=True)
+            self._last[:-1] += last @ rows
+            self._last[-1] += last @ last
+
+    def packed(self) -> FloatArray:
+        """The sum as `mechanisms.packing.pack` packs a matrix."""
+        self._last[:-1] *= math.sqrt(2)
+        return np.concatenate([pack(self._square.T), self._last])
 
 
 def moments_sensitivity(radius: float, units: int, each: int = 1) -> float:
-    """Sensitivity of `clipped_moments`: sqrt 2 rho, plus the rounding of the sum, twice."""
-    return math.sqrt(2) * radius + 2 * moment_rounding(units, each) * radius
+    """Sensitivity of `AugmentedMoments`: sqrt 2 rho, plus the rounding of the sum, twice.
+
+    Rounding: a term goes through k = `sums.roundings` of all rows at most, so a sum of n terms of
+    norm at most M is off by at most about n k u M with u = 2^-53. A unit's term is the sum of
+    `each` products y y^T of which it is the trace: together they are at most sqrt(each) times as
+    long as the term. Twice the bound is paid for, on both neighbours.
+    """
+    rows = units * each
+    rounding = 2 * rows * roundings(rows) * math.sqrt(each) * ROUNDOFF
+    return math.sqrt(2) * radius + 2 * rounding * radius
 
 
 def sum_in_ball(block: Block, terms: FloatArray, radius: float) -> FloatArray:
@@ -284,22 +291,48 @@ def standardised(
     block: Block, center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]
 ) -> FloatArray:
     """clamp((x - c)/s) in the scratch memory; zero for nulls and for values that are not finite."""
-    c, factor, edge = _arrays(center, scale, clamp)
-    Z = np.subtract(block.X, c, out=block.scratch)
-    Z *= factor
+    how = rule(center, scale, clamp)
+    return np.asarray(np.clip(_scaled(block, how), -how.edge, how.edge, out=block.scratch[0]))
+
+
+def measured(block: Block, how: Rule) -> tuple[FloatArray, FloatArray, IntArray]:
+    """`standardised` rows, their squared lengths, and the places of those that were clamped.
+
+    Where clamping changes no digit of the length of a row, it changes nothing that matters.
+    """
+    Z = _scaled(block, how)
+    whole = block.sq_lengths(Z)
+    np.clip(Z, -how.edge, how.edge, out=Z)
+    sq_lengths = block.sq_lengths(Z)
+    return Z, sq_lengths, np.flatnonzero(whole != sq_lengths)
+
+
+def _scaled(block: Block, how: Rule) -> FloatArray:
+    """(x - c)/s in the scratch memory; zero for nulls and for values that are not finite."""
+    Z = np.subtract(block.X, how.center, out=block.scratch[0])
+    Z *= how.factor
     if block.partial:
         Z[~np.isfinite(Z)] = 0.0
     Z[block.null] = 0.0
-    return np.clip(Z, -edge, edge, out=Z)
+    return np.asarray(Z)
+
+
+class Rule(NamedTuple):
+    """The rule by which rows are standardised, as arrays."""
+
+    center: FloatArray
+    factor: FloatArray  #: 1/s
+    clamp: FloatArray
+    edge: FloatArray | float  #: the clamp, as a number if all features have the same
 
 
 @lru_cache(maxsize=4)
-def _arrays(
-    center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]
-) -> tuple[FloatArray, FloatArray, FloatArray | float]:
-    """c, 1/s, and the clamp, as a number if all features have the same."""
-    edge: FloatArray | float = clamp[0] if len(set(clamp)) == 1 else np.array(clamp)
-    return np.array(center), 1 / np.array(scale), edge
+def rule(center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]) -> Rule:
+    """The arrays of these numbers. To find them takes time: once for many blocks."""
+    edges = np.array(clamp)
+    return Rule(
+        np.array(center), 1 / np.array(scale), edges, clamp[0] if len(set(clamp)) == 1 else edges
+    )
 
 
 def _in_no_bin(block: Block, values: FloatArray) -> BoolArray:

@@ -24,8 +24,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Entropy", "Value", "exponential", "floor_exponential", "normal_cdf", "round_normal"]
-
 #: Returns a number of random bytes: `os.urandom`, or something repeatable in a test.
 Entropy = Callable[[int], bytes]
 

@@ -16,20 +16,20 @@ is in [V, V+1)/2^128 with V = 2^64 v + w, and U >= 2^-64. Converting v and w, an
 takes four roundings of at most 2^-53 u each, and U is within 2^-64 U of V/2^128. So u is within
 2^-50 U of U.
 
-**Bound for the Gaussian.** S < 2^29. The quantile of u is within 2^-50 U/phi of that of U, where
+**Bound for the Gaussian.** S < 2^25. The quantile of u is within 2^-50 U/phi of that of U, where
 phi is the density there: at most 1.26 times 2^-50 (Mills). With the hypothesis: 2^-43 + 2^-49.
-Times S: 2^-14 + 2^-20. The quantile is above -9.2, so that the product and the sum are below 2^33,
-and each is off by at most 2^-21. Together that is less than 2^-13.
+Times S: 2^-18 + 2^-24. The quantile is above -9.2, so that the product and the sum are below 2^29,
+and each is off by at most 2^-25. Together that is less than 2^-17.
 
 **Bound for the exponential.** The logarithm of u is within 2^-49 of that of U; the hypothesis adds
 2^-45. The product with s is below 45 s, so it is off by at most 2^-47 s. Together that is less than
 2^-44 s.
 
 **Time.** `exact` takes 100 microseconds. It is asked in two cases. If a + S X, which is S times as
-fine as what is released, lies near a jump, once in 4000 draws: that depends on a + S X alone, so it
-tells no more than a release that is not rounded, which has the same mu. If U is below 2^-64: that
-depends on the noise alone, so it would tell how far the result is from the exact value; but with
-2^-63 it is rarer than any delta.
+fine as what is released, lies near a jump, once in 65,000 draws: that depends on a + S X alone, so
+it tells no more than a release that is not rounded, which has the same mu. If U is below 2^-64:
+that depends on the noise alone, so it would tell how far the result is from the exact value; but
+with 2^-63 it is rarer than any delta.
 """
 
 from __future__ import annotations
@@ -46,10 +46,8 @@ from ..arrays import FloatArray, IntArray
 from ..errors import DPPCAError
 from .exact import Entropy, exponential, floor_exponential, normal_cdf, round_normal
 
-__all__ = ["LARGEST", "SMALLEST_SD", "discrete_laplace", "rounded_gaussian"]
-
 #: Standard deviations in units of the grid are at least this, and below twice this.
-SMALLEST_SD = 2.0**28
+SMALLEST_SD = 2.0**24
 #: Largest number in units of the grid: whole numbers and their sum with the noise are exact.
 LARGEST = 2.0**52
 
@@ -58,7 +56,7 @@ NDTRI_ERROR, LOG_ERROR = 2.0**-43, 2.0**-45
 #: The hypothesis holds from here up. Smaller U, once in 2^63 draws, are left to `exact`.
 SMALLEST_U = 2.0**-64
 #: Bound on the error of a + S X before it is rounded, and of s E relative to s.
-GAUSSIAN_ROOM, EXPONENTIAL_ROOM = 2.0**-13, 2.0**-44
+GAUSSIAN_ROOM, EXPONENTIAL_ROOM = 2.0**-17, 2.0**-44
 #: Draws at a time: their temporary arrays stay in the cache.
 _BLOCK = 8192
 
@@ -158,5 +156,5 @@ def _check_libraries() -> None:
             ):
                 raise DPPCAError(
                     f"{what} is less accurate here than exact noise needs: found {-x!r} at "
-                    f"{point!r}. Use another build of the library, or sampler='opendp'."
+                    f"{point!r}. Use another build of the library."
                 )

@@ -4,23 +4,25 @@
 |---|---|
 | `paper.estimator` | `PaperDPPCA`, the algorithm as a river transformer |
 | `paper.dppca` | Algorithm 3, DP-PCA: range on the first half, mean on the second, Oja step |
-| `paper.eigenvalue` | Algorithm 4, private top eigenvalue estimation |
+| `paper.eigenvalue` | Algorithm 4, private top eigenvalue estimation, with Lemma B.1 |
 | `paper.mean` | Algorithm 5, private mean estimation |
-| `paper.histogram` | Lemma B.1 (Karwa, Vadhan), the private histogram learner |
+| `paper.oja` | Algorithms 1 and 2, the Oja step and its schedules |
 
 Liu, Kong, Jain, Oh. DP-PCA: Statistically Optimal and Differentially Private PCA. NeurIPS 2022.
 Where the paper is loose or silent, docs/privacy.md explains what is done instead, and why.
 """
 
 from .dppca import PaperMethod
-from .eigenvalue import private_top_eigenvalue
+from .eigenvalue import private_histogram, private_top_eigenvalue
 from .estimator import PaperDPPCA
-from .histogram import private_histogram
 from .mean import private_mean
+from .oja import InverseTime, TheoremSchedule
 
 __all__ = [
+    "InverseTime",
     "PaperDPPCA",
     "PaperMethod",
+    "TheoremSchedule",
     "private_histogram",
     "private_mean",
     "private_top_eigenvalue",

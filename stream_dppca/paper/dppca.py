@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 
 from ..arrays import BoolArray, FloatArray
+from ..basis import checked_basis
 from ..batch import Batch
 from ..errors import BatchSizeError
 from ..noise import Noise
-from ..oja import Schedule, oja_step
-from ..outcome import Outcome, checked_basis
+from ..outcome import Method, Outcome
 from ..statistics import Rows
 from .eigenvalue import private_top_eigenvalue, subset_count
 from .mean import MeanBudget, private_mean
-
-__all__ = ["PaperMethod"]
+from .oja import Schedule, oja_step
 
 
 @dataclass(frozen=True, repr=False)  # it holds records
@@ -52,7 +51,7 @@ def differences(X: FloatArray, null: BoolArray) -> tuple[FloatArray, BoolArray]:
 
 
 @dataclass
-class PaperMethod:
+class PaperMethod(Method):
     """The steps of Algorithm 3 for one batch, and the iterate w.
 
     Adjacency, sensitivity, noise and delta are those of Algorithms 4 and 5 on disjoint halves.
@@ -68,14 +67,9 @@ class PaperMethod:
     schedule: Schedule
     pairs: bool = False  #: rows are differences of neighbouring records
     budget: MeanBudget = field(init=False)
-    first_batches: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         self.budget = MeanBudget.split(self.epsilon, self.delta)
-
-    @property
-    def batches_of_step(self) -> int:
-        return self.first_batches
 
     def smallest_batch(self) -> int:
         """Records below which some bin can never be released, whatever the data."""
@@ -108,7 +102,7 @@ class PaperMethod:
             noise=noise,
         )
         if eigenvalue is None:
-            return Outcome.skip("no range released")
+            return Outcome(reason="no range released")
         # Line 4: private mean estimation on the second half, with twice the estimate.
         mean = private_mean(
             self._gradients(second),
@@ -121,7 +115,7 @@ class PaperMethod:
             noise=noise,
         )
         if mean is None:
-            return Outcome.skip("no centre released", range=eigenvalue)
+            return Outcome(reason="no centre released", range=eigenvalue)
         # Line 5: the Oja step.
         gradient = mean.mean.reshape(self.W.shape)
         eta = self.schedule(t)

@@ -16,11 +16,9 @@ import math
 import numpy as np
 
 from ..arrays import BoolArray, FloatArray, IntArray
+from ..calibration import laplace_threshold
 from ..errors import ParameterError
 from ..noise import Noise
-from .histogram import private_histogram
-
-__all__ = ["private_top_eigenvalue", "subset_count"]
 
 #: The label of the bin [0, 0]; all others are floor(4 log2 eigenvalue).
 ZERO_BIN = np.iinfo(np.int64).min
@@ -81,6 +79,37 @@ def private_top_eigenvalue(
         return None
     # Line 8: its lower edge, halved because differences double the covariance.
     return math.pow(2.0, fullest / 4) / 2
+
+
+def private_histogram(
+    labels: IntArray, *, epsilon: float, delta: float, noise: Noise
+) -> tuple[IntArray, IntArray]:
+    """Lemma B.1 (Karwa, Vadhan 2017): bins with many labels, their noisy counts, sorted by bin.
+
+    Adjacency: one label is replaced, or turns null.
+    Sensitivity: one count falls and one rises by 1, so L1 = 2; at most one bin is occupied in one
+        histogram and not in the other.
+    Noise: discrete Laplace of scale 2/epsilon on the count of every occupied bin.
+    Delta: a bin is released if its noisy count exceeds T; a lone record surfaces its bin with
+        probability at most delta (`calibration.laplace_threshold`).
+
+    Parameters
+    ----------
+    labels
+        The bin of each record. Nulls are left out by the caller.
+
+    Examples
+    --------
+    >>> from stream_dppca.noise import SeededNoise
+    >>> labels = np.array([7] * 500 + [-3] * 400 + [1])
+    >>> bins, counts = private_histogram(labels, epsilon=1.0, delta=1e-6, noise=SeededNoise(1))
+    >>> bins.tolist()
+    [-3, 7]
+    """
+    bins, counts = np.unique(labels, return_counts=True)
+    noisy = noise.laplace(counts, scale=2.0 / epsilon)
+    released = noisy > laplace_threshold(epsilon, delta)
+    return bins[released].astype(np.int64), noisy[released]
 
 
 def _bins(eigenvalues: FloatArray) -> IntArray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
 
 from numpy.typing import NDArray
 
@@ -11,13 +12,10 @@ from ..arrays import FloatArray
 from ..batch import Reading
 from ..checks import between, one_of, whole
 from ..errors import ParameterError, StateError
-from ..noise import Sampler
-from ..oja import InverseTime, Schedule
 from ..slots import SlotBuffer
 from ..streaming import StreamingPCA
 from .dppca import PaperMethod
-
-__all__ = ["PaperDPPCA"]
+from .oja import InverseTime, Schedule
 
 Centering = Literal["none", "pairs"]
 
@@ -25,6 +23,7 @@ Centering = Literal["none", "pairs"]
 LARGEST_BATCH = 2**22
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PaperDPPCA(StreamingPCA):
     """DP-PCA as published: Algorithms 3, 4 and 5 to the letter.
 
@@ -33,7 +32,7 @@ class PaperDPPCA(StreamingPCA):
 
     Parameters
     ----------
-    features, epsilon, delta, batch_size, n_components, max_norm, sampler, seed
+    features, epsilon, delta, batch_size, n_components, seed
         As for `DPPCA`.
     center
         `"none"`: records are taken as they are. `"pairs"`: differences of neighbouring records, so
@@ -71,43 +70,17 @@ class PaperDPPCA(StreamingPCA):
     """
 
     METHOD = "paper"
-    _slots: SlotBuffer
+    NESTED: ClassVar = {"step": InverseTime}
 
-    def __init__(
-        self,
-        *,
-        features: Sequence[Hashable],
-        epsilon: float,
-        delta: float,
-        batch_size: int,
-        n_components: int = 1,
-        center: Centering = "none",
-        seed: int | None = None,
-        scales: Sequence[float] | Mapping[Any, float] | None = None,
-        max_norm: float = 1e18,
-        sampler: Sampler = "exact",
-        K: float = 4.0,
-        a: float = 1.0,
-        zeta: float = 0.01,
-        C1: float = 4.0,
-        step: Schedule | None = None,
-    ) -> None:
-        self.features = features
-        self.epsilon = epsilon
-        self.delta = delta
-        self.batch_size = batch_size
-        self.n_components = n_components
-        self.center = center
-        self.seed = seed
-        self.scales = scales
-        self.max_norm = max_norm
-        self.sampler = sampler
-        self.K = K
-        self.a = a
-        self.zeta = zeta
-        self.C1 = C1
-        self.step = step
-        self._begin()
+    batch_size: int
+    center: Centering = "none"
+    scales: Sequence[float] | Mapping[Any, float] | None = None
+    K: float = 4.0
+    a: float = 1.0
+    zeta: float = 0.01
+    C1: float = 4.0
+    step: Schedule | None = None
+    _slots: SlotBuffer = field(init=False)
 
     def learn_array(self, X: NDArray[Any]) -> None:
         """Take the rows of an n x d numpy array, columns in the order of `features`.
@@ -118,21 +91,16 @@ class PaperDPPCA(StreamingPCA):
             self._run(batch)
 
     def _make_slots(self) -> SlotBuffer:
-        scales = self._scale_list()
-        reading = Reading(self.max_norm, None if scales is None else tuple(scales))
+        reading = Reading(scales=None if self._scales is None else tuple(self._scales.tolist()))
         return SlotBuffer(self.features, self.batch_size, reading)
 
     def _make_method(self, W: FloatArray) -> PaperMethod:
+        names = ("epsilon", "delta", "K", "a", "zeta", "C1")
         return PaperMethod(
             W=W,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            K=self.K,
-            a=self.a,
-            zeta=self.zeta,
-            C1=self.C1,
             schedule=self.step or InverseTime(),
             pairs=self.center == "pairs",
+            **{name: getattr(self, name) for name in names},
         )
 
     def _config(self) -> dict[str, Any]:
@@ -140,20 +108,12 @@ class PaperDPPCA(StreamingPCA):
             raise StateError("config.step", "must be an InverseTime to be saved")
         return super()._config()
 
-    @classmethod
-    def _from_config(cls, config: dict[str, Any]) -> dict[str, Any]:
-        config = super()._from_config(config)
-        return (
-            config if config["step"] is None else config | {"step": InverseTime(**config["step"])}
-        )
-
     def _check_parameters(self) -> None:
         super()._check_parameters()
         whole("batch_size", self.batch_size, 2, LARGEST_BATCH)
         one_of("center", self.center, get_args(Centering))
         if self.center == "pairs" and self.batch_size % 2:
             raise ParameterError("batch_size", 'must be even with center="pairs"', self.batch_size)
-        self._check_scales()
         between("K", self.K, 1e-3, 1e3)
         between("a", self.a, 0.0, 10.0)
         between("zeta", self.zeta, 1e-12, 0.5)

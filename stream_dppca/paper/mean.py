@@ -24,8 +24,6 @@ from ..arrays import ROUNDOFF, BoolArray, FloatArray
 from ..calibration import gaussian_threshold, mu_with_threshold
 from ..noise import Noise
 
-__all__ = ["MeanBudget", "PrivateMean", "private_mean"]
-
 #: Bin indices are clamped here: int64 and float64 both count to 2^52 exactly.
 _LAST_BIN = 2.0**52
 
@@ -54,14 +52,12 @@ class MeanBudget:
             delta_threshold=delta / 2,
         )
 
-    def threshold(self, dimension: int, noise: Noise | type[Noise] = Noise) -> float:
+    def threshold(self, dimension: int) -> float:
         """Threshold above which noisy counts are released, for the sd of the noise that is drawn.
 
         Counts are compared after rounding to the grid, so two units of the grid are added.
         """
-        sigma = noise.gaussian_sd(
-            2 * dimension, sensitivity=math.sqrt(2 * dimension), mu=self.mu_histogram
-        )
+        sigma = Noise.gaussian_sd(sensitivity=math.sqrt(2 * dimension), mu=self.mu_histogram)
         return gaussian_threshold(sigma, self.delta_threshold, dimension) + sigma * 2.0**-27
 
 
@@ -116,7 +112,7 @@ def private_mean(
     sensitivity = (2 * M + 2 * n**2 * ROUNDOFF * M) / n
     mean = truncated.sum(axis=0) / n
     noisy = noise.gaussian(mean, sensitivity=sensitivity, mu=budget.mu_mean)
-    sigma = noise.gaussian_sd(d, sensitivity=sensitivity, mu=budget.mu_mean)
+    sigma = noise.gaussian_sd(sensitivity=sensitivity, mu=budget.mu_mean)
     # Line 9.
     return PrivateMean(center + noisy, sigma)
 
@@ -135,10 +131,8 @@ def _fullest_bins(G: FloatArray, tau: float, budget: MeanBudget, noise: Noise) -
     counts = np.diff(starts, append=d * n).astype(np.float64)
     coordinate, bin_ = starts // n, ordered.ravel()[starts]
 
-    # The number of occupied bins is not public. At most 2 d counts differ between neighbours, the
-    # others are rounded in the same way, so where rounding costs anything, it is paid for 2 d.
-    noisy = noise.gaussian(counts, sensitivity=math.sqrt(2 * d), mu=budget.mu_histogram, size=2 * d)
-    released = noisy > budget.threshold(d, noise)
+    noisy = noise.gaussian(counts, sensitivity=math.sqrt(2 * d), mu=budget.mu_histogram)
+    released = noisy > budget.threshold(d)
     coordinate, bin_, noisy = coordinate[released], bin_[released], noisy[released]
     # By coordinate, then fullest first, then lowest bin; take the first of each coordinate.
     order = np.lexsort((bin_, -noisy, coordinate))

@@ -11,8 +11,6 @@ from pyspark.sql import SparkSession
 from ..engine import EngineError, SourceAway
 from ..errors import ParameterError
 
-__all__ = ["SparkEngine", "refuse_exposed", "safe_reason"]
-
 G = TypeVar("G")
 R = TypeVar("R")
 

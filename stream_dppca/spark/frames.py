@@ -18,6 +18,7 @@ import importlib
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,11 @@ from ..arrays import aligned
 from ..batch import Reading
 from ..checks import whole
 from ..engine import EngineError, EngineRows
-from ..engine.questions import Partial, Question, merged, partial_of
-from ..engine.rows import LastRadii
+from ..engine.questions import Partial, merged, partial_of
 from ..errors import ParameterError
 from ..estimator import DPPCA
+from ..statistics import Statistic
 from .engine import refuse_exposed, safe_reason
-from .progress import shown_progress
-
-__all__ = ["fit"]
 
 
 def fit(
@@ -47,7 +45,6 @@ def fit(
     delta: float,
     batch_size: int,
     slot: str | None = None,
-    progress: bool = True,
     allow_insecure: bool = False,
     **parameters: Any,
 ) -> DPPCA:
@@ -69,8 +66,6 @@ def fit(
     slot
         The column that numbers the slots of the whole stream: 0, 1, 2, ... Row s is in batch
         s // batch_size. A slot without a row is a null; a last batch that is not full is left out.
-    progress
-        True to show a bar, on a terminal and if rich is installed.
     allow_insecure
         If true, a remote master may do without authentication and encryption.
     parameters
@@ -86,20 +81,15 @@ def fit(
     )
     if slot is None:
         batches: Iterable[DataFrame] = [frames] if isinstance(frames, DataFrame) else frames
-        count = len(batches) if isinstance(batches, Sequence) else None
     else:
         if not isinstance(frames, DataFrame):
             raise ParameterError("slot", "must be None if frames are batches", slot)
         refuse_exposed(frames.sparkSession, allow_insecure)
-        count = _slots(frames, slot) // batch_size
-        batches = _batches(frames, slot, batch_size, count)
-    radii = LastRadii()
-    with shown_progress("batches", count, shown=progress) as advance:
-        for frame in batches:
-            refuse_exposed(frame.sparkSession, allow_insecure)
-            ask = partial(_ask, _numbers(frame, features), model.reading)
-            model.learn_rows(EngineRows(ask, batch_size, model.reading, radii))
-            advance()
+        batches = _batches(frames, slot, batch_size, _slots(frames, slot) // batch_size)
+    for frame in batches:
+        refuse_exposed(frame.sparkSession, allow_insecure)
+        ask = partial(_ask, _numbers(frame, features), model.reading)
+        model.learn_rows(EngineRows(ask, batch_size, model.reading))
     return model
 
 
@@ -151,7 +141,7 @@ def _refuse_indeterminate(frame: DataFrame) -> None:
         raise ParameterError("frames", rule, "a plan that is not")
 
 
-def _ask(frame: DataFrame, reading: Reading, question: Question) -> list[Partial]:
+def _ask(frame: DataFrame, reading: Reading, question: Statistic) -> list[Partial]:
     """Ask all partitions of a frame."""
     width = len(frame.columns)
     task = partial(_answer, question, reading, width)
@@ -160,17 +150,20 @@ def _ask(frame: DataFrame, reading: Reading, question: Question) -> list[Partial
     except Exception as error:
         reason = safe_reason(error)
     else:
-        # An answer for no rows at all, so that an empty frame has an answer.
-        nothing = np.full((1, width), np.nan)
-        empty = partial_of(question, nothing, reading, placed=False)
-        own = Partial(empty.sums, empty.counts, 0, frozenset())
         # Executors are as trusted with the answers as with the records.
-        return [own, *(pickle.loads(bytes(row[0])) for row in rows)]  # noqa: S301
+        answers = (pickle.loads(bytes(row[0])) for row in rows)  # noqa: S301
+        return [_nothing(question, reading, width), *answers]
     raise EngineError(f"a job of Spark failed: {reason}") from None
 
 
+def _nothing(question: Statistic, reading: Reading, width: int) -> Partial:
+    """The answer about no rows at all, so that an empty frame or partition has an answer."""
+    null = partial_of(question, np.full((1, width), np.nan), reading, placed=False)
+    return Partial(null.total, 0, frozenset())
+
+
 def _answer(
-    question: Question, reading: Reading, width: int, batches: Iterator[Any]
+    question: Statistic, reading: Reading, width: int, batches: Iterator[Any]
 ) -> Iterator[Any]:
     """Run a task: answer a question about the rows of a partition, in one row.
 
@@ -186,20 +179,12 @@ def _answer(
                     rows[:, j] = column.to_numpy(zero_copy_only=False)
                 yield partial_of(question, rows, reading, placed=False)
 
-    problem = ""
     try:
         with np.errstate(all="ignore"):  # a warning would say something about the records
-            first = next(found := partials(), None)
-            if first is not None:
-                answer = merged(_chained(first, found))
+            answer = merged(chain([_nothing(question, reading, width)], partials()))
     except Exception as error:
         problem = type(error).__name__
-    if problem:
-        raise EngineError(f"a task failed with {problem}") from None
-    if first is not None:
+    else:
         yield pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
-
-
-def _chained(first: Partial, others: Iterator[Partial]) -> Iterator[Partial]:
-    yield first
-    yield from others
+        return
+    raise EngineError(f"a task failed with {problem}") from None

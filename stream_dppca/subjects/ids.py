@@ -35,14 +35,12 @@ from __future__ import annotations
 import hashlib
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
-
-__all__ = ["LONGEST", "MOST_BYTES", "canonical", "canonical_all"]
 
 #: Longer ids are not usable.
 MOST_BYTES = 512
@@ -64,16 +62,7 @@ def canonical(value: Any) -> bytes | None:
     (b'A1', b'2.5', None, None, None)
     """
     try:  # whatever is wrong with an id, it is not usable
-        kind = type(value)
-        if kind is str:
-            return _of_text(value)
-        if kind is bytes:
-            return _of_bytes(value)
-        if kind is int:
-            return _of_whole(value)
-        if kind is float:
-            return _of_float(value)
-        return _of_other(value)
+        return _BY_TYPE.get(type(value), _of_other)(value)
     except Exception:
         return None
 
@@ -124,9 +113,7 @@ def _tidy(raw: bytes) -> bytes | None:
             raw = b"0" if whole == b"-0" else whole
     elif raw == b"-0":
         raw = b"0"
-    if len(raw) > LONGEST:
-        return _short(raw)
-    return raw or None
+    return _short(raw) or None
 
 
 def _short(raw: bytes) -> bytes | None:
@@ -168,3 +155,11 @@ def _of_float(number: float) -> bytes | None:
     if number.is_integer():
         return _of_whole(int(number))
     return repr(number).encode() if math.isfinite(number) else None
+
+
+_BY_TYPE: Final[Mapping[type, Callable[[Any], bytes | None]]] = {
+    str: _of_text,
+    bytes: _of_bytes,
+    int: _of_whole,
+    float: _of_float,
+}

@@ -14,12 +14,11 @@ from pydantic import BaseModel, ConfigDict
 
 from ..calibration import check_budget, epsilon_over
 from ..checks import between, one_of, whole
-from ..errors import BatchSizeError, ParameterError
-from ..method.base import COUNT, smallest_batch_of
+from ..errors import BatchSizeError
 from ..method.first import question_rounds
-from ..method.moments import MOST_FEATURES
+from ..method.parameters import COUNT, smallest_batch_of
 from ..participation import PerSubject, mu_of
-from ..planning import GOOD, UNCLIPPED, as_range, guesses
+from ..planning import GOOD, UNCLIPPED, guesses
 from ..wording import counted, error_lines, over_in_words
 
 __all__ = ["SubjectPlan", "plan_subjects"]
@@ -54,8 +53,8 @@ class SubjectPlan(BaseModel):
     question_rounds: int
     #: The guess behind the fields below: the share of the variance along the first component.
     first_share: float
-    #: Rounds, and the range of the sine of the angle to the truth after them.
-    expected_error: tuple[tuple[int, float, float], ...]
+    #: Rounds, and the sine of the angle to the truth that noise leaves after them.
+    noise_error: tuple[tuple[int, float], ...]
     #: (rounds, subjects that are needed for a sine of 0.1 after them), None if not in sight.
     subjects_needed: tuple[tuple[int, int | None], ...]
     #: Epsilon at the same delta for all that a subject sends in longer times, as releases state it.
@@ -77,7 +76,7 @@ class SubjectPlan(BaseModel):
                 f"epsilon over longer times: {over_in_words(self.epsilon_over)}",
                 f"{self.places} places per round (at least {self.minimum_places})",
                 f"components from round {self.question_rounds + 1} on",
-                *error_lines(self.expected_error, "rounds", self.first_share),
+                *error_lines(self.noise_error, "rounds", self.first_share),
                 *([f"subjects needed for an error of {GOOD:g}: {needed} rounds"] if needed else []),
             ]
         )
@@ -137,7 +136,7 @@ class Fleet:
         return 0 if self.known or rounds == 1 else rounds
 
     def sine(self, rounds: int) -> float:
-        """Least sine that is to be expected after this many rounds.
+        """The sine of the angle that noise and sampling leave after this many rounds.
 
         Sampling: the variance of a sample eigenvector, of `rows` records per subject. Noise: every
         round has its own, so it falls with the root of their number.
@@ -214,14 +213,12 @@ def plan_subjects(
     ...     d=50, epsilon=1.0, delta=1e-6, subjects=1e5, presence=0.9, period=24, horizon=8760,
     ...     center="none", scales=None,
     ... )
-    >>> fleet.places, fleet.expected_error[0][0], round(fleet.expected_error[0][1], 2)
+    >>> fleet.places, fleet.noise_error[0][0], round(fleet.noise_error[0][1], 2)
     (100000, 1, 0.02)
     """
     check_budget(epsilon, delta)
     one_of("center", center, ("mean", "none", "own"))
-    ratio, _ = guesses(d, n_components, trace_ratio, gap, None)
-    if d > MOST_FEATURES:
-        raise ParameterError("d", f"must be at most {MOST_FEATURES} with subjects", d)
+    ratio = guesses(d, n_components, trace_ratio, gap)
     between("subjects", subjects, 2, 1e9)
     between("presence", presence, 1e-6, 1.0)
     between("rows", rows, 1.0, 64.0)
@@ -259,8 +256,11 @@ def _planned(fleet: Fleet, horizon: int | None, round_seconds: float | None) -> 
         rounds = sorted({*rounds, horizon})
     ask = sorted({n for n in (first, fleet.asking + period, 30 * period) if first <= n <= last})
     shared: dict[str, Any] = {
-        "epsilon": fleet.epsilon, "delta": fleet.delta, "period": period, "horizon": horizon,
-    }  # fmt: skip
+        "epsilon": fleet.epsilon,
+        "delta": fleet.delta,
+        "period": period,
+        "horizon": horizon,
+    }
     return SubjectPlan(
         dimension=fleet.d,
         n_components=fleet.k,
@@ -270,7 +270,7 @@ def _planned(fleet: Fleet, horizon: int | None, round_seconds: float | None) -> 
         minimum_places=fleet.minimum,
         question_rounds=fleet.asking,
         first_share=1 / fleet.ratio,
-        expected_error=tuple((n, *as_range(fleet.sine(n))) for n in rounds),
+        noise_error=tuple((n, fleet.sine(n)) for n in rounds),
         subjects_needed=tuple((n, fleet.needed(n)) for n in ask),
         epsilon_over=epsilon_over(**shared, round_seconds=round_seconds),
         **shared,

@@ -23,17 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import FloatArray
 from ..batch import Reading
 from ..errors import DPPCAError
-from ..frames import raw_column
+from ..frames import raw_column, rows_of
 from ..participation import PerSubject
 from ..secrecy import Forgetful
 from ..slots import SlotBuffer
 from .ids import canonical, canonical_all
 from .units import SubjectRows
-
-__all__ = ["SubjectTable"]
 
 #: Single records wait until there are this many, and are then entered together.
 _WAITING = 1024
@@ -54,7 +51,7 @@ class SubjectTable(Forgetful):
         As for `SubjectRows`.
     """
 
-    PUBLIC = ("features", "subject", "size", "records", "reading", "own", "open")
+    PUBLIC = ("features", "unit", "reading", "own", "open")
 
     def __init__(
         self,
@@ -64,13 +61,20 @@ class SubjectTable(Forgetful):
         own: bool = False,
     ) -> None:
         self.features = tuple(features)
-        self.subject: Any = unit.subject
-        self.size = unit.places
-        self.records = unit.records
+        self.unit = unit
         self.reading = reading
         self.own = own
         self.open = True  #: False after the last round
         self.forget()
+
+    @property
+    def size(self) -> int:
+        """Places of a round."""
+        return self.unit.places
+
+    def await_round(self, number: int) -> None:
+        """Open round 1, 2, ..., unless it is beyond the horizon."""
+        self.open = self.unit.horizon is None or number <= self.unit.horizon
 
     def _begin(self) -> None:
         """Begin with an empty round."""
@@ -94,7 +98,7 @@ class SubjectTable(Forgetful):
         if not self.open:
             self.check_open()
         try:
-            key = canonical(x[self.subject])
+            key = canonical(x[self.unit.subject])
         except Exception:  # whatever is wrong with a record, it has no subject
             return
         if key is None:
@@ -109,14 +113,14 @@ class SubjectTable(Forgetful):
             self._enter_waiting()
 
     def put_frame(self, frame: Any) -> tuple[()]:
-        """Take the rows of a frame, which holds the ids in the column `subject`.
+        """Take the rows of a frame, which holds the ids in the column of its unit.
 
         No frame fills a round: a clock ends it.
         """
         self.check_open()
-        ids = raw_column(frame, self.subject)
+        ids = raw_column(frame, self.unit.subject)
         if ids is not None:
-            self.put_rows(self.frame_to_rows(frame), ids)
+            self.put_rows(rows_of(frame, self.features), ids)
         return ()
 
     def put_rows(self, X: NDArray[np.floating[Any]], ids: Iterable[Any]) -> None:
@@ -124,10 +128,6 @@ class SubjectTable(Forgetful):
         self.check_open()
         self._enter_waiting()
         self._enter(X, canonical_all(ids))
-
-    def frame_to_rows(self, frame: Any) -> FloatArray:
-        """Read the rows of a frame as `SlotBuffer` does."""
-        return self._waiting.frame_to_rows(frame)
 
     def _enter_waiting(self) -> None:
         ids = self._waiting_ids[: self._waiting.fill]
@@ -150,31 +150,26 @@ class SubjectTable(Forgetful):
         lengths = np.diff(np.r_[starts, len(order)])
         number = np.arange(len(order)) - np.repeat(starts, lengths)
         taken = self._taken[ordered[starts]].astype(np.int64)
-        kept = np.sort(order[number + np.repeat(taken, lengths) < self.records])
-        self._taken[ordered[starts]] = np.minimum(taken + lengths, self.records)
+        kept = np.sort(order[number + np.repeat(taken, lengths) < self.unit.records])
+        self._taken[ordered[starts]] = np.minimum(taken + lengths, self.unit.records)
         self._keep(X[with_place[kept]], places[kept])
 
     def _find(self, keys: Sequence[bytes | None]) -> list[int]:
         """The place of each subject, -1 for none. New subjects get the next places."""
-        places: dict[Any, int] = self._places
-        if len(keys) <= self.size - len(places) and None not in keys:
-            return [places.setdefault(key, len(places)) for key in keys]
-        full = len(places) == self.size
-        get = places.get
-        found = [get(key, -1) for key in keys]
-        if full:
-            return found
-        for i, (key, place) in enumerate(zip(keys, found, strict=True)):
-            if place < 0 and key is not None:
-                full = len(places) == self.size
-                found[i] = get(key, -1) if full else places.setdefault(key, len(places))
+        places, size = self._places, self.size
+        found = []
+        for key in keys:
+            place = -1 if key is None else places.get(key, -1)
+            if place < 0 and key is not None and len(places) < size:
+                place = places[key] = len(places)
+            found.append(place)
         return found
 
     def _keep(self, rows: NDArray[np.floating[Any]], places: NDArray[np.int32]) -> None:
         """Append rows."""
         end = self._fill + len(rows)
         if end > len(self._rows):
-            most = self.size * self.records
+            most = self.size * self.unit.records
             room = min(max(end, 2 * len(self._rows), _WAITING), most)
             self._rows = _longer(self._rows, self._fill, room)
             self._place = _longer(self._place, self._fill, room)
@@ -198,3 +193,25 @@ def _longer(array: NDArray[Any], fill: int, length: int) -> NDArray[Any]:
     longer = np.empty((length, *array.shape[1:]), dtype=array.dtype)
     longer[:fill] = array[:fill]
     return longer
+
+
+def first_rows(ids: Iterable[Any], records: int) -> list[int]:
+    """The places of the first `records` rows of each subject, in order; only rows with usable ids.
+
+    For a stretch of a round that is read separately. A row with that many rows of its own subject
+    before it in its stretch has them before it in the round, too, and is ignored there: so it may
+    be left out at once. Whether a row is left out depends only on rows of the same subject, and a
+    table that gets the stretches in order is filled as if it had got everything.
+
+    Examples
+    --------
+    >>> first_rows(["a", 1, None, "a", "1", "a", 1.0], records=2)
+    [0, 1, 3, 4]
+    """
+    seen: dict[bytes, int] = {}
+    kept = []
+    for place, key in enumerate(canonical_all(ids)):
+        if key is not None and (before := seen.get(key, 0)) < records:
+            seen[key] = before + 1
+            kept.append(place)
+    return kept

@@ -19,8 +19,6 @@ from ..batch import Reading, block_size
 from ..statistics import Bundle, Rows, Statistic
 from ..sums import pairwise_sum
 
-__all__ = ["SubjectRows"]
-
 #: A warning of numpy would say something about the records.
 _SILENT = np.errstate(all="ignore")
 

@@ -17,7 +17,6 @@ nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -133,16 +132,6 @@ class Spy:
         noisy = self._source.gaussian(query, **how)
         self.gaussians.append(Call(np.ravel(query), np.ravel(noisy)))
         return noisy
-
-    def gaussian_each(self, count: int, **how: Any) -> Callable[[float], float]:
-        release = self._source.gaussian_each(count, **how)
-
-        def spied(number: float) -> float:
-            noisy = release(number)
-            self.gaussians.append(Call(np.array([float(number)]), np.array([noisy])))
-            return noisy
-
-        return spied
 
     def laplace(self, counts: Any, **how: Any) -> Any:
         noisy = self._source.laplace(counts, **how)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -12,12 +11,10 @@ from unittest.mock import patch
 import numpy as np
 
 from stream_dppca.mechanisms.correlated import CorrelatedRelease
-from stream_dppca.method import moments, statistics, wide
+from stream_dppca.method import Method, statistics
+from stream_dppca.method import step as steps
 from stream_dppca.method.first import Questions
-from stream_dppca.method.gradient_step import GradientStep
-from stream_dppca.method.gradients import CenteredGradients, MomentsAlong
 from stream_dppca.method.limits import Limits, ScoreCounts
-from stream_dppca.method.moments import MomentMethod
 from stream_dppca.method.statistics import (
     AugmentedMoments,
     GridCounts,
@@ -25,7 +22,6 @@ from stream_dppca.method.statistics import (
     MomentsInBall,
     OctaveCounts,
 )
-from stream_dppca.method.wide import WideMethod
 from tests.audit.mutants import Mutant
 from tests.audit.replay import Composition
 
@@ -76,12 +72,13 @@ def used_again(kind: Any) -> Iterator[None]:
 
 @contextmanager
 def unclipped(kind: Any) -> Iterator[None]:
-    call = kind.__call__
+    name = "add" if hasattr(kind, "add") else "__call__"  # of a block
+    honest = getattr(kind, name)
 
-    def mutant(self: Any, block: Any) -> Any:
-        return call(replace(self, radius=1e12), block)
+    def mutant(self: Any, *block: Any) -> Any:
+        return honest(replace(self, radius=1e12), *block)
 
-    with patch.object(kind, "__call__", mutant):
+    with patch.object(kind, name, mutant):
         yield
 
 
@@ -149,93 +146,6 @@ def missing_values_from_other_records() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def gradients_without_a_clip() -> Iterator[None]:
-    honest = CenteredGradients.clipped_sum
-
-    def mutant(self: Any, block: Any, measured: Any, factors: Any) -> Any:
-        return honest(self, block, measured, np.where(block.null, 0.0, 1.0))
-
-    with patch.object(CenteredGradients, "clipped_sum", mutant):
-        yield
-
-
-@contextmanager
-def gradients_of_half_the_size() -> Iterator[None]:
-    honest = CenteredGradients.sensitivity
-
-    def mutant(self: Any, radius: float, units: int) -> float:
-        return honest(self, radius, units) / 2
-
-    with patch.object(CenteredGradients, "sensitivity", mutant):
-        yield
-
-
-@contextmanager
-def centred_at_the_exact_mean() -> Iterator[None]:
-    honest = WideMethod._ask_along
-
-    def mutant(self: Any, rows: Any, before: Any, noise: Any) -> Any:
-        answers: list[Any] = []
-
-        class Listening:
-            def total(self, query: Any) -> Any:
-                answers.append(rows.total(query))
-                return answers[-1]
-
-        p, along = honest(self, Listening(), before, noise)  # type: ignore[arg-type]
-        return p, replace(along, shift=answers[-1][:-2, -1] / self.units)
-
-    with patch.object(WideMethod, "_ask_along", mutant):
-        yield
-
-
-@contextmanager
-def variance_along_without_noise() -> Iterator[None]:
-    honest = WideMethod._learn_along
-
-    def mutant(self: Any, along: Any) -> None:
-        honest(self, replace(along, second=exact[-1][:-2, :-2] / self.units))
-
-    exact: list[Any] = []
-    call = MomentsAlong.__call__
-
-    def heard(self: Any, block: Any) -> Any:
-        exact.append(call(self, block))
-        return exact[-1]
-
-    with (
-        patch.object(WideMethod, "_learn_along", mutant),
-        patch.object(MomentsAlong, "__call__", heard),
-    ):
-        yield
-
-
-@contextmanager
-def scales_refined_by_exact_moments() -> Iterator[None]:
-    honest = WideMethod._add
-
-    def mutant(self: Any, released: Any, unit: float) -> Any:
-        return honest(self, replace(released, alone=self.beside._sums[0] / unit), unit)
-
-    with patch.object(WideMethod, "_add", mutant):
-        yield
-
-
-@contextmanager
-def set_after(kind: Any, **values: Any) -> Iterator[None]:
-    """Attributes that are set when an object is made; `mu` stands for its own."""
-    init = kind.__init__
-
-    def mutant(self: Any, *args: Any, **how: Any) -> None:
-        init(self, *args, **how)
-        for name, value in values.items():
-            setattr(self, name, self.mu * value)
-
-    with patch.object(kind, "__init__", mutant):
-        yield
-
-
 def source(function: str, *changes: tuple[str, str]) -> Callable[[], Any]:
     """Other source of a function of `stream_dppca.method`."""
     (old, new), *more = changes
@@ -243,13 +153,12 @@ def source(function: str, *changes: tuple[str, str]) -> Callable[[], Any]:
     return Mutant(new, function, old, new, "", (), also=tuple((function, *c) for c in more)).planted
 
 
-STEP = "moments:MomentMethod.step"
+STEP = "step:Method.step"
 LOOKING = "(LOOK if looking and not spent else 0.0)"
 SENSITIVITY = "claimed(query.sensitivity(len(rows)), part)"
 SHARE = " - (0.0 if self.limits is None else LIMITS)"
 FIRST, LATER = "part = 1 - spent", "(LOOK if looking else 0.0)"
 MOMENTS, POOLED = Composition(), Composition(first=3)
-GRADIENTS = Composition(many=True)
 ROUND, ROUNDS = Composition(rounds=1), Composition(rounds=3)
 
 #: By name: the mutant, and the composition that shows it.
@@ -262,7 +171,7 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         ROUND,
     ),
     "the whole budget for questions": (
-        source("base:MethodBase._make_questions", ("* math.sqrt(self.first_share)", "")),
+        source("step:Method._make_questions", ("* math.sqrt(budget.first)", "")),
         MOMENTS,
     ),
     "moments after questions that have spent everything": (
@@ -277,7 +186,7 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         MOMENTS,
     ),
     "the number of subjects for free": (
-        source("base:MethodBase.__init__", ("self.mu * math.sqrt(1 - COUNT)", "self.mu")),
+        source("parameters:Budget.__init__", ("self.mu * math.sqrt(1 - COUNT)", "self.mu")),
         ROUND,
     ),
     "limits for free": (source(STEP, (SHARE, "")), MOMENTS),
@@ -286,9 +195,9 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         source("limits:Limits.__init__", ("self.mu, ", "mu /= math.sqrt(LIMITS); self.mu, ")),
         MOMENTS,
     ),
-    "first records used again": (lambda: used_again(MomentMethod), MOMENTS),
+    "first records used again": (lambda: used_again(Method), MOMENTS),
     "correlated noise for subjects": (
-        lambda: patch.object(moments, "IndependentRelease", CorrelatedRelease),
+        lambda: patch.object(steps, "IndependentRelease", CorrelatedRelease),
         ROUND,
     ),
     # Sensitivities
@@ -329,7 +238,7 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         Composition("one unit", "none"),
     ),
     # What is not noisy
-    "exact medians": (exact("grid", "fine grid"), MOMENTS),
+    "exact medians": (exact("grid", "fine grid", "finest grid"), MOMENTS),
     "exact octaves": (exact("octaves"), MOMENTS),
     "scale decided from exact counts": (exact("distances"), MOMENTS),
     "one scale decided from exact counts": (exact("norms"), Composition("one unit")),
@@ -341,29 +250,6 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         missing_values_from_other_records,
         Composition(more=(("missing", "center"),)),
     ),
-    # Many features
-    "first records used for gradients": (lambda: used_again(WideMethod), GRADIENTS),
-    "gradients without a clip": (gradients_without_a_clip, GRADIENTS),
-    "gradients of half the size": (gradients_of_half_the_size, GRADIENTS),
-    "centred at the exact mean": (centred_at_the_exact_mean, GRADIENTS),
-    "variance along without noise": (variance_along_without_noise, GRADIENTS),
-    "moments along without a clip": (lambda: unclipped(MomentsAlong), GRADIENTS),
-    "moments along without the root of two": (
-        lambda: scaled_sensitivity(MomentsAlong, 0.5**0.5),
-        GRADIENTS,
-    ),
-    "means and variances without a ball": (lambda: unclipped(MomentsInBall), GRADIENTS),
-    "scales refined by exact moments": (scales_refined_by_exact_moments, GRADIENTS),
-    "means and variances for free": (
-        lambda: patch.object(wide, "claimed", lambda s, part: s),
-        GRADIENTS,
-    ),
-    "looks beside gradients for free": (
-        lambda: patch.object(wide, "claimed", lambda s, part: s / math.sqrt(wide.BESIDE)),
-        GRADIENTS,
-    ),
-    "moments along with the whole budget": (lambda: set_after(WideMethod, mu_along=1.0), GRADIENTS),
-    "the range for free": (lambda: set_after(GradientStep, mu_range=1.0), GRADIENTS),
 }
 
 __all__ = ["MUTANTS"]

@@ -12,7 +12,7 @@ from scipy import stats
 from stream_dppca.arrays import FloatArray
 from stream_dppca.noise import SeededNoise
 from stream_dppca.paper import PaperDPPCA
-from stream_dppca.paper import histogram as algorithm4
+from stream_dppca.paper import eigenvalue as algorithm4
 from stream_dppca.paper import mean as algorithm5
 from stream_dppca.paper.mean import MeanBudget
 from tests.audit.evidence import (

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -29,17 +29,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-import stream_dppca.method
 from stream_dppca import DPPCA, PerSubject
 from stream_dppca.arrays import FloatArray
 from stream_dppca.mechanisms.correlated import CorrelatedRelease
 from stream_dppca.mechanisms.independent import IndependentRelease
-from stream_dppca.method import base
+from stream_dppca.method import parameters
 from stream_dppca.method.first import Questions
-from stream_dppca.method.gradient_step import GradientStep
-from stream_dppca.method.gradients import CenteredGradients
 from stream_dppca.method.limits import ScoreCounts
-from stream_dppca.method.statistics import AugmentedMoments, MomentsInBall
+from stream_dppca.method.statistics import AugmentedMoments
 from stream_dppca.noise import SeededNoise
 from tests.audit.evidence import gaussian_mu
 
@@ -73,7 +70,6 @@ class Source:
     """A seeded source that writes a tape, or returns the releases of another tape."""
 
     private = False
-    MOST_COORDINATES = SeededNoise.MOST_COORDINATES
 
     def __init__(self, seed: int, tape: Tape, given: Tape | None, step: int = 0) -> None:
         self._seed, self._tape, self._given, self._step = seed, tape, given, step
@@ -88,21 +84,14 @@ class Source:
     def direction(self, dimension: int, columns: int) -> FloatArray:
         return self._source.direction(dimension, columns)
 
-    def gaussian_each(self, count: int, *, sensitivity: float, mu: float) -> Callable[[int], float]:
-        return lambda number: float(
-            self.gaussian(np.array([float(number)]), sensitivity=sensitivity, mu=mu)[0]
-        )
-
-    def gaussian(
-        self, query: FloatArray, *, sensitivity: float, mu: float, size: int | None = None
-    ) -> FloatArray:
+    def gaussian(self, query: FloatArray, *, sensitivity: float, mu: float) -> FloatArray:
         tape, part = self._tape, _claims.pop() if _claims else 1.0
         tape.exact.append(np.ravel(query) * (mu / sensitivity))
         tape.mu.append(mu)
         tape.steps.append(self._step)
         tape.budget[self._step] = tape.budget.get(self._step, 0.0) + part * mu**2
         if self._given is None:
-            released = self._source.gaussian(query, sensitivity=sensitivity, mu=mu, size=size)
+            released = self._source.gaussian(query, sensitivity=sensitivity, mu=mu)
         else:
             released = self._given.released[len(tape.exact) - 1].reshape(query.shape)
         tape.released.append(np.array(released))
@@ -119,9 +108,8 @@ def honest_sensitivities() -> Iterator[None]:
     with ExitStack() as stack:
         for kind, method in ((CorrelatedRelease, "release"), (IndependentRelease, "release")):
             stack.enter_context(patch.object(kind, method, _claiming(getattr(kind, method))))
-        for asked in (AugmentedMoments, MomentsInBall, CenteredGradients, ScoreCounts):
-            stated = _stating(asked.sensitivity, asked is MomentsInBall)
-            stack.enter_context(patch.object(asked, "sensitivity", stated))
+        for asked in (AugmentedMoments, ScoreCounts):
+            stack.enter_context(patch.object(asked, "sensitivity", _stating(asked.sensitivity)))
         yield
 
 
@@ -133,13 +121,12 @@ def _claiming(release: Any) -> Any:
     return claiming
 
 
-def _stating(sensitivity: Any, is_sum: bool) -> Any:
-    """The sensitivity, noted; that of a sum which is divided by the units before its release."""
+def _stating(sensitivity: Any) -> Any:
+    """The sensitivity, noted."""
 
     def stating(self: Any, *how: Any) -> float:
-        stated = float(sensitivity(self, *how))
-        _honest[:] = [stated / (how[-1] if is_sum else 1)]
-        return stated
+        _honest[:] = [float(sensitivity(self, *how))]
+        return _honest[0]
 
     return stating
 
@@ -153,7 +140,6 @@ class Composition:
 
     scales: str = "learn"  #: or "known", "one unit"
     center: str = "mean"
-    many: bool = False  #: the form of more than 1023 features
     rounds: int = 0  #: of the questions of subjects; 0 for records
     first: int = 1  #: W
     batches: int | None = None
@@ -161,10 +147,9 @@ class Composition:
 
     def __str__(self) -> str:
         unit = f"subjects in {self.rounds}" if self.rounds else f"records, W = {self.first}"
-        form = "gradients" if self.many else "moments"
         extra = [f"{name} {value}" for name, value in self.more]
         one = ["one batch"] if self.batches else []
-        return ", ".join([self.scales, self.center, form, unit, *one, *extra])
+        return ", ".join([self.scales, self.center, unit, *one, *extra])
 
     @property
     def knows_all(self) -> bool:
@@ -180,12 +165,10 @@ class Composition:
 
     @contextmanager
     def chosen(self) -> Iterator[None]:
-        """Make models as this composition says, whatever their number of features and units."""
-        most = 0 if self.many else stream_dppca.method.MOST_FEATURES
+        """Make models as this composition says, whatever their number of units."""
         with (
-            patch.object(stream_dppca.method, "MOST_FEATURES", most),
-            patch.object(base, "first_batches", lambda **public: self.first),
-            patch.object(base, "question_rounds", lambda **public: max(self.rounds, 1)),
+            patch.object(parameters, "first_batches", lambda **public: self.first),
+            patch.object(parameters, "question_rounds", lambda **public: max(self.rounds, 1)),
         ):
             yield
 
@@ -228,17 +211,16 @@ def compositions() -> Iterator[Composition]:
     for scales in ("learn", "known", "one unit"):
         for center in ("mean", "none"):
             yield Composition(scales, center, batches=1)
-            for many in (False, True):
-                for first in (1, 3):
-                    yield Composition(scales, center, many=many, first=first)
+            for first in (1, 3):
+                yield Composition(scales, center, first=first)
         for center in ("mean", "none", "own"):
             yield Composition(scales, center, rounds=1, batches=1)
             yield Composition(scales, center, rounds=1)
             if not Composition(scales, center).knows_all:
                 yield Composition(scales, center, rounds=3)
-    for many in (False, True):
-        yield Composition(many=many, more=(("memory", 3.0),))
-        yield Composition(many=many, more=(("missing", "center"),))
+    yield Composition(more=(("memory", 3.0),))
+    yield Composition(more=(("missing", "center"),))
+    yield Composition(more=(("limits", False),))
     yield Composition(rounds=3, more=(("missing", "center"),))
 
 
@@ -257,7 +239,6 @@ class Seen:
     tape: Tape = field(default_factory=Tape)
     shown: list[Any] = field(default_factory=list)
     standards: list[Any] = field(default_factory=list)
-    bases: list[FloatArray] = field(default_factory=list)
 
 
 def run(
@@ -266,24 +247,14 @@ def run(
     """Learn everything, and keep what must not differ between runs with equal releases."""
     seen, pca = Seen(), c.model()
     pca._noise = Source(5, seen.tape, given)  # type: ignore[assignment]
-    learn, step = Questions._learn, GradientStep.step
+    learn = Questions._learn
 
     def learning(self: Questions, name: str) -> None:
         seen.shown.append([name, None if self._answer is None else self._answer.state()])
         learn(self, name)
 
-    def stepping(self: GradientStep, *how: Any) -> Any:
-        asked = (self.V, self.L, self.along, self.mean)
-        seen.shown.append([[a.tolist() for a in asked], self.standard])
-        seen.bases.append(self.V)
-        return step(self, *how)
-
     _claims.clear()
-    with (
-        honest_sensitivities(),
-        patch.object(Questions, "_learn", learning),
-        patch.object(GradientStep, "step", stepping),
-    ):
+    with honest_sensitivities(), patch.object(Questions, "_learn", learning):
         for X, ids in batches:
             if c.rounds:
                 pca.learn_array(X, subjects=ids)
@@ -297,7 +268,7 @@ def run(
 
 
 def contents(c: Composition, at: int, seen: Seen) -> list[Content]:
-    """Nothing, the centre, far out in all ways, at the clamp; for gradients, along W and across."""
+    """Nothing, the centre, far out in all ways, at the clamp, and at the radius."""
     corners = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [-1, -1, -1, -1], [1, 1, -1, -1]], float)
     found = next(r for r in seen.standards[at:] + seen.standards if r is not None)
     center, scale = found.standard.center, found.standard.scale
@@ -310,13 +281,6 @@ def contents(c: Composition, at: int, seen: Seen) -> list[Content]:
             np.where(np.eye(D)[0] > 0, np.nan, HUGE),
             np.where(np.eye(D)[1] > 0, center, np.nan),
         ]
-    if seen.bases:
-        known = found.standard.known
-        V = np.linalg.qr(seen.bases[min(at, len(seen.bases) - 1)] * known[:, np.newaxis])[0]
-        u = np.linalg.svd(np.c_[V, np.diag(1.0 * ~known)])[0][:, -1] * known
-        across = [V[:, 0] + b * u for b in (-1.0, 1.0, -3.0, 3.0)] + [-V[:, 0], V[:, 1]]
-        reach = [4.9 / np.abs(way).max() for way in across]
-        rows += [center + scale * r * way for r, way in zip(reach, across, strict=True)]
     one: list[Content] = [(tuple(row.tolist()),) for row in rows]
     if not c.rounds:
         return one

@@ -28,9 +28,8 @@ import numpy as np
 
 from stream_dppca import DPPCA
 from stream_dppca.mechanisms.correlated import CorrelatedRelease
-from stream_dppca.method import base, moments
+from stream_dppca.method import Method, parameters, step
 from stream_dppca.method.limits import ScoreCounts
-from stream_dppca.method.moments import MomentMethod
 from stream_dppca.method.statistics import (
     AugmentedMoments,
     LengthCounts,
@@ -272,50 +271,51 @@ def budget_of_one_round() -> Any:
     def mutant(epsilon: float, delta: float, subjects: Any, units: int) -> float:
         return mu_of(epsilon, delta, None, units)
 
-    return patched((base, "mu_of", mutant))
+    return patched((parameters, "mu_of", mutant))
 
 
 def questions_with_the_budget_of_a_period() -> Any:
-    init = MomentMethod.__init__
+    init = Method.__init__
 
-    def mutant(self: MomentMethod, given: Any) -> None:
+    def mutant(self: Method, given: Any) -> None:
         init(self, given)
         self.questions.mu *= math.sqrt(PERIOD)
 
-    return patched((MomentMethod, "__init__", mutant))
+    return patched((Method, "__init__", mutant))
 
 
 def correlated_noise() -> Any:
-    return patched((moments, "IndependentRelease", CorrelatedRelease))
+    return patched((step, "IndependentRelease", CorrelatedRelease))
 
 
 def empty_rounds_skipped() -> Any:
-    step = MomentMethod.step
+    honest = Method.step
 
     def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
-        return step(self, rows, t, noise) if rows.present() else Outcome.skip("nobody", units=0.0)
+        nobody = Outcome(reason="nobody", subjects=0.0)
+        return honest(self, rows, t, noise) if rows.present() else nobody
 
-    return patched((MomentMethod, "step", mutant))
+    return patched((Method, "step", mutant))
 
 
 def divided_by_the_exact_number() -> Any:
-    step = MomentMethod.step
+    honest = Method.step
 
     def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
         self.units = max(rows.present(), 1)
-        return step(self, rows, t, noise)
+        return honest(self, rows, t, noise)
 
-    return patched((MomentMethod, "step", mutant))
+    return patched((Method, "step", mutant))
 
 
 def exact_number_of_subjects() -> Any:
-    count = MomentMethod._count
+    count = Method._count
 
     def mutant(self: Any, rows: Any, noise: Any) -> float:
         count(self, rows, noise)
         return float(rows.present())
 
-    return patched((MomentMethod, "_count", mutant))
+    return patched((Method, "_count", mutant))
 
 
 def a_table_that_survives_a_copy() -> Any:
@@ -346,12 +346,16 @@ def octaves_of_all_rows() -> Any:
 
 
 def scores_of_all_rows() -> Any:
-    counts = ScoreCounts.counts
+    measure, counts, each = ScoreCounts.measure, ScoreCounts.counts, [1]
 
-    def mutant(self: Any, block: Any, Z: Any) -> Any:
-        return counts(self, block, Z) * block.each
+    def seen(self: Any, block: Any, *args: Any) -> Any:
+        each[0] = block.each
+        return measure(self, block, *args)
 
-    return patched((ScoreCounts, "counts", mutant))
+    def mutant(self: Any, parts: Any) -> Any:
+        return counts(self, parts) * each[0]
+
+    return patched((ScoreCounts, "measure", seen), (ScoreCounts, "counts", mutant))
 
 
 def read_by_tasks(tasks: int = 3, places_of_their_own: bool = False) -> Any:

@@ -43,11 +43,9 @@ MUTANTS = (
 )
 
 
-@pytest.mark.parametrize("form, n", [("moment", 1600), ("gradient", 1600)])
-def test_a_batch_on_an_engine_passes(form: str, n: int) -> None:
-    measured = engine.canaries(form, n)
-    assert not [s for found in measured.values() for s in found if s.caught]
-    mean = measured["mean"][0]
+def test_a_batch_on_an_engine_passes() -> None:
+    (mean,) = engine.canary(1600)
+    assert not mean.caught
     assert mean.value > 0.4 * mean.limit, mean  # the attack is a good one
 
 

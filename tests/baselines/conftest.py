@@ -28,20 +28,11 @@ class Still(Noise):
         self.mus.append(mu)
         return super().gaussian(query, sensitivity=sensitivity, mu=mu)
 
-    def gaussian_each(self, count, *, sensitivity, mu):
-        """Make one call for each number, so that each of them is recorded."""
-        return lambda number: float(
-            self.gaussian(np.array([float(number)]), sensitivity=sensitivity, mu=mu)[0]
-        )
-
     def at_batch(self, batch):
         return self
 
     def direction(self, dimension, columns):
         return np.eye(dimension, columns) + 0.1
-
-    def order(self, n):
-        return np.arange(n)
 
     def _rounded_gaussian(self, values, sd):
         return np.rint(values)

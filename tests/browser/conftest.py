@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -60,6 +61,13 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
+    def give_password(self, password: str) -> None:
+        """Send a password with every request, as after it was asked for."""
+        given = base64.b64encode(f"anybody:{password}".encode()).decode()
+        headers = {"headers": {"Authorization": f"Basic {given}"} if password else {}}
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        self.driver.execute_cdp_cmd("Network.setExtraHTTPHeaders", headers)
+
     def text(self, element: str) -> str:
         return str(self.run(f"return document.getElementById('{element}').textContent"))
 
@@ -78,17 +86,16 @@ class Browser:
             whole = {"captureBeyondViewport": True, "format": "png"}
             size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
             clip = {**size, "scale": 1}
-            import base64
-
             data = self.driver.execute_cdp_cmd("Page.captureScreenshot", {**whole, "clip": clip})
             Path(folder, f"{name}.png").write_bytes(base64.b64decode(data["data"]))
 
 
 @pytest.fixture
 def browser(driver: Any) -> Iterator[Browser]:
-    yield Browser(driver)
+    made = Browser(driver)
+    yield made
     driver.get("about:blank")  # closes the page's connection
-    driver.delete_all_cookies()
+    made.give_password("")
 
 
 Wait = Callable[..., Any]

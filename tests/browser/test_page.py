@@ -19,9 +19,9 @@ from consumers.web.page import Page
 from consumers.web.server import WebServer
 from consumers.web.tracker import Tracker
 from demo.broker.node import free_port
-from demo.memory import MemoryBroker, MemoryCluster
 from demo.telemetry import FEATURES, telemetry
 from stream_dppca import DPPCA, Limit
+from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..consumers.helpers import in_thread, publish
 from ..support.processes import wait_for
@@ -233,16 +233,8 @@ def test_before_anything_is_learned(browser: Browser) -> None:
     )
     at = {"state": "working", "note": "", "lag": 7, "needed": 100, "step": [1, 5]}
     with releases.served(TOKEN, lambda: at) as url:
+        browser.give_password(TOKEN)
         browser.driver.get(url)
-        assert "Token" in browser.run("return document.body.textContent")
-        for attempt in ("not the token, but long", TOKEN):
-            browser.run("document.querySelector('input').value = arguments[0];"
-                        "document.querySelector('button').click()", attempt)  # fmt: skip
-            wait_for("an answer", lambda attempt=attempt: browser.run(
-                "return document.querySelector(arguments[0]) !== null",
-                "#waiting" if attempt == TOKEN else ".bad"))  # fmt: skip
-        refusals = browser.complaints()
-        assert all("401" in line for line in refusals), refusals  # said by the browser itself
         wait_for("nothing yet", lambda: not browser.hidden("waiting"))
         assert browser.text("waiting-title") == "Waiting for the first release"
         wait_for("a connection", lambda: browser.text("live") == "live")

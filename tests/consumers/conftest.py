@@ -60,18 +60,11 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> Outputs:
     neither clocks nor random ids.
     """
     found = Outputs()
-    gaussian, each = SeededNoise._rounded_gaussian, SeededNoise.gaussian_each
-    laplace = SeededNoise._discrete_laplace
-
-    def gaussian_each(noise: Any, *count: int, **more: float) -> Callable[[int], float]:
-        release = each(noise, *count, **more)
-        return lambda number: found.of(lambda: release(number))
-
+    gaussian, laplace = SeededNoise._rounded_gaussian, SeededNoise._discrete_laplace
     for name, method in (("_rounded_gaussian", gaussian), ("_discrete_laplace", laplace)):
         monkeypatch.setattr(
             SeededNoise, name, lambda *given, method=method: found.of(lambda: method(*given))
         )
-    monkeypatch.setattr(SeededNoise, "gaussian_each", gaussian_each)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=0))
     now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     timeless = functools.partial(learner.release_message, now=now)

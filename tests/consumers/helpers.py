@@ -20,7 +20,7 @@ from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 from consumers.settings import Recipe
-from demo.memory import MemoryBroker, MemoryCluster
+from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.processes import PATIENCE_SECONDS, wait_for
 

@@ -12,7 +12,7 @@ from consumers.errors import StateRefused
 from consumers.model.states import decode_state
 from consumers.service.stored import check_complete, check_stored
 from consumers.settings import Settings
-from demo.memory import MemoryBroker, MemoryReader, _Entry
+from tests.support.memory import MemoryBroker, MemoryReader, _Entry
 
 from .helpers import BATCH, GROUP, INPUT, OUTPUT, STATE, check_output, cluster, config
 

@@ -22,8 +22,8 @@ from consumers.kafka.configure import kafka_config
 from consumers.protocols import Bounds, Chunk, Cluster, Reader
 from consumers.service.loop import Service
 from consumers.settings import load_settings
-from demo.memory import MemoryBroker
 from stream_dppca import DPPCA
+from tests.support.memory import MemoryBroker
 
 from ..support.harness import READERS
 from ..support.processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for

@@ -27,9 +27,9 @@ from consumers.messages.sample import Described, describe_sample
 from consumers.protocols import RegisteredSchema
 from consumers.service import loop
 from consumers.service.stored import other_models
-from demo.memory import MemoryBroker
 from stream_dppca import DPPCA, NothingLearnedWarning
 from tests.consumers.otlp import message, recorded, resource
+from tests.support.memory import MemoryBroker
 
 from ..support.processes import wait_for
 from .helpers import as_json, rows
@@ -64,12 +64,13 @@ def test_a_mistyped_feature_is_found() -> None:
     good = as_json((1, 2, 3))
     assert sample(good, good) == "sample: 2 of 2 messages have all features"
     text = sample(*[good.replace(b"memory", b"memroy")] * 3)
-    assert "0 of 3 messages" in text and "memory: in 0 of 3 messages; did you mean memroy?" in text
+    assert "0 of 3 messages have" in text
+    assert "memory: a number in 0 of 3 messages; did you mean memroy?" in text
     assert "keys in the messages: cpu (number), memroy (number), disk.read (number), x (" in text
     text = sample(good, b"[]", None, b'{"cpu": "high", "memory": 1, "disk": 2}')
     assert "1 of 4 messages" in text and "2 of 4 are not JSON objects" in text
-    assert "cpu: in 2 of 2 messages, and not a number in 1 of them" in text
-    assert "disk.read: in 1 of 2 messages" in text
+    assert "cpu: a number in 1 of 4 messages" in text and "cpu (text)" in text
+    assert "disk.read: a number in 1 of 4 messages" in text and "disk (number)" in text
     assert sample() == "sample: the topic holds no messages yet"
 
 
@@ -80,10 +81,10 @@ def test_packed_rows_of_the_wrong_width_are_found() -> None:
     text = sample(packed(2, 3), packed(2, 4), packed(5, 3), b"x", format="float32",
                   rows_per_message=2)  # fmt: skip
     assert "1 of 4 messages" in text and "must have 24 bytes" in text
-    assert "32 bytes: 2 rows of 4 features?" in text
-    assert "60 bytes: 5 rows of 3 features?" in text and "not a whole number of rows" in text
+    assert all(f"1 of 4 have {size} bytes" in text for size in (1, 24, 32, 60))
     text = sample(b"[1,2,3]", b"[1,2]", b"{}", format="json-array")
-    assert "1 of 3 are 2 values, not 3 values" in text and "1 of 3 are not JSON arrays" in text
+    assert "must have 3 values" in text
+    assert "1 of 3 have 2 values" in text and "1 of 3 have no JSON array" in text
 
 
 def registered(format: str) -> tuple[Schemas, bytes]:
@@ -124,34 +125,27 @@ def test_a_mistyped_field_of_a_registered_schema_is_found(format: Any) -> None:
 
     whole = "sample: 3 of 3 messages have all features"
     assert text_of("cpu", "memory", "disk.read") == whole
-    said = text_of("cpu", "memroy")
-    assert "0 of 3 messages" in said
-    assert "memroy: a number in 0 of 3 messages; did you mean memory?" in said
-    assert "fields of the schemas: cpu, memory, disk.read" in said
-    assert "elsewhere" not in said
-    for mistyped in ("disk.raed", "dsk.read", "read", "disk_read", "Disk.Read"):
-        assert "; did you mean disk.read?" in text_of("cpu", mistyped), mistyped
+    said = text_of("cpu", "memroy", "disk.read")
+    assert "0 of 3 messages" in said and "memroy: a number in 0 of 3 messages" in said
+    assert "cpu:" not in said and "disk.read:" not in said
     said = text_of("cpu", values=(value, framed(8, value[5:]), b"x"))
     assert "1 of 3 messages have all features" in said
     assert "1 of 3 name a schema that the registry does not have" in said
     assert "1 of 3 do not begin with the number of a schema" in said
     other: Any = "protobuf" if format == "avro" else "avro"
     said = "\n".join(described([value], ["cpu"], other, registry=known).lines)
-    assert f"some have schemas of {format}, not of {other}" in said
+    assert f"1 of 1 have a schema of {format}, not of {other}" in said
 
 
 def test_another_format_is_recognised() -> None:
     """The commonest mistake with a first topic: the format is not set."""
     _, value = registered("avro")
-    assert "set format=avro or format=protobuf, and schema_registry_url" in sample(value, value)
+    assert "set format=avro or format=protobuf schema_registry_url=" in sample(value, value)
     assert "set format=avro or format=protobuf" in sample(value, format="json-array")
     good = as_json((1, 2, 3))
     assert "these are JSON objects: set format=json" in sample(good, format="json-array")
     assert "these are JSON objects" in sample(good, format="float32", rows_per_message=1)
     assert "these are JSON arrays: set format=json-array" in sample(b"[1, 2, 3]")
-    packed = np.full((4, 3), 1.1, dtype="<f4").tobytes()
-    text = sample(packed, packed)
-    assert "set format=float32 and rows_per_message=4, or format=float64 and rows_per" in text
     # Messages that have the format, or differ among themselves, get no such advice.
     for other in (b'{"x": 1}', b"12345"):
         assert "set format" not in sample(good, other) + sample(other)
@@ -307,12 +301,11 @@ def test_scales_by_name_are_those_of_the_features(capsys: pytest.CaptureFixture[
 
     assert check('{"cpu": 10, "memory": 5, "disk.read": 1e6}') == (0, "")
     code, said = check('{"cpu": 10, "memroy": 5}')
-    assert code == 78 and said == (
-        "`scales` must have a number for every feature; missing: memory (did you mean memroy?), "
-        "disk.read\n"
-    )
+    assert code == 78 and said.startswith("`scales` must be ")
+    found = "{'missing': ['memory', 'disk.read'], 'others': ['memroy']}"
+    assert said.endswith(f"each of the 3 features, in order or by name. Found {found}.\n")
     code, said = check('{"cpu": 10, "memory": 5, "disk.read": 1e6, "other": 1}')
-    assert code == 78 and said == "`scales` must name features only. Found other.\n"
+    assert code == 78 and said.endswith(" Found {'missing': [], 'others': ['other']}.\n")
     assert cli.main(["check-config", "--offline", *MODEL, "--features", "a,b,a"]) == 78
     assert "none of them twice. Found twice: a" in capsys.readouterr().err
 
@@ -334,7 +327,7 @@ def test_batches_that_learned_nothing_are_seen(learns: dict[str, Any]) -> None:
         assert count and count >= 1
         ready, words = service.ready()
         assert ready and words.startswith("working; nothing was learned from the last ")
-        assert words.endswith("check the feature names")
+        assert words.endswith("check the feature names; `inspect` says why")
         assert service.facts()["note"] in words
 
 
@@ -436,7 +429,8 @@ def recognised(*values: bytes, format: Any = "json", **more: Any) -> str:
          "format=long long_fields=name=name,value=value,time=timestamp,labels=labels "
          "text_values=true subject=labels.instance"),
         ({"metrics": [{"name": "cpu", "tags": {"host": "a"}, "fields": {"x": 1}, "timestamp": 1}]},
-         "format=long long_fields=name=name,value=fields,labels=tags subject=tags.host"),
+         "format=long long_fields=name=name,value=fields,time=timestamp,labels=tags "
+         "subject=tags.host"),
     ],
 )  # fmt: skip
 def test_one_metric_per_message_is_recognised(value: Any, settings: str) -> None:
@@ -472,22 +466,20 @@ def test_a_sample_of_points_says_which_features_are_missing() -> None:
     assert "sample: 1 subjects (host.name) in the messages; 0 have all features" in said
     assert "system.memory.usag: in 0 of 1; did you mean system.memory.usage?" in said
     assert "a rate needs two points in time" in said
-    assert "no row has all features" in said
     found = described(values, features[:1], "otlp", keys=keys, subject="host.name")
     assert found.fits
 
 
-def test_summaries_are_left_out_with_a_word() -> None:
+def test_summaries_are_left_out() -> None:
     kinds = {"name": "old", "kind": "summary", "value": (1.0, 2)}, {"name": "m", "value": 1}
     said = recognised(message(resource({"host.name": "a"}, *kinds)), format="otlp")
-    assert "    # old is a summary, which is left out" in said
-    assert "    'm'," in said and "'old'" not in said
+    assert "    'm'," in said and "old" not in said
 
 
 def test_framed_json_and_arrays_of_objects_are_recognised() -> None:
     framed = b"\0\0\0\0\7" + b'{"x": 1}'
     assert "1 of 1 messages have all features" in recognised(framed)
-    assert "in the frame of a Schema Registry" in recognised(framed, format="json-array")
+    assert "set format=json" in recognised(framed, format="json-array")
     assert "arrays of objects" in recognised(b'[{"x": 1}]')
     assert "set format=json-array" in recognised(b"[1, 2]")
 

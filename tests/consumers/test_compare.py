@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import islice
 from pathlib import Path
@@ -11,18 +10,19 @@ import pytest
 
 from consumers import cli
 from consumers.model.releases import PublishedRelease, release_message
-from demo.memory import MemoryBroker
 from demo.telemetry import FEATURES, telemetry
-from stream_dppca import DPPCA, Limit, Release
+from stream_dppca import DPPCA, Limit
+from tests.support.memory import MemoryBroker
 
 from .test_cli import on
 
+Releases = list[PublishedRelease]
 LIMITS = {"spe": (Limit(rate=0.01, value=20.0, sd=1.0), Limit(rate=0.001, value=30.0, sd=9.0))}
 HIGHER = {"spe": (Limit(rate=0.01, value=40.0, sd=1.0), Limit(rate=0.001, value=40.0, sd=9.0))}
 
 
 @pytest.fixture(scope="module")
-def releases() -> list[Release]:
+def releases() -> Releases:
     """The fleet changes after six of twelve batches."""
     model = DPPCA(features=FEATURES, epsilon=2, delta=1e-6, batch_size=5000, seed=1)
     found = []
@@ -30,14 +30,15 @@ def releases() -> list[Release]:
         model.learn_array(X)
         assert model.last_release is not None
         limits = LIMITS if len(found) < 6 else HIGHER
-        found.append(model.last_release.model_copy(update={"limits": limits}))
+        release = model.last_release.model_copy(update={"limits": limits})
+        found.append(PublishedRelease.of(release, "m"))
     return found
 
 
-def test_files(releases: list[Release], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines, one = tmp_path / "all.jsonl", tmp_path / "last.json"
+def test_files(releases: Releases, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines, one = tmp_path / "all.jsonl", tmp_path / "last.jsonl"
     lines.write_text("\n".join(release.model_dump_json() for release in releases))
-    one.write_text(json.dumps(json.loads(releases[-1].model_dump_json()), indent=1))
+    one.write_text(releases[-1].model_dump_json() + "\n")
     assert cli.main(["compare", f"{lines}@5", f"{lines}@6"]) == 0
     same = capsys.readouterr().out
     assert "within 3 times that" in same and ": more than" not in same
@@ -49,23 +50,23 @@ def test_files(releases: list[Release], tmp_path: Path, capsys: pytest.CaptureFi
     assert re.search(r"component 0: .*° apart, noise and .* about .*: more than 3 times", shown[0])
     assert "all components together" in shown[0]
     # The means and the spread of what a backup does are larger; the largest change comes first.
-    listed = re.findall(r"^(\w+) +\+\d\.\d+ sd +\d\.\d+", shown[0], re.MULTILINE)
+    listed = re.findall(r"^(\w+) +\+\d\.\d+ sd +[\d.]+$", shown[0], re.MULTILINE)
     assert set(listed[:2]) == {"disk_read_bytes_per_s", "disk_write_bytes_per_s"}
     assert "spe, 1 % of the records exceed: 20 → 40 (more than 3 times the uncertainty)" in shown[0]
     assert "spe, 0.1 % of the records exceed: 30 → 40 (within 3 times the uncertainty)" in shown[0]
 
 
 def test_topics_and_what_is_refused(
-    releases: list[Release], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    releases: Releases, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:  # fmt: skip
     broker = MemoryBroker()
     broker.create("m.components", 1)
     on(broker, monkeypatch)
     for release in releases:
-        message = release_message(PublishedRelease.of(release, "m"))
+        message = release_message(release)
         broker.produce("m.components", message.value, 0, message.key, message.headers)
-    assert cli.main(["compare", "--model", "m", "@6", "m.components@12"]) == 0
+    assert cli.main(["compare", "--model", "m", "@6", "@12"]) == 0
     assert ": more than 3 times that" in capsys.readouterr().out
     assert cli.main(["compare", "--model", "m", "@6", "@13"]) == 78
     assert "there is no such release" in capsys.readouterr().err
@@ -74,7 +75,7 @@ def test_topics_and_what_is_refused(
              releases[0].model_dump_json()}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    for name, why in {"other.json": "other features", "text.json": "no release",
-                      "none.json": "is not a file"}.items():  # fmt: skip
+    for name, why in {"other.json": "other features", "text.json": "no such release",
+                      "none.json": "cannot be read"}.items():  # fmt: skip
         assert cli.main(["compare", str(tmp_path / "one.json"), str(tmp_path / name)]) == 78
         assert why in capsys.readouterr().err

@@ -21,9 +21,9 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
 from consumers.protocols import Claim, Cluster, Membership, Message, Reader, TopicInfo
 from consumers.service.timeline import cuts
-from demo.memory import MemoryBroker, MemoryCluster
-from stream_dppca.method.covariance import RunningMoments
-from stream_dppca.method.moments import MOST_FEATURES
+from stream_dppca.method import MOST_FEATURES
+from stream_dppca.method.memory import RunningMoments
+from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.harness import READERS
 from ..support.processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
@@ -789,6 +789,6 @@ class TestKafka(Contract):
 
 def test_the_largest_state_fits_a_message() -> None:
     """Of as many features as can be learned with centre and scales: two sums of second moments."""
-    moments = RunningMoments(MOST_FEATURES + 1)
+    moments = RunningMoments(MOST_FEATURES)
     moments.total = np.random.default_rng(0).standard_normal(moments.total.shape)
     assert 2 * len(json.dumps(moments.state())) < 0.8 * MAX_RECORD_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +15,9 @@ from consumers.service.cores import CoreWatch
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.remote import GuardedEngine, Remote
-from demo.memory import MemoryBroker
 from stream_dppca.engine import EngineError, SourceAway
 from tests.consumers.test_service import log_of, settings
+from tests.support.memory import MemoryBroker
 from tests.support.processes import PATIENCE_SECONDS, wait_for
 
 
@@ -53,11 +52,9 @@ def engine() -> StarvedEngine:
 
 
 @pytest.fixture
-def remote(engine: StarvedEngine) -> Iterator[Remote]:
+def remote(engine: StarvedEngine) -> Remote:
     cores = CoreWatch(engine.look, engine.cancel, look_s=0.01, quiet_s=0.0)
-    yield Remote(engine, lambda: 2, {}, lambda: None, cores)  # type: ignore[arg-type, return-value]
-    cores.close()
-    cores._thread.join()
+    return Remote(engine, lambda: 2, {}, lambda: None, cores)  # type: ignore[arg-type, return-value]
 
 
 def waiting(remote: Remote) -> tuple[threading.Thread, list[Any]]:

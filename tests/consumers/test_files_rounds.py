@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from consumers import crashpoints
 from consumers.cli import main
 from consumers.files import rounds
+from consumers.files.blocks import FileRows, read_columns
 from consumers.files.sorting import sorted_rounds
-from consumers.files.span import Span
-from consumers.files.stamped import StampedRows, read_stamped_blocks
+from consumers.files.times import parse_time
 from consumers.settings import RoundRule
 from stream_dppca import DPPCA, PerSubject
 from stream_dppca.subjects.ids import canonical
@@ -33,7 +33,7 @@ START = 1_700_000_000 // HOUR * HOUR
 PLACES = 60
 FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3", "--places",
          str(PLACES), "--center", "none", "--scales", "none", "--subject", "device", "--round",
-         "1h", "--time", "at", "--quiet"]  # fmt: skip
+         "1h", "--time", "at"]  # fmt: skip
 
 Row = dict[str, Any]
 
@@ -76,10 +76,11 @@ def test_a_row_with_a_missing_cell_keeps_its_subject(
     changed = [{**row, FEATURES[1]: str(row[FEATURES[1]])} for row in rows]
     changed[3][FEATURES[1]] = cell
     file = write(tmp_path / f"in{suffix}", changed)
-    (block,) = read_stamped_blocks(str(file), suffix[1:], FEATURES, "device", "at")  # type: ignore[arg-type]
+    (block,) = read_columns(str(file), suffix[1:], FEATURES, ("device", "at"))  # type: ignore[arg-type]
     np.testing.assert_array_equal(block.rows, expected)
-    assert list(map(canonical, block.subjects)) == [canonical(row["device"]) for row in rows]
-    assert None not in block.times_ms
+    subjects, times = block.others
+    assert list(map(canonical, subjects)) == [canonical(row["device"]) for row in rows]
+    assert None not in map(parse_time, times)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -88,12 +89,12 @@ def test_rows_with_a_long_id_are_in_no_round(tmp_path: Path, suffix: str) -> Non
     rows[3]["device"] = "\u0301\u0316" * 32_000  # a CSV cell of this length is still read
     file = write(tmp_path / f"in{suffix}", rows)
 
-    def read(wanted: Any) -> Iterator[StampedRows]:
-        return read_stamped_blocks(str(file), suffix[1:], FEATURES, "device", "at", wanted)  # type: ignore[arg-type]
+    def read() -> Iterator[FileRows]:
+        return read_columns(str(file), suffix[1:], FEATURES, ("device", "at"))  # type: ignore[arg-type]
 
     rule, first = RoundRule("device", HOUR * 1000, 1), START // HOUR
-    span = Span(first, first + 1)
-    ((_, kept),) = sorted_rounds(read, rule, span, at_once=1, places=PLACES, records=4)
+    one = range(first, first + 1)
+    ((_, kept),) = sorted_rounds(read, rule, one, at_once=1, places=PLACES, records=4)
     assert len(kept.subjects) == len(rows) - 1
 
 
@@ -165,10 +166,9 @@ def test_times_in_any_spelling(tmp_path: Path) -> None:
     rows = [
         {**row, "at": spelled(row["at"], i % 4)} for i, row in enumerate(fleet([0, 1], devices=4))
     ]
-    blocks = list(
-        read_stamped_blocks(str(write(tmp_path / "a.csv", rows)), "csv", FEATURES, "device", "at")
-    )
-    times = [t for block in blocks for t in block.times_ms]
+    file = str(write(tmp_path / "a.csv", rows))
+    blocks = list(read_columns(file, "csv", FEATURES, ("device", "at")))
+    times = [parse_time(t) for block in blocks for t in block.others[1]]
     assert times == [1000 * row["at"] for row in fleet([0, 1], devices=4)]
 
 
@@ -260,12 +260,10 @@ def test_a_busy_subject_keeps_no_more_than_its_records() -> None:
     """Memory is bounded by places and records, whatever one subject sends."""
     rule, n = RoundRule("device", 1000, 1), 5000
     X = np.arange(3.0 * n).reshape(n, 3)
-    busy = StampedRows(X, ["1", 1] * (n // 2), [1500] * n)
-    others = StampedRows(X[:4], ["a", "b", "c", None], [1000, 1999, 2000, 1000])
+    busy = FileRows(X, (["1", 1] * (n // 2), [1.5] * n))
+    others = FileRows(X[:4], (["a", "b", "c", None], [1.0, 1.999, 2.0, 1.0]))
     found = dict(
-        sorted_rounds(
-            lambda wanted: [busy, others], rule, Span(1, 4), at_once=2, places=2, records=4
-        )
+        sorted_rounds(lambda: [busy, others], rule, range(1, 4), at_once=2, places=2, records=4)
     )
     assert {r: kept.subjects for r, kept in found.items()} == {
         1: [b"1"] * 4 + [b"a"], 2: [b"c"], 3: [],
@@ -298,14 +296,14 @@ def test_one_subject_takes_one_place_and_moves_no_row_of_others(
     def kept(of: list[tuple[str, int | None, float]]) -> list[dict[bytes, list[float]]]:
         parts = [of[i : i + size] for i in range(0, len(of), size)]
         blocks = [
-            StampedRows(np.array([[row[2]] for row in part]), [r[0] for r in part],
-                        [r[1] for r in part])
+            FileRows(np.array([[row[2]] for row in part]), (
+                [r[0] for r in part], [None if r[1] is None else r[1] / 1000 for r in part]))
             for part in parts
         ]  # fmt: skip
         found: list[dict[bytes, list[float]]] = []
         for _, kept in sorted_rounds(
-            lambda wanted: [b for i, b in enumerate(blocks) if wanted(i)],
-            RoundRule("device", 1000, 1), Span(0, 6), at_once=at_once, places=size, records=2,
+            lambda: blocks,
+            RoundRule("device", 1000, 1), range(6), at_once=at_once, places=size, records=2,
         ):  # fmt: skip
             found.append({})
             for subject, row in zip(kept.subjects, kept.rows(1), strict=True):
@@ -327,23 +325,6 @@ def test_one_subject_takes_one_place_and_moves_no_row_of_others(
                 mine = alone.setdefault(who.encode(), []) if len(alone) < size else []
                 alone.get(who.encode(), mine).append(x)
         assert one == {who: values[:2] for who, values in alone.items()}
-
-
-def test_a_part_of_the_file_is_read_again_only_if_it_has_rows_of_these_rounds() -> None:
-    rule, row = RoundRule("device", 1000, 1), np.zeros((1, 3))
-    blocks = [StampedRows(row, ["a"], [ms]) for ms in (0, 3000, 1000, 99_000, 2000)]
-    read: list[list[int]] = []
-
-    def blocks_of(wanted: Callable[[int], bool]) -> Iterator[StampedRows]:
-        read.append([])
-        for number in range(len(blocks) + 1):  # as if the file had grown
-            if wanted(number) and number < len(blocks):
-                read[-1].append(number)
-                yield blocks[number]
-
-    found = sorted_rounds(blocks_of, rule, Span(0, 6), at_once=2, places=2, records=4)
-    assert [len(kept.subjects) for _, kept in found] == [1, 1, 1, 1, 0, 0]
-    assert read == [[0, 1, 2, 3, 4], [1, 4], []]
 
 
 def test_a_second_run_resumes_and_no_round_is_released_twice(
@@ -437,7 +418,10 @@ def test_the_horizon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--subject", "cpu"], "must not be one of the features"),
         (["--round", "500ms"], "at least 1s"),
         (["--from", "31.1.2026"], "--from must be a date or a time in ISO 8601"),
-        (["--until", "1700000000"], "Found '1700000000'"),
+        (
+            ["--until", "1700000000"],
+            "Found 1700000000; the rounds around it begin at 2023-11",
+        ),
         (["--until", at(0)], f"--until must be later than --from. Found --from {at(0)} and"),
         (["--until", "2326-01-01"], "--until must be at most 100000 rounds of 1h after 2023-11"),
         (
@@ -460,12 +444,12 @@ def test_time_and_subject_belong_together(
 ) -> None:
     path = str(write(tmp_path / "a.csv", fleet([0])))
     plain = [*FLAGS[:6], "--batch-size", str(PLACES), *FLAGS[8:12]]
-    assert main(["run", "--input", path, *plain, "--time", "at", "--quiet"]) == 78
+    assert main(["run", "--input", path, *plain, "--time", "at"]) == 78
     assert "--time is for --subject" in capsys.readouterr().err
-    assert main(["run", "--input", path, *FLAGS[:-3], "--quiet"]) == 78
+    assert main(["run", "--input", path, *FLAGS[:-2]]) == 78
     assert "--time must be given" in capsys.readouterr().err
     for option in ("--from", "--until"):
-        assert main(["run", "--input", path, *plain, option, "2026-01-31", "--quiet"]) == 78
+        assert main(["run", "--input", path, *plain, option, "2026-01-31"]) == 78
         assert f"{option} is for --subject" in capsys.readouterr().err
     np.save(tmp_path / "a.npy", np.zeros((5, 3)))
     assert run(tmp_path / "a.npy") == 78

@@ -14,12 +14,12 @@ from consumers.service.plan import (
     Range,
     apportion,
     places,
+    skip_removed,
     split_batch,
-    split_removed,
     whole_batches,
 )
 from consumers.service.timeline import BrokerTime
-from demo.memory import MemoryReader
+from tests.support.memory import MemoryReader
 
 from .helpers import INPUT, PlanNotes, as_json, cluster, memory_log, rows
 
@@ -63,7 +63,7 @@ def test_batches_are_disjoint_whole_and_in_order(
             assert start == positions[p] and start < stop <= end[p]
         waiting = sum(end) - sum(positions.values())
         assert sum(stop - start for _, start, stop in ranges) == waiting // size * size
-        removed, rest = split_removed(ranges, dict(enumerate(first)), size)
+        skipped, rest = skip_removed(ranges, dict(enumerate(first)), size)
         every, left = batches(ranges, size), batches(rest, size)
         for batch in every:
             assert sum(stop - start for _, start, stop in batch) == size
@@ -74,7 +74,7 @@ def test_batches_are_disjoint_whole_and_in_order(
         gone = [all(stop <= first[p] for p, _, stop in batch) for batch in every]
         passed = [*gone, False].index(False)
         assert left == every[passed:]
-        assert sum(stop - start for _, start, stop in removed) == passed * size
+        assert skipped == {p: stop for batch in every[:passed] for p, _, stop in batch}
 
 
 def batches(ranges: list[Range], size: int) -> list[list[Range]]:
@@ -136,10 +136,7 @@ class Flaky(MemoryReader):
 def planner(offsets: MemoryReader, size: int = 10, **changes: float) -> BatchPlanner:
     how = {"interval_s": 3600.0, "refresh_s": 0.0, "patience_s": 60.0, **changes}
     log = offsets._cluster
-    times = BrokerTime(
-        lambda: log.timestamp_type(INPUT), lambda: log.reader(INPUT, stamped=True), 50,
-        lambda: log.broker.clock(),
-    )  # fmt: skip
+    times = BrokerTime(log, INPUT, 50, lambda: log.broker.clock())
     return BatchPlanner(
         offsets, INPUT, Metrics(), size=size, times=times,
         plans=PlanNotes().plans(), sampler=lambda: None, **how,

@@ -15,7 +15,7 @@ from consumers.messages.gathered import Gatherer, Gathering
 from consumers.model.learner import Learner
 from consumers.service.score import open_rows
 from consumers.settings import ScoreSettings, Settings, load_part
-from demo.memory import MemoryBroker
+from tests.support.memory import MemoryBroker
 
 from .otlp import message, resource
 from .test_round_task import (

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from consumers.model.learner import Learner
 from consumers.protocols import Chunk
 from consumers.service.loop import Service
 from consumers.service.progress import Progress
-from demo.memory import MemoryBroker, MemoryLedger, MemoryReader
+from tests.support.memory import MemoryBroker, MemoryLedger, MemoryReader
 
 from ..support.processes import wait_for
 from .helpers import as_json, rows
@@ -227,30 +227,52 @@ ends = time.monotonic() + 60
 while time.monotonic() < ends:  # it turns, and gets nowhere
     dog.beat()
     time.sleep(0.05)
-    if metrics.progress.age() > 9:
+    if metrics.progress.age() > 8:  # long after the other has ended
         sys.exit(0 if dog.alive() else 3)
 """
 
 
-def run(code: str, how: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PREPARED + code, how]
-    return subprocess.run(command, capture_output=True, text=True)
+Run = Callable[[str], tuple[int, str, str]]
 
 
+@pytest.fixture(scope="module")
+def ended() -> Iterator[Run]:
+    """Exit code, output and errors of processes that wait for clocks, all of them at once."""
+    programs = {"sleep": HELD, "match": HELD, "alone": HOPELESS, "excused": HOPELESS}
+    started = {
+        how: subprocess.Popen(
+            [sys.executable, "-c", PREPARED + code, how],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for how, code in programs.items()
+    }  # fmt: skip
+
+    def run(how: str) -> tuple[int, str, str]:
+        said, errors = started[how].communicate()
+        return started[how].returncode, said, errors
+
+    yield run
+    for process in started.values():
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.xdist_group("watchdogs")
 @pytest.mark.parametrize("how", ["sleep", "match"])
-def test_a_process_that_stands_still_as_a_whole_is_ended(how: str) -> None:
+def test_a_process_that_stands_still_as_a_whole_is_ended(ended: Run, how: str) -> None:
     """No thread runs while somebody holds the interpreter, not even the watchdog's."""
-    done = run(HELD, how)
-    assert done.returncode == 1, done.stderr
-    assert "a_function_that_holds_the_interpreter" in done.stderr
-    assert "987654" not in done.stderr
+    code, _, errors = ended(how)
+    assert code == 1, errors
+    assert "a_function_that_holds_the_interpreter" in errors
+    assert "987654" not in errors
 
 
+@pytest.mark.xdist_group("watchdogs")
 @pytest.mark.parametrize("how, code", [("alone", 70), ("excused", 0)])
-def test_a_loop_that_turns_and_gets_nowhere_is_ended(how: str, code: int) -> None:
-    done = run(HOPELESS, how)
-    assert done.returncode == code, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+def test_a_loop_that_turns_and_gets_nowhere_is_ended(ended: Run, how: str, code: int) -> None:
+    found, said, errors = ended(how)
+    assert found == code, errors
+    events = [json.loads(line) for line in said.splitlines()]
     assert events[0]["event"] == "no_progress" and events[0]["at"] == "reading partition 3"
     if code:
         assert events[-1]["event"] == "stalled" and events[-1]["at"] == "reading partition 3"

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from consumers.errors import ConfigurationError, RegistryAway
 from consumers.kafka.registry import RegistryClient
 from consumers.messages import registered
-from consumers.messages.registered import LARGEST_SCHEMA, _length
+from consumers.messages.registered import LARGEST_SCHEMA
 from consumers.protocols import RegisteredSchema
 
 from ..support.registry import Registry, registry
@@ -394,9 +394,13 @@ def test_protobuf_paths_to_types() -> None:
 @given(st.data())
 @settings(max_examples=75, deadline=None)
 def test_pruned_types_are_read_as_whole_ones(data: st.DataObject) -> None:
-    """Presence, defaults, oneofs, groups, relative names and maps of messages, in all syntaxes."""
-    syntax = data.draw(st.sampled_from(["proto2", "proto3"]))
+    """Presence, defaults, oneofs, relative names and maps of messages, in all syntaxes."""
+    syntax = data.draw(st.sampled_from(["proto2", "proto3", "editions"]))
     file = descriptor_pb2.FileDescriptorProto(name="f.proto", package="p.q", syntax=syntax)
+    if syntax == "editions":
+        file.edition = descriptor_pb2.EDITION_2023
+        features = descriptor_pb2.FeatureSet
+        file.options.features.field_presence = data.draw(st.integers(0, 2))
     top = file.message_type.add(name="Top")
     inner = top.nested_type.add(name="In")
     entry = top.nested_type.add(name="MEntry")
@@ -412,6 +416,8 @@ def test_pruned_types_are_read_as_whole_ones(data: st.DataObject) -> None:
             ["In", "Top.In", "q.Top.In", "p.q.Top.In", ".p.q.Top.In"]))}),
     ], 1):  # fmt: skip
         inner.field.add(name=name, number=number, type=kind, label=F.LABEL_OPTIONAL, **more)
+    if syntax == "editions":
+        inner.field[2].options.features.field_presence = features.IMPLICIT
     inner.oneof_decl.add(name="either")
     top.field.add(name="in", number=1, type_name="In", label=F.LABEL_OPTIONAL)
     top.field.add(name="m", number=2, type=F.TYPE_MESSAGE, type_name="MEntry",
@@ -448,6 +454,25 @@ def test_pruned_types_are_read_as_whole_ones(data: st.DataObject) -> None:
     message = framed(1, b"\0" + made.SerializeToString())
     (row,) = decode("protobuf", features, source, [message])
     assert all(map(same, row, (expected(made, f.split(".")) for f in features)))
+
+
+@pytest.mark.parametrize("delimited", [False, True])
+def test_features_in_groups_make_nulls(delimited: bool) -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="f.proto", syntax="proto2")
+    if delimited:
+        file.syntax, file.edition = "editions", descriptor_pb2.EDITION_2023
+        file.options.features.message_encoding = descriptor_pb2.FeatureSet.DELIMITED
+    top = file.message_type.add(name="Top")
+    kind = F.TYPE_MESSAGE if delimited else F.TYPE_GROUP
+    top.field.add(name="in", number=1, type=kind, type_name="In", label=F.LABEL_OPTIONAL)
+    top.field.add(name="x", number=2, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
+    inner = top.nested_type.add(name="In")
+    inner.field.add(name="y", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
+    text = base64.b64encode(file.SerializeToString()).decode()
+    source = Schemas({1: RegisteredSchema("protobuf", text)})
+    value = framed(1, b"\0\x0b\x08\x05\x0c\x10\x07")
+    assert decode("protobuf", ("x",), source, [value]) == [[7.0]]
+    assert np.isnan(decode("protobuf", ("x", "in.y"), source, [value])).all()
 
 
 PROTO_GOOD = AT_1 + proto_class("Telemetry")(cpu=1.5, memory=3).SerializeToString()
@@ -742,7 +767,8 @@ def costs() -> dict[str, list[float]]:
 def test_no_schema_takes_long_or_much(costs: dict[str, list[float]], name: str) -> None:
     """The manifest allows 512 MB, and the process has a planner that must have its turn."""
     _, schemas, _ = HOSTILE[name]()
-    assert all(_length(schema, set()) <= LARGEST_SCHEMA for schema in schemas), "tests nothing"
+    lengths = [sum(len(one.text) for one in schema.each()) for schema in schemas]
+    assert max(lengths) <= LARGEST_SCHEMA, "tests nothing"
     seconds, megabytes, hold = costs[name]
     assert seconds < 5 and megabytes < 64 and hold < 0.25
 
@@ -884,3 +910,19 @@ def test_items_of_an_array(item: Any) -> None:
     many = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
     (row,) = avro_rows(schema, features, many + bytes(9))
     assert np.isnan(row[0]) and np.isnan(row[2])
+
+
+def test_a_chain_of_references_is_followed_to_its_limit(served: Registry) -> None:
+    """A schema that refers to more others than allowed makes nulls, however deep they are."""
+    for level in range(300):
+        kind = f"C{level - 1}" if level else "double"
+        schema = {"type": "record", "name": f"C{level}", "fields": [{"name": "x", "type": kind}]}
+        below = [{"name": f"C{level - 1}", "subject": f"C{level - 1}", "version": 1}]
+        number = served.register(f"C{level}", schema, references=below if level else [])
+        if level == 60:
+            within = number
+    source = RegistryClient({"url": served.url}, protobuf=False)
+    value = struct.pack("<d", 1.5)
+    features = (".".join("x" * 61),)
+    assert decode("avro", features, source, [framed(within, value)]) == [[1.5]]
+    assert np.isnan(decode("avro", features, source, [framed(number, value)])).all()

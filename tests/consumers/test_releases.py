@@ -12,7 +12,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from consumers.model.describe import current_release, describe, meaning
+from consumers.cli.history import published
+from consumers.model.describe import describe, meaning
 from consumers.model.releases import (
     SCHEMA_FILE,
     PublishedRelease,
@@ -20,7 +21,8 @@ from consumers.model.releases import (
     release_message,
     schema,
 )
-from consumers.service.metrics import DEFINITIONS, SCORE_DEFINITIONS, Metrics, ScoreMetrics
+from consumers.service.metrics import Metrics
+from consumers.service.score_status import ScoreStatus
 from consumers.settings import RoundRule
 from stream_dppca import DPPCA, PerSubject, Projector
 
@@ -95,7 +97,9 @@ def test_a_raw_record_is_scored_from_the_published_bytes() -> None:
         x = dict(zip(Fleet.NAMES, row, strict=True))
         assert projector.transform(x) == fleet.model.transform(x)
         assert projector.spe(x) == fleet.model.spe(x)
-    np.testing.assert_array_equal(projector.raw_directions(), fleet.model.raw_directions())
+    np.testing.assert_array_equal(
+        projector.raw_directions(), fleet.model.projector().raw_directions()
+    )
 
 
 def test_a_round_of_questions_pretends_nothing() -> None:
@@ -199,9 +203,10 @@ def test_a_release_for_people() -> None:
     assert re.search(r"explains (4|5)\d\.\d % ± .* % of the variance", fleet)
     assert "eigenvalues that stand out of the noise: " in fleet
     assert re.search(r"limits of spe: 10 % of the records exceed .* ± ", fleet)
-    numbers = re.search(r"cpu +(\S+) +(\S+) +(\S+) +█", fleet)
+    numbers = re.search(r"cpu +(\S+) ± (\S+) +(\S+) +(\S+) +█", fleet)
     assert numbers is not None
-    loading, change, around = map(float, numbers.groups())
+    loading, error, change, around = map(float, numbers.groups())
+    assert 0 < error < 0.1
     assert (loading, change) == (pytest.approx(0.7, abs=0.03), pytest.approx(9.1, abs=0.3))
     assert around == pytest.approx(50, abs=0.5)
     sentence = r"cpu \(±[89]\S* around (49|50)\S*\).* rise and fall together\."
@@ -210,18 +215,20 @@ def test_a_release_for_people() -> None:
     assert len(describe(released(), top=1).splitlines()) < len(describe(released()).splitlines())
 
 
-def test_the_current_release() -> None:
+def test_the_releases_of_a_model() -> None:
     one, newer = release_message(released(batch=1)), release_message(released(batch=5))
     other = release_message(released(batch=7).model_copy(update={"model": "another"}))
     records = [one, newer, other, one]
-    assert current_release(records, "m") == parse_release(newer.value)
-    assert current_release(records, "other") is None
+    found = [release for _, release in published(records, "m")]
+    assert found == [parse_release(one.value), parse_release(newer.value)]
+    assert published(records, "other") == []
 
 
 def test_every_metric_is_defined_and_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "service-reference.md").read_text()
-    shown = Metrics().render().decode()
-    shown += ScoreMetrics().render().decode()
-    for name, definition in (DEFINITIONS | SCORE_DEFINITIONS).items():
-        assert f"# HELP {name} " in shown
-        assert f"| `{name}` | {definition.kind} | {definition.help} | {definition.action} |" in text
+    made = [m for kind in (Metrics, ScoreStatus) for m in kind().registry.collect()]
+    for metric in made:
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        row = re.escape(f"| `{name}` | {metric.type} | {metric.documentation} | ")
+        assert re.search(row + r"\w.*[.:].* \|\n", text), name  # with what to do when it moves
+    assert len(made) == text.count("\n| `dppca_")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, ConfigurationError, OffsetsGone, StateRefused
-from consumers.protocols import Bounds
+from consumers.protocols import Bounds, TopicOffsets
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
 from consumers.service.round_planner import PlannedRound, RoundPlanner
-from consumers.service.round_reader import RoundReader
-from consumers.service.timeline import cuts
+from consumers.service.round_reader import RoundDecoder, RoundReader
+from consumers.service.timeline import BrokerTime, cuts
 from consumers.settings import RoundRule
-from demo.memory import MemoryBroker, MemoryReader
+from tests.support.memory import MemoryBroker, MemoryReader
 
 from .helpers import INPUT, memory_log
 
@@ -94,12 +94,12 @@ class Driver:
         self.records = Records()
         self.planner = planner(
             MemoryReader(log, INPUT), INPUT, rule, Metrics(),
-            slack_ms=SLACK_MS, interval_s=0.0, refresh_s=0.0,
-            timestamp_type=lambda: log.timestamp_type(INPUT), clock=lambda: self.now_ms / 1000,
+            interval_s=0.0, refresh_s=0.0,
+            times=BrokerTime(log, INPUT, SLACK_MS, lambda: self.now_ms / 1000),
         )  # fmt: skip
         self.reader = reader(
             source(log, INPUT, stamped=True), INPUT, self.records, rule, Metrics(), stall_s=60.0,
-            bounds=self.planner.bounds, take=self.records.take,
+            take=self.records.take,
         )  # fmt: skip
         self.planner.begin({}, FIRST, 0)
         self.positions: dict[int, int] = {}
@@ -411,24 +411,8 @@ def test_any_subject_may_be_any_other(
 class InFetchOrder(RoundReader):
     """Mutant: reads all partitions at once, in the order in which fetches bring them."""
 
-    def _begin_range(self) -> None:
-        if self._left and not getattr(self, "_begun", False):
-            self._ends = {r.partition: r.end for r in self._left}
-            self._at = {r.partition: r.start for r in self._left}
-            self._begun = True
-            self._reader.assign(self._at)
-
-    def read(self, timeout_s: float) -> bool:
-        assert self._left is not None
-        for chunk in self._reader.read(timeout_s):
-            self._reached = self._at[chunk.partition]
-            self._put(chunk, self._ends[chunk.partition])
-            self._at[chunk.partition] = self._reached
-        at = self._reader.positions()
-        if all(at[p] >= end for p, end in self._ends.items()):
-            self._left.clear()
-            self._begun = False
-        return True
+    def _read(self, planned: PlannedRound, decoder: RoundDecoder) -> Iterator[None]:
+        return self._read_ranges(planned.ranges, decoder)
 
 
 class ByArrivals(RoundPlanner):
@@ -457,10 +441,10 @@ class AtTheStableEnd(RoundPlanner):
 
     def next_round(self) -> PlannedRound | None:
         number, end_ms = self._next, self._rule.end_ms(self._next)
-        if self._clock() * 1000 < end_ms + self._slack_ms:
+        if self._times.now_ms() < end_ms + self._times.slack_ms:
             return None
         share = self.partitions()
-        stop = self._asked(share, end_ms + self._slack_ms)
+        stop = self._asked(share, end_ms + self._times.slack_ms)
         ranges = [Range(p, self._positions.get(p, 0), stop[p]) for p in share]
         self._positions, self._next = self._asked(share, end_ms), number + 1
         return PlannedRound(number, tuple(r for r in ranges if r.end > r.start), self._positions)
@@ -484,14 +468,16 @@ class AnyTime(MemoryReader):
         return [entries[o].time_ms for o in offsets], [entries[o].key for o in offsets]
 
 
+class AnyTimes(BrokerTime):
+    def beyond(self, offsets: TopicOffsets, bounds: Mapping[int, Bounds]) -> list[int]:
+        return []
+
+
 class AnyTopic(RoundPlanner):
     """Mutant, with `AnyTime`: does not check who sets the times."""
 
     def _check_topic(self) -> None:
-        pass
-
-    def _check_times(self, share: Sequence[int], bounds: dict[int, Bounds]) -> None:
-        pass
+        self._times = AnyTimes(**vars(self._times))
 
 
 def test_mutant_fetch_order() -> None:
@@ -503,7 +489,8 @@ class AnyWindow(RoundReader):
 
     def start(self, planned: PlannedRound) -> None:
         super().start(planned)
-        self._window = 0, 1 << 62
+        assert self._decoder is not None
+        self._decoder._window = 0, 1 << 62
 
 
 def test_mutant_rounds_by_arrivals() -> None:

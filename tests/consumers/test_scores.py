@@ -15,12 +15,11 @@ from consumers.errors import ConfigurationError, Unavailable
 from consumers.model.scores import CurrentModel, Rows, Score, Scorer
 from consumers.protocols import Chunk
 from consumers.service import score
-from consumers.service.alarms import WINDOW, Alarms
-from consumers.service.metrics import ScoreMetrics
-from consumers.service.score import MessageRows, ensure_scores_topic, run_scoring
+from consumers.service.score import MessageRows, Scoring, ensure_scores_topic
+from consumers.service.score_status import WINDOW, Alarms, ScoreStatus
 from consumers.settings import ClusterSettings, load_part
-from demo.memory import MemoryBroker
 from stream_dppca import Projector
+from tests.support.memory import MemoryBroker
 
 from .helpers import (
     FEATURES,
@@ -102,19 +101,18 @@ def run(releases: list[bytes], values: list[bytes | None], fail_at: int = -1) ->
     for value in releases:
         on.produce(OUTPUT, value)
     committed: list[int] = []
-    written, metrics = Written(), ScoreMetrics()
+    written, status = Written(), ScoreStatus()
     groups = [Records(values, committed, fail_at)]
 
     def open_source(release: Any) -> MessageRows:
         group = groups.pop() if groups else Records(values, committed)
-        return MessageRows(group, make_codec("json", release.features, 1000), {0: len(values)})
+        codec = make_codec("json", release.features, 1000)
+        return MessageRows(group, codec, {0: len(values)})  # type: ignore[arg-type]
 
-    count = run_scoring(
-        memory_log(on), CurrentModel(MODEL), output_topic=OUTPUT, open_source=open_source,
-        open_target=lambda: written, metrics=metrics, alarms=Alarms(), stop=threading.Event(),
-        once=True,
+    scoring = Scoring(
+        memory_log(on), CurrentModel(MODEL), OUTPUT, open_source, lambda: written, status  # type: ignore[arg-type,return-value]
     )  # fmt: skip
-    return count, written, committed, metrics
+    return scoring.run(threading.Event(), once=True), written, committed, status
 
 
 def with_limits(release: bytes, spe: float, t2: float) -> bytes:
@@ -183,8 +181,8 @@ def test_without_a_limit_there_is_no_flag(
 def test_the_command_says_its_page_and_how_many_scores_had_no_limit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def scoring(*_: Any, metrics: ScoreMetrics, **__: Any) -> int:
-        metrics.unlimited = 2
+    def run(scoring: Scoring, *_: Any, **__: Any) -> int:
+        scoring.status.unlimited = 2
         return 3
 
     broker = MemoryBroker()
@@ -192,7 +190,7 @@ def test_the_command_says_its_page_and_how_many_scores_had_no_limit(
         broker.create(topic, 1)
     on(broker, monkeypatch)
     monkeypatch.setattr(commands, "_stop_on_signals", threading.Event)
-    monkeypatch.setattr("consumers.cli.score.run_scoring", scoring)
+    monkeypatch.setattr("consumers.cli.score.Scoring.run", run)
     monkeypatch.setattr("consumers.cli.score.set_up_logs", lambda *_, **__: None)
     said: dict[str, Any] = {}
     monkeypatch.setattr("consumers.service.http.log_event", lambda _, **fields: said.update(fields))
@@ -206,7 +204,7 @@ def test_the_command_says_its_page_and_how_many_scores_had_no_limit(
 
 
 def test_the_share_beyond_a_limit_is_of_the_last_records() -> None:
-    metrics = ScoreMetrics()
+    metrics = ScoreStatus()
     for beyond in (1, 5):
         for _ in range(1000):
             metrics.scored(count=120, compared=100, beyond=beyond)

@@ -23,8 +23,8 @@ from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
-from demo.memory import MemoryBroker, MemoryCluster
 from stream_dppca import DPPCAError
+from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.launch import CRASH_AT
 from ..support.processes import ROOT, wait_for

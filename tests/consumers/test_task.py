@@ -29,8 +29,8 @@ from consumers.protocols import FinishedBatch
 from consumers.service import task as task_module
 from consumers.service.metrics import Metrics
 from consumers.service.task import Task, group_size
-from demo.memory import MemoryBroker
 from stream_dppca import Release
+from tests.support.memory import MemoryBroker
 
 from ..support.launch import silence
 from ..support.processes import PATIENCE_SECONDS, wait_for

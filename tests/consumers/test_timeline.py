@@ -14,7 +14,7 @@ from consumers.service.batch_planner import BatchPlanner, PlannedBatch, PlanOver
 from consumers.service.metrics import Metrics
 from consumers.service.plan import Range
 from consumers.service.timeline import LOG_APPEND_TIME, BrokerTime
-from demo.memory import MemoryBroker
+from tests.support.memory import MemoryBroker
 
 from .helpers import INPUT, PlanNotes, memory_log
 
@@ -38,10 +38,7 @@ class Driver:
     def start(self) -> BatchPlanner:
         """A planner that resumes after the last batch that was taken."""
         log = memory_log(self.on)
-        times = BrokerTime(
-            lambda: log.timestamp_type(INPUT), lambda: log.reader(INPUT, stamped=True), SLACK_MS,
-            lambda: self.now_ms / 1000,
-        )  # fmt: skip
+        times = BrokerTime(log, INPUT, SLACK_MS, lambda: self.now_ms / 1000)
         self.planner = BatchPlanner(
             log.offsets(INPUT), INPUT, Metrics(), size=self.size, interval_s=3600.0, refresh_s=0.0,
             patience_s=60.0, times=times, plans=self.notes.plans(), sampler=lambda: None,
@@ -196,8 +193,6 @@ def test_what_retention_removed_comes_first() -> None:
     driver.now_ms += 2 * SLACK_MS
     for _ in range(5):
         driver.take()
-    assert driver.planner is not None
-    assert driver.planner._metrics.offsets_lost._value.get() == 4  # type: ignore[attr-defined]
     assert [batch.ranges for batch in driver.taken] == [
         (Range(0, 0, 2), Range(1, 0, 2)),
         (Range(0, 6, 7), Range(1, 2, 5)),  # 2 to 5 of partition 0 were a batch
@@ -228,7 +223,7 @@ def test_a_first_message_of_a_sender_means_samples(monkeypatch: pytest.MonkeyPat
     driver = Driver(2, 4)
     driver.produce(1, n=3)
     monkeypatch.setattr(
-        "demo.memory.MemoryReader._stamps",
+        "tests.support.memory.MemoryReader._stamps",
         lambda self, p, offsets: ([None] * len(offsets), [None] * len(offsets)),
     )
     assert driver.start()._timeline is None

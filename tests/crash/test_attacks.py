@@ -12,7 +12,7 @@ import pytest
 from consumers.errors import Unavailable
 from consumers.service.loop import Service
 from consumers.settings import Settings
-from demo.memory import MemoryBroker, MemoryCluster
+from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..consumers.helpers import in_thread
 from ..support.harness import BATCH, Fresh, Model, check_numbers, model

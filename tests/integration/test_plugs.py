@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,14 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer, codec
 from kafka.record import default_records
 
-from consumers.errors import ConfigurationError
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.configure import task_connection
-from consumers.kafka.executor import close_readers, read_ranges
+from consumers.kafka.executor import close_readers, reader_of
 from consumers.model.uncertainty import angle
 from consumers.protocols import Reader, TopicInfo
+from consumers.service.plan import Range
+from consumers.service.ranges import read_ranges
 from consumers.settings import ClusterSettings
 
 from ..support.harness import READERS, Model, model, read_topic
@@ -130,7 +131,9 @@ def test_tasks_of_an_engine_get_past_them_too(
     reached = pickle.loads(pickle.dumps(task_connection(given)))
     found: list[tuple[int, Any]] = []
     try:
-        for chunk in read_ranges(reached, topic, [(0, 3, len(sent) - 2)], 240.0, stamped=stamped):
+        opened = reader_of(reached, topic, stamped=stamped)
+        ranges = [Range(0, 3, len(sent) - 2)]
+        for chunk in chain.from_iterable(read_ranges(opened, topic, ranges, 240.0)):
             found += zip(chunk.offsets, chunk.values, strict=True)
             lengths = {len(chunk.times), len(chunk.keys)}
             assert lengths == {len(chunk.values) if stamped else 0}
@@ -158,19 +161,6 @@ def send_tails(
             producer.close()
             sent += values
     return sent
-
-
-def test_a_missing_package_is_named(
-    broker: RunningBroker, compressed: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic, sent = compressed
-    monkeypatch.setattr(codec, "has_lz4", lambda: False)
-    opened = KafkaCluster(config(broker.bootstrap_servers, "kafka-python")).reader(topic)
-    try:
-        with pytest.raises(ConfigurationError, match=r"decompressed: pip install lz4$"):
-            read_all(opened, len(sent))
-    finally:
-        opened.close()
 
 
 def test_avro_from_the_registry_to_the_scores(broker: RunningBroker, fresh_name: Any) -> None:

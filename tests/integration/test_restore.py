@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 
 from consumers.cli.exits import EXIT_REFUSED
 from demo.broker.base import KAFKA_VERSION
-from demo.broker.jars import ensure_jars, find_java
+from demo.broker.jars import ensure_jars, fetch_jar, find_java
 
 from ..support.harness import Model, model
 from ..support.processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for
@@ -25,26 +24,19 @@ TOOLS = {
     "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
 }
+TOOLS_SHA256 = "62f3c5dd7aa3442d4c5bc6a95f86e2502178ea09de8e27f74d9563bf955e253c"
 Run = Callable[[str, Model], None]
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with Kafka's own programs, from its jars."""
-    jars = ensure_jars()
-    tools = jars.with_name(f"kafka-tools-{KAFKA_VERSION}")
-    if not tools.is_dir():
-        if shutil.which("mvn") is None:
-            pytest.skip("there is no mvn command to fetch Kafka's programs with")
-        part = tools.with_name(f"{tools.name}.part-{os.getpid()}")
-        artifact = f"-Dartifact=org.apache.kafka:kafka-tools:{KAFKA_VERSION}"
-        command = ["mvn", "--batch-mode", "-q", "dependency:copy", artifact]
-        subprocess.run([*command, f"-DoutputDirectory={part}"], check=True, stdout=subprocess.PIPE)
-        part.rename(tools)
-    folder = tmp_path_factory.mktemp("bin")
+    jars, folder = ensure_jars(), tmp_path_factory.mktemp("bin")
+    path = f"org/apache/kafka/kafka-tools/{KAFKA_VERSION}/kafka-tools-{KAFKA_VERSION}.jar"
+    fetch_jar(folder, TOOLS_SHA256, path)
     for name, main in TOOLS.items():
         script = folder / name
-        script.write_text(f'#!/bin/sh\nexec {find_java()} -cp "{jars}/*:{tools}/*" {main} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec {find_java()} -cp "{jars}/*:{folder}/*" {main} "$@"\n')
         script.chmod(0o755)
     return folder
 

@@ -21,8 +21,7 @@ from consumers.kafka.confluent import MessageProducer
 from consumers.model.releases import PublishedRelease, release_message
 from consumers.protocols import Message, TopicInfo
 from consumers.settings import ClusterSettings, RoundRule
-from demo.deployments import announced_port
-from stream_dppca import Limit, PrivacyStatement, Projector, SubjectStatement
+from stream_dppca import Limit, PerSubject, PrivacyStatement, Projector, SubjectStatement
 
 from ..support.harness import read_topic
 from ..support.launch import CRASH_AT
@@ -56,7 +55,8 @@ def start(
 
 
 def facts(log: Path) -> dict[str, Any]:
-    address = f"http://127.0.0.1:{announced_port(log)}/facts"
+    lines = [line for line in log.read_text().splitlines() if '"listening"' in line]
+    address = f"http://127.0.0.1:{json.loads(lines[0])['port']}/facts"
     with urllib.request.urlopen(address, timeout=5) as answer:
         found: dict[str, Any] = json.loads(answer.read())["beyond"]
         return found
@@ -136,10 +136,8 @@ def test_rounds_of_subjects(broker: RunningBroker, fresh_name: Any, tmp_path: Pa
     cluster.create_topic(topic, TopicInfo(2, {"message.timestamp.type": "LogAppendTime"}), 1)
     cluster.create_topic(settings.output_topic, TopicInfo(1, {}), 1)
     rule = RoundRule("host", length_ms, 24)
-    said = SubjectStatement.of(
-        epsilon=1.0, delta=1e-6, period=24, horizon=None, subject="host", records=1,
-        method="adaptive", private=True,
-    )  # fmt: skip
+    unit = PerSubject("host", places=20, period=24, records=1)
+    said = SubjectStatement.of(unit, epsilon=1.0, delta=1e-6, method="adaptive", private=True)
     number = rule.first_from(int(time.time() * 1000))
     wait_for("a round", lambda: time.time() * 1000 > rule.start_ms(number))
     made = release(topic, 1).model_copy(update={"privacy": said, "n_seen": None, "subjects": 20.0})

@@ -25,7 +25,7 @@ from consumers.service.remote_sums import TopicSource
 from consumers.settings import Settings
 from stream_dppca.batch import Reading
 from stream_dppca.engine import Group, SourceAway
-from stream_dppca.engine.questions import Present, Total, answer
+from stream_dppca.engine.questions import Present, answer
 from tests.consumers.helpers import in_thread
 from tests.engine.helpers import PicklingEngine
 
@@ -146,14 +146,14 @@ def releases(given: Settings, on: Remote | None) -> list[dict[str, Any]]:
 def agree(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
     """Check that seeded releases are the same, to the single precision of states.
 
-    One slot too many or too few would move a component a hundred times as far.
+    One slot too many or too few would move a component ten times as far.
     """
     assert [r["status"] for r in one] == [r["status"] for r in other]
     assert {r["batch"] for r in one} == {r["batch"] for r in other}
     for a, b in zip(one, other, strict=True):
         assert len(a["components"]) == len(b["components"])
         for c, d in zip(a["components"], b["components"], strict=True):
-            assert c == pytest.approx(d, abs=1e-6)
+            assert c == pytest.approx(d, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
         on = remote(given, PicklingEngine())
         ranges = (Range(0, 0, 1000),)
         source = TopicSource(on.connection, topic, ranges, on.recipe, 3, 60.0)
-        question = Total(Present())
+        question = Present()
         served.status = 503
         with pytest.raises(SourceAway) as failed:
             answer(question, source, Reading(1e18), Group(0, 1000))
@@ -238,7 +238,7 @@ def test_a_registry_that_is_away_fails_the_task_and_not_the_record(
         served.status = None
         found = answer(question, source, Reading(1e18), Group(0, 1000))
         # 250 are of the aborted transaction, 3 in 100 are bad, and there are control records.
-        assert 700 < found.sums[0][0] < 750
+        assert 700 < found.total[0] < 750
         served.asked.clear()
         answer(question, source, Reading(1e18), Group(0, 1000))
         known = [path for path in served.asked if path != "/schemas/ids/7"]

@@ -132,7 +132,7 @@ def local(given: Settings, rule: RoundRule, take: Any) -> RoundReader:
     codec = MessageRecipe.of(given).subject_codec(None)
     reader = cluster.reader(topic, stamped=True)
     return RoundReader(reader, topic, codec, rule, Metrics(), stall_s=240.0,
-                       bounds=bounds_of(given), take=take)  # fmt: skip
+                       take=take)  # fmt: skip
 
 
 def table(reader: RoundReader | RemoteRows, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:

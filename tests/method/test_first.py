@@ -62,6 +62,16 @@ def test_units_and_means_of_all_sizes(seed: int) -> None:
     assert ((w.standard.scale / sd > 0.5) & (w.standard.scale / sd < 2)).all()
 
 
+@pytest.mark.parametrize("far", [100.0, 1e3, 3e3, 1e4, 3e4])
+def test_a_narrow_feature_is_found_wherever_it_is(far: float) -> None:
+    """With 4096 cells in place of two grids, noise hid features that were 100 cells wide."""
+    X = far * np.array([1.0, -1.1, 1.3, 1.7]) + np.random.default_rng(6).normal(size=(UNITS, 4))
+    for seed in range(5):
+        found = answered(X, seed, mu=0.55 * MU).standard  # 30 % of the budget
+        assert found.known.all() and (np.abs(found.center - X.mean(axis=0)) < 1).all()
+        assert ((found.scale > 0.4) & (found.scale < 2.5)).all()
+
+
 def test_features_of_other_shapes() -> None:
     rng = np.random.default_rng(2)
     n = UNITS
@@ -167,9 +177,10 @@ def test_a_state_goes_on_in_the_middle() -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [{"at": 3}, {"at": -20}, {"at": 10**6}, {"valid": -0.1}, {"low": [5.0] * 3},
-     {"mass": [math.nan] * 3}, {"coarse": [True]}, {"low": [-math.inf] * 3},
+    [{"at": 3}, {"at": -20}, {"at": 10**6}, {"valid": [-0.1, 0.1]}, {"valid": [0.5, math.inf]},
+     {"low": [5.0] * 3}, {"mass": [math.nan] * 3}, {"coarse": [True]}, {"low": [-math.inf] * 3},
      {"high": [math.inf] * 3}, {"low": [0.0] * 3, "high": [5e-324] * 3},
+     {"low": [2.0**40] * 3, "high": [2.0**40 + 2**-12] * 3},
      {"answer": {"total": [0.0] * 7, "share": 0.5}}],
 )  # fmt: skip
 def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
@@ -215,3 +226,10 @@ def test_a_damaged_answer_is_refused(damage: dict[str, Any]) -> None:
     asked.load(state)
     with pytest.raises(ValueError):
         asked.load(state | {"answer": state["answer"] | damage})
+
+
+def test_the_radius_is_not_that_of_one_noisy_count() -> None:
+    """Of 32 counts beyond a length, one is two sds too high in every twentieth first step."""
+    rng = np.random.default_rng(5)
+    radii = [answered(rng.normal(size=(2000, 3)), seed, units=2000).radius for seed in range(100)]
+    assert 4 < np.median(radii) < 16 and max(radii) < 24

@@ -81,3 +81,10 @@ def test_noise_is_hardly_ever_taken_for_an_octave() -> None:
         scale = spread(distances() + SD * rng.standard_normal(OCTAVES - ZERO), SD, 3000.0, 0.0)
         wrong += octave_of(found) > 5 or scale is None or scale > 100
     assert wrong == 0
+
+
+def test_empty_octaves_around_zero_add_no_noise_to_the_mass() -> None:
+    counts = values() + values()[::-1]
+    found = hull(counts, SD)
+    counts[ZERO - 55 : ZERO + 56] -= 0.5 * SD  # their noise, which happens to be low
+    assert hull(counts, SD) == found and found is not None and found[2] == counts[counts > 0].sum()

@@ -9,50 +9,49 @@ import numpy as np
 import pytest
 
 from stream_dppca import DPPCA
-from stream_dppca.mechanisms.correlated import DECAYS, CorrelatedRelease, Released, weights
+from stream_dppca.mechanisms.correlated import (
+    DECAYS,
+    POWER,
+    CorrelatedRelease,
+    Released,
+    weights,
+)
 from stream_dppca.mechanisms.independent import IndependentRelease
-from stream_dppca.method.base import POWER, MethodBase, Parameters, kept_share
-from stream_dppca.method.covariance import NoiseOfSums, RunningMean, noise_of_sums
+from stream_dppca.method.memory import Memory, NoiseOfSums, RunningMean, noise_of_sums
+from stream_dppca.method.parameters import Parameters
 from stream_dppca.noise import SeededNoise
 
 #: Coordinates that are simulated at once. The empirical sd of so many is within 4 % of the true
 #: one, except with a probability of 1e-15 (a chi-square variable, more than 8 sds away).
 MANY = 20_000
-Change = Callable[[int, MethodBase[RunningMean]], None]
+Change = Callable[[int, Memory], None]
 
 
-class Remembering(MethodBase[RunningMean]):
-    """The running means of a method, and nothing else."""
-
-    def __init__(self, memory: str | float) -> None:
-        self.given = Parameters(np.eye(1), 1.0, 1e-6, units=1000, memory=memory)
-        self.moments, self.recent = RunningMean(MANY), RunningMean(MANY)
-        self._noise = NoiseOfSums((kept_share(memory), 0.5), DECAYS)
-
-
-def simulated(memory: str | float, batches: int, change: Change, *, seed: int) -> Remembering:
+def simulated(memory: str | float, batches: int, change: Change, *, seed: int) -> Memory:
     """Released zeros: all that is in the running means is noise."""
     noise, zeros = SeededNoise(seed), np.zeros(MANY)
-    release, running = CorrelatedRelease(mu=1.0), Remembering(memory)
+    given = Parameters(np.eye(1), 1.0, 1e-6, units=1000, memory=memory)
+    release, running = CorrelatedRelease(mu=1.0), Memory(1, given.keep)
+    running.all, running.recent = (RunningMean(MANY) for _ in range(2))  # type: ignore[assignment]
     for t in range(batches):
         change(t, running)
         if t == 17:
             release.forget()  # as after a restart
         unit = 1.0 if t < 9 else 0.7  # as if the budget of later batches were smaller
-        released = release.release(zeros, sensitivity=1.0, power=POWER, noise=noise)
-        sd = running._noise.of_next(released)
+        released = release.release(zeros, sensitivity=1.0, noise=noise)
+        sd = running.sd_of_next(released)
         assert np.std(released.alone) == pytest.approx(sd, rel=0.04)
-        running._remember(released, released.alone / unit, 1 / unit, 0.8 if t % 3 else 1.0)
+        running.add(released, released.alone / unit, 1 / unit, 0.8 if t % 3 else 1.0)
     return running
 
 
-def nothing(t: int, running: MethodBase[RunningMean]) -> None:
+def nothing(t: int, running: Memory) -> None:
     pass
 
 
-def drop(t: int, running: MethodBase[RunningMean]) -> None:
+def drop(t: int, running: Memory) -> None:
     if t == 5:
-        running._drop_past()
+        running.drop_past()
 
 
 @pytest.mark.parametrize("change", [nothing, drop])
@@ -62,7 +61,7 @@ def test_running_means_have_the_noise_that_they_state(
     memory: str | float, batches: int, change: Change
 ) -> None:
     running = simulated(memory, batches, change, seed=batches)
-    for mean in (running.moments, running.recent):
+    for mean in (running.all, running.recent):
         assert np.std(mean.mean) == pytest.approx(mean.sd, rel=0.04)
 
 
@@ -86,7 +85,7 @@ def test_the_series_of_a_constant_column(keep: float) -> None:
 def test_independent_rounds_and_states() -> None:
     release, found = IndependentRelease(mu=1.0), NoiseOfSums((0.5, 1.0), DECAYS)
     for _ in range(3):
-        released = release.release(np.zeros(1), sensitivity=1.0, power=0.0, noise=SeededNoise(1))
+        released = release.release(np.zeros(1), sensitivity=1.0, noise=SeededNoise(1))
         found.add(released, 2.0)
     assert found.variances == pytest.approx((4 * (1 + 1 / 4 + 1 / 16), 12.0))
     found.begin((3.0, 4.0))

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from stream_dppca import DPPCA
-from stream_dppca.mechanisms.correlated import DECAYS, weights
-from stream_dppca.method.base import POWER
-from stream_dppca.method.covariance import HELD, RunningMean, noise_of_sums
-from stream_dppca.method.moments import REFINED_AFTER
+from stream_dppca.mechanisms.correlated import DECAYS, POWER, weights
+from stream_dppca.method.correction import REFINED_AFTER
+from stream_dppca.method.memory import HELD, RunningMean, noise_of_sums
 
 D, B = 12, 4000
 SD = 2.0 ** np.arange(-6, 6)
@@ -52,6 +51,22 @@ def test_scales_are_refined_in_the_first_batches_only() -> None:
         scales.append(pca._method.standard.scale.tolist())  # type: ignore[attr-defined]
     changed = [t for t in range(1, 8) if scales[t] != scales[t - 1]]
     assert changed == [1, 3]  # and after the first step
+
+
+def test_noise_is_not_taken_for_scales() -> None:
+    """Where the noise of a variance is as large as the variance, scales stay as they were found."""
+    d, size = 200, 2000
+    rng = np.random.default_rng(3)
+    v = rng.normal(size=d)
+    pca = DPPCA(features=range(d), epsilon=1.0, delta=1e-6, batch_size=size, seed=4)
+    errors = []
+    for _ in range(pca.first_batches + 6):
+        pca.learn_array(rng.normal(size=(size, d)) + rng.normal(size=(size, 1)) * v)
+        if pca.components.size:
+            scale = pca._method.standard.scale / np.sqrt(1 + v**2)  # type: ignore[attr-defined]
+            errors.append(float(np.std(np.log(scale))))
+    first, *later = errors
+    assert later and max(later) < first
 
 
 def test_a_restored_model_projects_as_before() -> None:

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_dppca.batch import Batch, Reading
-from stream_dppca.method.covariance import RunningMoments, components
+from stream_dppca.mechanisms.packing import unpack
+from stream_dppca.method.components import components
 from stream_dppca.method.drift import DriftAlarm
+from stream_dppca.method.memory import RunningMoments
 from stream_dppca.method.statistics import (
     OCTAVES,
     AugmentedMoments,
@@ -97,17 +99,27 @@ def test_a_missing_value_is_in_no_count_and_at_the_centre() -> None:
     one = batch([[math.nan, 10.5, -1e6]], partial=True)
     assert one.total(KINDS["octaves"][0]).sum(axis=1).tolist() == [0.0, 1.0, 1.0]
     moments = one.total(AugmentedMoments(**STANDARD, constant=1.0, radius=100.0))
-    assert moments[-1].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert unpack(moments)[-1].tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
 def test_a_state_is_plain_where_noise_is_larger_than_what_is_seen() -> None:
     """The alarm for drift compares the noise with the advantage, and keeps the larger. That was a
     numpy number, which the state of a task cannot hold: the service ended."""
-    moments = RunningMoments(4)
+    moments = RunningMoments(3)
     moments.add(np.diag([0.1, 0.1, 0.1, 0.7]), 1.0, 1.0)
     known = np.ones(3, dtype=np.bool_)
-    found = components(moments, constant=1.0, k=1, known=known, known_center=False, spread=None)
+    found = components(moments, k=1, known=known, known_center=False, spread=None)
     assert type(found.valid) is type(found.sd) is float
     alarm = DriftAlarm()
     alarm(0.0, 0.0, 5.0 / found.valid, 1)
     assert {type(number) for number in alarm.state()["normal"]} == {float, int}
+
+
+def test_the_share_of_valid_units_is_what_is_known_best() -> None:
+    """A share that drowned in noise was taken for .05, and scales were widened to five times."""
+    moments = RunningMoments(3)
+    moments.constant, moments.first_valid = 1.0, (0.9, 0.05)
+    moments.add(np.diag([1.0, 1.0, 1.0, -0.3]), 0.09, 1.0)  # noise of sd .3
+    assert 0.7 < moments.valid < 0.9
+    moments.add(np.diag([99.0, 99.0, 99.0, 20.0]), 0.09, 1.0, weight=99.0)  # now of sd .003
+    assert moments.valid == pytest.approx(0.197, abs=0.002)

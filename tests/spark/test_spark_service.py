@@ -15,7 +15,7 @@ from kafka.admin import MemberToRemove
 pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark")
 
 from consumers.cli.exits import EXIT_CONFIGURATION
-from consumers.settings.engine import SPARK_CONF_PREFIX
+from consumers.settings.operation import SPARK_CONF_PREFIX
 from tests.integration.test_spread import BATCH, BATCHES, FEATURES, agree
 from tests.spark.cluster import descendants, stop_session
 from tests.support.harness import EVICTED, read_topic, round_model

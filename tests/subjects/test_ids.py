@@ -70,8 +70,8 @@ ACCENTS = "\u0301\u0316"
         lambda n: "x" * n, lambda n: b"x" * n, lambda n: ACCENTS * (n // 4) + "x",
         lambda n: (ACCENTS * (n // 4) + "x").encode(), lambda n: np.str_(ACCENTS * n),
         lambda n: bytearray(n), lambda n: memoryview(b"\xff" * n), lambda n: " " * n + "1",
-        lambda n: "\udc80" * n, lambda n: 10**n, lambda n: -(10**n), lambda n: Decimal(10**n),
-        lambda n: Decimal(f"1E+{n}"),
+        lambda n: "\udc80" * n, lambda n: 10**n, lambda n: -(10**n),
+        lambda n: Decimal("1" + "0" * n), lambda n: Decimal(f"1E+{n}"),
     ],
 )  # fmt: skip
 def test_a_long_id_is_not_usable_and_nothing_is_done_with_it(id: Any, times: int) -> None:

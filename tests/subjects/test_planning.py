@@ -33,7 +33,7 @@ def test_the_prediction_is_near_the_simulation(
 ) -> None:
     public: dict[str, Any] = {"epsilon": epsilon, "delta": 1e-6, "period": period, **KNOWN}
     expected = plan_subjects(d=d, subjects=subjects, presence=presence, horizon=rounds, **public)
-    assert expected.expected_error[-1][0] == rounds
+    assert expected.noise_error[-1][0] == rounds
     sines = []
     for seed in range(7):
         rng = np.random.default_rng([seed, d])
@@ -48,7 +48,7 @@ def test_the_prediction_is_near_the_simulation(
             est.learn_array(X, subjects=ids)
             est.close_round()
         sines.append(sine(est.components[0], v))
-    assert 0.5 < np.median(sines) / expected.expected_error[-1][1] < 2
+    assert 0.5 < np.median(sines) / expected.noise_error[-1][1] < 2
 
 
 def test_how_many_devices_are_needed() -> None:
@@ -57,25 +57,25 @@ def test_how_many_devices_are_needed() -> None:
     (first, needed), *later = found.subjects_needed
     assert first == 1 and needed is not None and 1700 < needed < 4500
     again = plan_subjects(d=50, epsilon=1.0, delta=1e-6, subjects=needed, **KNOWN)
-    assert again.expected_error[0][1] <= GOOD
+    assert again.noise_error[0][1] <= GOOD
     assert all(number is not None and number < needed for _, number in later)
     year = plan_subjects(
         d=50, epsilon=1.0, delta=1e-6, subjects=1e5, presence=0.9, period=24, horizon=365, **KNOWN
     )
-    assert year.expected_error[-1][0] == 365 and year.epsilon_over["1 period"] == 1.0
+    assert year.noise_error[-1][0] == 365 and year.epsilon_over["1 period"] == 1.0
     assert year.epsilon_over["all rounds"] == epsilon_of_periods(1.0, 1e-6, 365 / 24)
     assert "subjects needed for an error of 0.1" in str(year)
 
 
 def test_few_subjects_take_rounds_of_questions() -> None:
     enough = plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=3000)
-    assert enough.question_rounds == 0 and enough.expected_error[0][0] == 1
+    assert enough.question_rounds == 0 and enough.noise_error[0][0] == 1
     assert "components from round 1 on" in str(enough)
     found = plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=700)
     told: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "center": "mean", "scales": "learn"}
     assert found.question_rounds == model(10, 700, **told).first_batches == 2
     assert model(10, 3000, **told).first_batches == 1
-    assert found.expected_error[0][0] == found.question_rounds + 1
+    assert found.noise_error[0][0] == found.question_rounds + 1
     assert f"components from round {found.question_rounds + 1} on" in str(found)
     nothing = str(plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=500, horizon=3))
     assert "the horizon ends before the first release" in nothing and "needed" not in nothing

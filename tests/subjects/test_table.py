@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from stream_dppca.participation import PerSubject
 from stream_dppca.slots import SlotBuffer
-from stream_dppca.subjects import SubjectTable
-from stream_dppca.subjects.first import first_rows
+from stream_dppca.subjects import SubjectTable, first_rows
 from tests.conftest import FloatArray
 from tests.subjects.fleets import model, table
 

@@ -34,11 +34,9 @@ class Nodes:
     def __init__(self) -> None:
         ports = [(free_port(), free_port()) for _ in range(3)]
         voters = ",".join(f"{n}@{LOOPBACK}:{own}" for n, (_, own) in enumerate(ports, 1))
-        identity = LocalBroker.new_cluster_id()
         self.brokers = [
             LocalBroker(
                 port=port,
-                cluster_id=identity,
                 settings=SETTINGS | {
                     "node.id": str(n),
                     "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{own}",
@@ -98,7 +96,7 @@ class SmallDisk:
 
     def broker(self) -> LocalBroker:
         """A broker whose data is here."""
-        return _OnDisk(self.path)
+        return LocalBroker(settings=SETTINGS, folder=self.path)
 
     def fill(self) -> None:
         """Fill the disk."""
@@ -112,12 +110,3 @@ class SmallDisk:
     def close(self) -> None:
         subprocess.run(["umount", "-l", str(self.path)], check=False)
         self.path.rmdir()
-
-
-class _OnDisk(LocalBroker):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(settings=SETTINGS)
-        self._folder = folder
-
-    def _make_folder(self) -> None:
-        self._dir = Path(tempfile.mkdtemp(dir=self._folder))

@@ -3,8 +3,7 @@
 Transactions become visible whole or not at all. Opening a ledger raises the epoch of its model, and
 an owner with an older epoch is refused, its open transaction included. A transaction of an old
 generation of the group is refused, too, before anything is written. Readers see committed messages
-only; what was aborted stays in the log. The cluster is for unit tests and for runs without a
-broker; nothing outlives the process.
+only; what was aborted stays in the log. Nothing outlives the process.
 
 Tests reach inside through `MemoryBroker`: `expire` turns a member into a zombie, `trim` is
 retention, `remove` is compaction, and `on_commit` runs between a transaction and its caller.
@@ -22,8 +21,6 @@ from typing import Any, Literal
 from consumers import crashpoints
 from consumers.errors import Fenced, OffsetsGone, Unavailable
 from consumers.protocols import Bounds, Chunk, Claim, Message, Positions, TopicInfo
-
-__all__ = ["MemoryBroker", "MemoryCluster"]
 
 
 @dataclass

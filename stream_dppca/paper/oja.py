@@ -12,20 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
-from .arrays import FloatArray
-from .checks import positive
-from .errors import ParameterError
-
-__all__ = [
-    "InverseTime",
-    "Schedule",
-    "TheoremSchedule",
-    "column_signs",
-    "oja_step",
-    "orthonormal",
-]
+from ..arrays import FloatArray
+from ..basis import orthonormal
+from ..checks import positive
+from ..errors import ParameterError
 
 
 class Schedule(Protocol):
@@ -113,34 +103,9 @@ def oja_step(W: FloatArray, gradient: FloatArray, eta: float) -> FloatArray:
 
     Examples
     --------
+    >>> import numpy as np
     >>> W = np.array([[1.0], [0.0]])
     >>> oja_step(W, np.array([[0.0], [1.0]]), eta=1.0).round(3).ravel().tolist()
     [0.707, 0.707]
     """
     return orthonormal(W + eta * gradient, like=W)
-
-
-def orthonormal(W: FloatArray, like: FloatArray | None = None) -> FloatArray:
-    """Orthonormal columns with the same spans as those of W, column by column (QR).
-
-    Signs follow the columns of `like`, so a component does not flip between releases; without
-    it the largest coordinate of each column is positive. A W that is not finite, or zero, is
-    replaced by `like`.
-    """
-    if like is not None and not np.isfinite(W).all():
-        W = like
-    scale = np.abs(W).max(initial=0.0)
-    if scale == 0.0:
-        return W if like is None else like
-    Q = W / scale
-    Q = Q / np.linalg.norm(Q) if W.shape[1] == 1 else np.linalg.qr(Q)[0]
-    return np.asarray(Q * column_signs(Q, like))
-
-
-def column_signs(W: FloatArray, like: FloatArray | None = None) -> FloatArray:
-    """+1 or -1 for each column: towards that of `like`, or its largest coordinate positive."""
-    if like is None:
-        along = W[np.abs(W).argmax(axis=0), np.arange(W.shape[1])]
-    else:
-        along = np.einsum("ij,ij->j", W, like)
-    return np.where(along < 0, -1.0, 1.0)

@@ -1,9 +1,4 @@
-"""Components from released moments of (z, b): all of it post-processing.
-
-The moment of y = (z, b) holds the share of valid records w, the mean m and the second moment of z
-at once: with M its blocks, w = M_bb/b^2, m = M_zb/(b w), C = M_zz/w - m m^T. All three are linear
-in the release or follow from it afterwards, so batches whose means differ add up to the total
-covariance, and nulls and clip weights divide out.
+"""What is remembered of releases, and the noise in it: all of it post-processing.
 
 Every batch has the same weight, except for the newest few, of which a part is held back (`HELD`):
 the noise of a release cancels with those that follow it. These are about the weights of least
@@ -16,41 +11,26 @@ from __future__ import annotations
 import base64
 import copy
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 
-from ..arrays import BoolArray, FloatArray
-from ..mechanisms.correlated import Released
-from ..mechanisms.eigen import leading
-
-__all__ = [
-    "HEAVY",
-    "HELD",
-    "Components",
-    "NoiseOfSums",
-    "RunningMean",
-    "RunningMoments",
-    "components",
-    "noise_of_sums",
-]
+from ..arrays import FloatArray
+from ..mechanisms.correlated import DECAYS, Released
 
 #: Share of the newest batches that is held back: this share of the newest, half of it of the batch
 #: before, and so on.
 HELD = 0.4
+#: Share of itself that the mean of the last few batches keeps: effectively two batches.
+RECENT = 0.5
+#: By about this much the share of valid units may differ from that of the first step.
+_STEADY = 0.1
 
-#: A variance is taken to be at least this many sds of its noise.
-_FLOOR_SDS = 3.0
-#: A feature whose spread is unknown is left out unless its variance is this many sds above zero.
-_SEEN_SDS = 4.0
-#: Most eigenvalues that are released.
-_MOST_EIGENVALUES = 20
-#: An eigenvalue stands out if it is this many sds of its noise above what noise alone would make.
-_OUT_SDS = 2.0
-#: Relative sd of an eigenvalue because of heavy tails, fitted to real streams.
-HEAVY = 0.03
+
+def constant(d: int) -> float:
+    """b of y = (z, b): b^2 = d/20 costs 5 % more noise and measures means well enough."""
+    return math.sqrt(d / 20)
 
 
 class RunningMean:
@@ -131,159 +111,131 @@ class RunningMean:
 
 
 class RunningMoments(RunningMean):
-    """The mean of the released moments: a symmetric matrix, whose upper triangle is in states.
+    """The mean of the released moments of y = (z, b), a symmetric matrix.
 
     Parameters
     ----------
-    size
-        Size of y: the number of features plus one.
+    d
+        Number of features.
     """
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size, size)
-        self.size = size
+    def __init__(self, d: int) -> None:
+        super().__init__(d + 1, d + 1)
+        self.constant = constant(d)  #: b
+        self.first_valid = (1.0, 1.0)  #: share of valid units in the first step, and its noise sd
 
-    def spread(self, constant: float) -> tuple[float, FloatArray, FloatArray, float]:
-        """The share of valid units, mean and variance of z, and the noise sd of a variance."""
-        weight, d = max(self.weight, 1e-300), self.size - 1
-        w = min(max(float(self.total[d, d]) / (weight * constant**2), 0.05), 1.0)
-        m = self.total[:d, d] / (weight * constant * w)
-        return w, m, np.diag(self.total)[:d] / (weight * w) - m**2, self.sd / w
+    @property
+    def valid(self) -> float:
+        """w, the share of valid units.
+
+        All variances are divided by it, and a few thousand records show it to .3 only. So it is
+        moved towards the answer of the first step, by the variances of both.
+        """
+        square = self.constant**2
+        found = float(self.total[-1, -1]) / (max(self.weight, 1e-300) * square)
+        asked, sd = self.first_valid
+        own, first = (self.sd / square) ** 2, sd**2 + _STEADY**2
+        return min(max((found * first + asked * own) / (first + own), 0.05), 1.0)
+
+    def spread(self) -> tuple[FloatArray, FloatArray, float]:
+        """Mean and variance of z, and the noise sd of a variance."""
+        weight = max(self.weight, 1e-300) * self.valid
+        m = self.total[:-1, -1] / (weight * self.constant)
+        return m, np.diag(self.total)[:-1] / weight - m**2, self.sd / self.valid
 
     def rescale(self, factor: FloatArray) -> None:
         """Turn z_j into factor_j z_j, as if it had been measured like that."""
         full = np.append(factor, 1.0)
         self.total *= np.outer(full, full)  # symmetric to the last bit, as it is in states
 
-    def shift(self, by: FloatArray, constant: float) -> None:
+    def shift(self, by: FloatArray) -> None:
         """Turn z into z - by: the constant in y makes that a linear map."""
-        by = np.append(by / constant, 0.0)
+        by = np.append(by / self.constant, 0.0)
         self.total -= np.outer(by, self.total[-1])
         self.total -= np.outer(self.total[:, -1], by)
         self.total = self._of_numbers(self._numbers())  # symmetric to the last bit
 
     def _numbers(self) -> FloatArray:
-        return np.asarray(self.total[np.triu_indices(self.size)])
+        return np.asarray(self.total[np.triu_indices(len(self.total))])
 
     def _of_numbers(self, numbers: FloatArray) -> FloatArray:
-        total, upper = np.zeros((self.size, self.size)), np.triu_indices(self.size)
+        total, upper = np.zeros(self.total.shape), np.triu_indices(len(self.total))
         total[upper] = total.T[upper] = numbers
         return total
 
 
-@dataclass(frozen=True, eq=False)
-class Components:
-    """Mean, spread and components that follow from the running moments."""
-
-    mean: FloatArray  #: m
-    variance: FloatArray  #: of z, noisy
-    spread: FloatArray  #: r, positive; infinite for features without spread: their loading is 0
-    W: FloatArray  #: d x k, orthonormal columns, largest variance first
-    values: FloatArray  #: variance along each, of (z - m)/r
-    total: float  #: the sum of all variances
-    sd: float  #: noise sd of a variance
-    valid: float  #: w
-    spectrum: FloatArray  #: all eigenvalues, of features with spread, descending; noisy
-    in_one_unit: bool  #: features are not standardised
-
-    @property
-    def whole(self) -> float:
-        """The variance of all features, seen or not: d of standardised ones."""
-        return self.total if self.in_one_unit else float(len(self.mean))
-
-    def eigenvalues(self, records: float, cut: float) -> tuple[FloatArray, FloatArray]:
-        """The eigenvalues that stand out of the noise, and the sd of each.
-
-        Noise alone reaches to sqrt(2 n) s. Those that are larger by two sds stand out.
-        """
-        edge = self.sd * (math.sqrt(2 * len(self.spectrum)) + _OUT_SDS)
-        out = int(np.count_nonzero(self.spectrum > edge))
-        return self.told(self.spectrum[: min(_MOST_EIGENVALUES, out)], records, cut)
-
-    def told(self, values: FloatArray, records: float, cut: float) -> tuple[FloatArray, FloatArray]:
-        """The largest eigenvalues of the spectrum, less what noise adds to them, and their sds.
-
-        The noise E of the matrix has the sd s on the diagonal and s/sqrt 2 beside it, so w^T E w
-        has the sd s for every w of length 1. To second order it moves the jth eigenvalue up by
-        s^2/2 times the sum over all others of 1/(l_j - l_i), which is taken back. The stated sd has
-        these parts:
-
-        - noise: s, and half of what is taken back;
-        - sampling: sqrt(2/n) of the value;
-        - clipping: the share of the records beyond the radius times the radius in units of the mean
-          squared length; half of what the variances of features with little spread lack, because
-          their deviations are not taken to be smaller than noise allows; and `HEAVY` of the value
-          for tails that are cut off. On real streams, eigenvalues of clamped records differ from
-          those of raw ones by 1 to 5 %.
-
-        Parameters
-        ----------
-        records
-            n, from which the moments are.
-        cut
-            Share of the records that are clipped, times the length at which they are.
-        """
-        apart = values[:, np.newaxis] - self.spectrum
-        # Neighbours within the noise exchange places: they push each other apart by no more.
-        apart = np.where(np.abs(apart) < self.sd, np.inf, apart)
-        up = self.sd**2 / 2 * np.sum(1 / apart, axis=1)
-        found = np.minimum.accumulate(np.maximum(values - up, 0.0))
-        seen = max(len(self.spectrum), 1)
-        lacks = 0.0 if self.in_one_unit else max(1 - self.total / seen, 0.0) / 2
-        relative = math.hypot(math.sqrt(2 / max(records, 1.0)), cut, lacks, HEAVY)
-        return found, np.hypot(np.hypot(self.sd, up / 2), relative * found)
-
-
-def components(
-    moments: RunningMoments,
-    *,
-    constant: float,
-    k: int,
-    known: BoolArray,
-    known_center: bool,
-    spread: FloatArray | None,
-    whole: bool = False,
-) -> Components:
-    """Read off mean, spread and components.
+class Memory:
+    """The moments of all batches so far, and of the last few.
 
     Parameters
     ----------
-    known
-        Features whose spread has been seen.
-    known_center
-        If true, the mean is 0, and second moments take the place of the covariance.
-    spread
-        r if features are in one unit; None to take the released standard deviations.
-    whole
-        True to compute all eigenvalues.
+    d
+        Number of features.
+    keep
+        Share of the past that is kept with every batch.
     """
-    M, d = moments.mean, moments.size - 1
-    w, m, variance, sd = moments.spread(constant)
-    if known_center:
-        variance, m = variance + m**2, np.zeros(d)
-    C = M[:d, :d] / w - np.outer(m, m)
-    learned = np.sqrt(np.maximum(variance, max(_FLOOR_SDS * sd, 1e-12)))
-    seen = known | (variance > _SEEN_SDS * sd)
-    r = np.where(seen, learned if spread is None else spread, np.inf)
-    which = np.flatnonzero(seen)
-    found = min(k, len(which))
-    C /= r
-    C /= r[:, np.newaxis]
-    if len(which) < d:
-        C = C[np.ix_(which, which)]
-    # Features without spread fill up if there are fewer with spread than components.
-    W = np.eye(d)[:, np.r_[which, np.flatnonzero(~seen)][:k]]
-    W[:, :found] = 0.0
-    along = np.zeros(k)
-    along[:found], W[which, :found] = leading(C, found) if found else ((), 0.0)
-    spectrum = np.asarray(np.linalg.eigvalsh(C)[::-1] if whole else along, dtype=np.float64)
-    total = float(np.sum(variance[seen] / r[seen] ** 2))
-    typical = float(np.median(1 / r[seen] ** 2)) if seen.any() else 1.0
-    # A total that drowns in its noise is taken to be that noise.
-    total = max(total, sd * typical, 1e-300)
-    return Components(
-        m, variance, r, W, along, total, sd * typical, w, spectrum, spread is not None
-    )
+
+    def __init__(self, d: int, keep: float) -> None:
+        self.keep = keep
+        self.all, self.recent = RunningMoments(d), RunningMoments(d)
+        self._noise = NoiseOfSums((keep, RECENT), DECAYS)
+
+    def begin(self, valid: tuple[float, float]) -> None:
+        """Take over the share of valid units in the first step, and the sd of its noise."""
+        self.all.first_valid = self.recent.first_valid = valid
+
+    def sd_of_next(self, released: Released) -> float:
+        """Noise sd of `alone` in a release that has not been added yet, in units of its noise."""
+        return self._noise.of_next(released)
+
+    def add(self, released: Released, alone: FloatArray, gain: float, weight: float = 1.0) -> None:
+        """Add a step's own moments.
+
+        Parameters
+        ----------
+        alone
+            The moments: those of the release times `gain`, as a matrix.
+        weight
+            Batches of the step.
+        """
+        self._noise.add(released, gain)
+        of_all, of_recent = self._noise.variances
+        self.all.add(alone, of_all, self.keep, weight)
+        self.recent.add(alone, of_recent, RECENT, weight)
+
+    def drop_past(self) -> None:
+        """Drop all but the last few batches."""
+        self.all = self.recent.copy()
+        self._noise.copy_sum(1, 0)
+
+    def held_back(self, share: float) -> RunningMoments:
+        """The moments of all batches, with a share of the newest held back."""
+        return self.all.less(self.recent, share)
+
+    def rescale(self, factor: FloatArray) -> None:
+        """Turn z_j into factor_j z_j, as if it had been measured like that."""
+        if (factor != 1.0).any():
+            self.all.rescale(factor)
+            self.recent.rescale(factor)
+
+    def shift(self, by: FloatArray) -> None:
+        """Turn z into z - by."""
+        self.all.shift(by)
+        self.recent.shift(by)
+
+    def settle(self) -> None:
+        """Leave the moments as a state holds them, at the end of a step."""
+        self.all.settle()
+        self.recent.settle()
+
+    def state(self) -> dict[str, Any]:
+        return {"moments": self.all.state(), "recent": self.recent.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Resume from a result of `state`, or raise a ValueError."""
+        self.all.load(state["moments"])
+        self.recent.load(state["recent"])
+        self._noise.begin((self.all.noise, self.recent.noise))
 
 
 class NoiseOfSums:
@@ -335,7 +287,7 @@ class NoiseOfSums:
         n, own, later = self._sums, released.weights.own, released.weights.later
         if released.first:
             self._covariance[n:], self._covariance[:, n:] = 0.0, 0.0
-        enters = np.r_[np.full(n, gain), later] / own
+        enters = np.array((*(gain,) * n, *later)) / own
         step = np.diag(self._stay)
         step[:, n:] -= enters[:, np.newaxis]
         self._covariance = step @ self._covariance @ step.T + np.outer(enters, enters)

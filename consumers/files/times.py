@@ -1,4 +1,6 @@
-"""The rounds of a run on a file, as the operator declares them: `--from TIME --until TIME`.
+"""Times of rows, and the rounds of a run as the operator declares them: `--from`, `--until`.
+
+A time is ISO 8601 (UTC unless it says otherwise) or the number of seconds since 1970.
 
 The rounds are never derived from the data. If the rounds of a file went from its first row to its
 last, one row with a late time would add releases and use up rounds that later files need. The
@@ -8,7 +10,9 @@ number of releases alone would then reveal that its subject sent this row.
 from __future__ import annotations
 
 import datetime
-from typing import Final, NamedTuple
+import math
+from contextlib import suppress
+from typing import Any, Final
 
 from ..errors import ConfigurationError
 from ..settings import RoundRule
@@ -16,21 +20,60 @@ from ..settings.durations import duration_text
 
 #: A run of more rounds than this is taken for a mistake in `--from` or `--until`.
 MOST_ROUNDS: Final = 100_000
-
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
-
-
-class Span(NamedTuple):
-    """Rounds that follow each other; none if `first == end`."""
-
-    first: int
-    end: int  #: the round after the last
+#: The years 1 to 3938, in seconds before and after 1970: other times are none.
+MOST_SECONDS: Final = 62_135_596_800
 
 
-def declared_span(
+def parse_time(value: Any) -> int | None:
+    """Return a time in milliseconds since 1970; None if it is not one.
+
+    Examples
+    --------
+    >>> [parse_time(text) for text in ("1970-01-01T00:01Z", "1970-01-01 01:00:00+01:00", "2.5", 7)]
+    [60000, 0, 2500, 7000]
+    >>> parse_time("19700102") == parse_time("1970-01-02")  # eight digits: a date
+    True
+    >>> parse_time(datetime.date(1970, 1, 2))
+    86400000
+    >>> parse_time("yesterday"), parse_time(float("nan")), parse_time(True), parse_time(1e15)
+    (None, None, None, None)
+    """
+    with suppress(ValueError, OverflowError, TypeError):
+        if isinstance(value, str):
+            value = _read(value.strip())
+        if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+            value = datetime.datetime.combine(value, datetime.time())
+        if isinstance(value, datetime.datetime):
+            zone = value.tzinfo or datetime.UTC
+            value = value.replace(tzinfo=zone).timestamp()
+        if not isinstance(value, bool) and abs(value) <= MOST_SECONDS:  # false for NaN
+            return math.floor(float(value) * 1000)
+    return None
+
+
+def _read(text: str) -> datetime.datetime | float:
+    if len(text) == 8 and text.isdecimal():
+        with suppress(ValueError):
+            return datetime.datetime.fromisoformat(text)
+    with suppress(ValueError):
+        return float(text)
+    return datetime.datetime.fromisoformat(text)
+
+
+def time_text(ms: int) -> str:
+    """Return a time as one would write it for `--from`.
+
+    >>> time_text(0), time_text(90_061_000)
+    ('1970-01-01T00:00Z', '1970-01-02T01:01:01Z')
+    """
+    when = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=ms)  # noqa: DTZ001
+    precision = "minutes" if not ms % 60_000 else "milliseconds" if ms % 1000 else "seconds"
+    return when.isoformat(timespec=precision) + "Z"
+
+
+def declared_rounds(
     rule: RoundRule, begin: str | None, until: str, last_round: int | None = None
-) -> Span:
+) -> range:
     """Return the rounds to release: all those from `begin` to `until`, without the released ones.
 
     Parameters
@@ -44,10 +87,10 @@ def declared_span(
     Examples
     --------
     >>> rule = RoundRule("id", 86_400_000, 1)
-    >>> declared_span(rule, "1970-01-03", "1970-01-05T00:00Z")
-    Span(first=2, end=4)
-    >>> declared_span(rule, None, "1970-01-06", last_round=3)
-    Span(first=4, end=5)
+    >>> declared_rounds(rule, "1970-01-03", "1970-01-05T00:00Z")
+    range(2, 4)
+    >>> declared_rounds(rule, None, "1970-01-06", last_round=3)
+    range(4, 5)
     """
     first = None if begin is None else _round_at("--from", begin, rule)
     end = _round_at("--until", until, rule)
@@ -76,34 +119,18 @@ def declared_span(
             f"after {time_text(rule.start_ms(first))}, where the run begins. Found {until}, which "
             f"is {end - first} rounds after it."
         )
-    return Span(first, end)
-
-
-def time_text(ms: int) -> str:
-    """Return a time as one would write it for `--from`.
-
-    >>> time_text(0), time_text(90_061_000)
-    ('1970-01-01T00:00Z', '1970-01-02T01:01:01Z')
-    """
-    when = _EPOCH + ms * _MILLISECOND
-    seconds = ms % 60_000
-    precision = "minutes" if not seconds else "milliseconds" if ms % 1000 else "seconds"
-    return when.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
+    return range(first, end)
 
 
 def _round_at(option: str, text: str, rule: RoundRule) -> int:
     """Return the round that begins at this time."""
-    try:
-        when = datetime.datetime.fromisoformat(text.strip())
-        if when.tzinfo is None:
-            when = when.replace(tzinfo=datetime.UTC)
-        since = when - _EPOCH
-    except (ValueError, OverflowError):
+    ms = parse_time(text)
+    if ms is None:
         raise ConfigurationError(
             f"{option} must be a date or a time in ISO 8601, in UTC unless it says otherwise, such "
             f"as 2026-01-31 or 2026-01-31T06:00Z. Found {text!r}."
-        ) from None
-    round, rest = divmod(since, rule.length_ms * _MILLISECOND)
+        )
+    round, rest = divmod(ms, rule.length_ms)
     if rest:
         raise ConfigurationError(
             f"{option} must be the beginning of a round: a multiple of "

@@ -1,0 +1,158 @@
+"""What a process that scores shows to whoever may see records. **Not private.**"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..model.scores import Score
+from .metrics import Registered
+
+#: Records that are looked back on, about, and the least of one key for an alarm.
+WINDOW: Final = 10_000
+LEAST: Final = 5
+#: Share of the records of a key beyond a limit that raises an alarm.
+SHARE: Final = 0.5
+#: Alarms that are shown.
+MOST: Final = 5
+
+
+class Alarms:
+    """Notes which keys send records beyond a limit."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._old, self._new = _Window(), _Window()
+
+    def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
+        """Take the scores of records with these keys."""
+        with self._lock:
+            self._new.see(keys, scores)
+            if self._new.seen.total() >= WINDOW:
+                self._old, self._new = self._new, _Window()
+
+    def shown(self) -> list[dict[str, Any]]:
+        """The keys most of whose records are beyond a limit, and the worst record of each."""
+        with self._lock:
+            seen, beyond = self._old.seen + self._new.seen, self._old.beyond + self._new.beyond
+            worst = {**self._old.worst, **self._new.worst}
+        return [
+            {
+                "key": key.decode(errors="replace"),
+                "beyond": count,
+                "seen": seen[key],
+                "spe": worst[key].spe,
+                "t2": worst[key].t2,
+                "contributions": worst[key].contributions,
+            }
+            for key, count in beyond.most_common(MOST)
+            if seen[key] >= LEAST and count >= SHARE * seen[key]
+        ]
+
+
+class _Window:
+    """What some records said."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[bytes] = Counter()
+        self.beyond: Counter[bytes] = Counter()
+        self.worst: dict[bytes, Score] = {}
+
+    def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
+        self.seen.update(filter(None, keys))
+        for key, score in zip(keys, scores, strict=True):
+            if score.anomaly and key:
+                self.beyond[key] += 1
+                worst = self.worst.get(key)
+                if worst is None or (score.spe or 0.0) > (worst.spe or 0.0):
+                    self.worst[key] = score
+
+
+class ScoreStatus(Registered):
+    """What a process that scores shows: metrics, probes, and the facts of its page.
+
+    They are about single records, and NOT PRIVATE.
+
+    Parameters
+    ----------
+    stall_s
+        The setting `stall_timeout_s`.
+    """
+
+    #: Records of which the share is shown, about, and the least number of them.
+    WINDOW, LEAST = 10_000, 1000
+
+    def __init__(self, stall_s: float = 120.0) -> None:
+        super().__init__()
+        self._stall_s, self._turned_at = stall_s, time.monotonic()
+        self._alarms = Alarms()
+        self._has_model = False
+        self._beyond_share: float | None = None  # of the last records
+        self._beyond_rate = 0.0  # share that should be
+        self.unlimited = 0  #: records scored without any limit
+        self._all = self._counter(
+            "dppca_scored_total", "Records scored by this process. Not private."
+        )
+        self._beyond = self._counter("dppca_beyond_total", "Records beyond a limit. Not private.")
+        self._share = self._gauge(
+            "dppca_beyond_share",
+            "Share of the records of about the last 10,000 that were beyond a limit; NaN before "
+            "1,000 could be compared with one. Not private.",
+        )
+        self._share.set(math.nan)
+        self._rate = self._gauge(
+            "dppca_beyond_rate",
+            "The share that may be beyond a limit: --rate for each score with a limit.",
+        )
+        self._recent = self._recent_beyond = 0.0
+
+    def follow(self, rate: float) -> None:
+        """Note another model, whose limits this share of the records should exceed."""
+        self._has_model, self._beyond_rate = True, rate
+        self._rate.set(rate)
+
+    def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
+        """Note the scores of records with these keys."""
+        told = [score.anomaly for score in scores if score.anomaly is not None]
+        self.scored(len(scores), len(told), sum(told))
+        self._alarms.see(keys, scores)
+
+    def scored(self, count: int, compared: int, beyond: int) -> None:
+        """Note scores: all of them, those that a limit is known for, those beyond it."""
+        self._all.inc(count)
+        self._beyond.inc(beyond)
+        self._recent += compared
+        self._recent_beyond += beyond
+        if self._recent >= self.LEAST:
+            self._beyond_share = self._recent_beyond / self._recent
+            self._share.set(self._beyond_share)
+        if (fade := self.WINDOW / max(self._recent, 1)) < 1:
+            self._recent, self._recent_beyond = self._recent * fade, self._recent_beyond * fade
+
+    def turned(self) -> None:
+        """Note that the loop has turned."""
+        self._turned_at = time.monotonic()
+
+    # Pages
+
+    def alive(self) -> bool:
+        return time.monotonic() < self._turned_at + self._stall_s
+
+    def ready(self) -> tuple[bool, str]:
+        return self._has_model, "scoring" if self._has_model else "waiting for a model"
+
+    def component(self) -> bytes | None:
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """The facts that the page shows."""
+        share, rate = self._beyond_share, self._beyond_rate
+        return {
+            "state": self.ready()[1],
+            "note": "NOT PRIVATE: this page shows single records",
+            "beyond": {"share": share, "rate": rate, "alarms": self._alarms.shown()},
+        }

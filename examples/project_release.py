@@ -17,22 +17,20 @@ from typing import Any
 
 
 def standardised(release: dict[str, Any], record: dict[str, Any]) -> list[float] | None:
-    """Each feature in standard deviations from its mean; a missing one is at its mean.
-
-    None if the record has fewer than half of the features with spread: it would look ordinary.
-    """
-    found, read = [0.0] * len(release["features"]), 0
+    """Each feature in standard deviations from its mean; None if the record lacks one."""
+    found = [0.0] * len(release["features"])
     for i, name in enumerate(release["features"]):
         value, deviation = record.get(name), release["deviation"][i]
-        if isinstance(value, int | float) and math.isfinite(value) and deviation > 0:
-            z = (value - release["center"][i]) / release["scale"][i]
-            clamp = release["clamp"][i] if release["clamp"] else math.inf
-            if abs(z) > clamp:  # beyond the clamp there is the logarithm
-                z = math.copysign(clamp * (1 + math.log(abs(z) / clamp)), z)
-            found[i] = (z - release["mean"][i]) / deviation
-            read += 1
-    enough = read >= max(1, sum(r > 0 for r in release["deviation"]) / 2)
-    return found if enough else None
+        if not deviation > 0:
+            continue  # without spread: it is left out
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        z = (value - release["center"][i]) / release["scale"][i]
+        clamp = release["clamp"][i] if release["clamp"] else math.inf
+        if abs(z) > clamp:  # beyond the clamp there is the logarithm
+            z = math.copysign(clamp * (1 + math.log(abs(z) / clamp)), z)
+        found[i] = (z - release["mean"][i]) / deviation
+    return found
 
 
 def scores(release: dict[str, Any], u: list[float]) -> list[float]:
@@ -64,7 +62,7 @@ def main() -> int:
         return 1
     u = standardised(release, json.loads(sys.argv[2]))
     if u is None:
-        print("the record has too few of the features:", *release["features"])
+        print("the record must have all of the features:", *release["features"])
         return 1
     print("scores:", *(f"{score:.4f}" for score in scores(release, u)))
     for name, score in {"spe": spe(release, u), "t2": t2(release, u)}.items():

@@ -5,7 +5,8 @@
 // A release is a JSON message on the output topic of the service, or what `stream-dppca run` prints.
 // Each line of the input is a record, a JSON object with a number for each feature. For each there is
 // a line with its scores, SPE, T2 and flag: true if one of the two exceeds the limit that 1 % of the
-// records exceed, null if that is not known. stream_dppca/scores.py explains the formulas.
+// records exceed, null if that cannot be told. A record that lacks a feature has no scores.
+// stream_dppca/scores.py explains the formulas.
 package main
 
 import (
@@ -17,9 +18,8 @@ import (
 )
 
 const (
-	rate     = 0.01  // of the limits
-	largest  = 1e150 // values beyond this are taken to be this large
-	readable = 0.5   // share of the features that a record must have
+	rate    = 0.01  // of the limits
+	largest = 1e150 // values beyond this are taken to be this large
 )
 
 type limit struct{ Rate, Value float64 }
@@ -71,25 +71,20 @@ func number(value any) float64 {
 	return math.NaN()
 }
 
-// standardised has each feature in standard deviations from its mean, where a missing one is;
-// nil if the record has too few features.
+// standardised has each feature in standard deviations from its mean; nil if the record lacks one.
 func (r *Release) standardised(record map[string]any) []float64 {
 	u := make([]float64, len(r.Features))
-	spread, read := 0, 0
 	for i, name := range r.Features {
 		deviation := at(r.Deviation, i, 1)
 		if !(deviation > 0) {
 			continue
 		}
-		spread++
-		if x := number(record[name]); !math.IsNaN(x) {
-			read++
-			z := (x - at(r.Center, i, 0)) / at(r.Scale, i, 1)
-			u[i] = (grown(z, at(r.Clamp, i, math.Inf(1))) - at(r.Mean, i, 0)) / deviation
+		x := number(record[name])
+		if math.IsNaN(x) {
+			return nil
 		}
-	}
-	if float64(read) < math.Max(1, readable*float64(spread)) {
-		return nil
+		z := (x - at(r.Center, i, 0)) / at(r.Scale, i, 1)
+		u[i] = (grown(z, at(r.Clamp, i, math.Inf(1))) - at(r.Mean, i, 0)) / deviation
 	}
 	return u
 }
@@ -132,18 +127,21 @@ func (r *Release) score(record map[string]any) result {
 			spread++
 		}
 	}
+	beyond, judged := false, true
 	judge := func(known bool, name string, value float64) *float64 {
 		if !known {
 			return nil
 		}
-		if allowed := r.limitOf(name); !math.IsNaN(allowed) {
-			flag := value > allowed || (out.Flag != nil && *out.Flag)
-			out.Flag = &flag
-		}
+		allowed := r.limitOf(name)
+		beyond = beyond || value > allowed
+		judged = judged && !math.IsNaN(allowed)
 		return &value
 	}
 	out.SPE = judge(len(r.Components) < spread, "spe", spe)
 	out.T2 = judge(varies, "t2", t2)
+	if beyond || judged {
+		out.Flag = &beyond
+	}
 	return out
 }
 

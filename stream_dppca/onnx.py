@@ -1,6 +1,7 @@
 """`Projector.to_onnx`: the scores as a graph that any runtime of ONNX computes, in any language.
 
-The graph has the formulas of `scores` and the rules of `Projector`, in double precision.
+The graph has the formulas of `scores` and the rules of `Projector`, in double precision. A record
+that lacks a feature with spread has no scores.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def graph_of(of: Projector) -> bytes:
     r = np.where(spread, of.deviation, 1.0)
     usable = g("And", present, g("And", g("Not", g("IsNaN", z)), spread & np.isfinite(r)))
     U = g("Where", usable, g("Div", g("Sub", grown, of.mean), r), np.float64(0))
-    # A record that has too few features has no scores.
-    n_read = g("ReduceSum", g("Cast", g("And", present, spread), to=TensorProto.DOUBLE), axis)
-    U = g("Where", g("Less", n_read, np.float64(of.least_read)), np.float64(np.nan), U)
+    read = g("Cast", g("Or", present, ~spread), to=TensorProto.DOUBLE)
+    complete = g("ReduceMin", read, axes=axis.tolist())
+    U = g("Where", g("Less", complete, np.float64(1)), np.float64(np.nan), U)
     along = g("MatMul", U, of.W, output="scores")
     rest = g("Sub", U, g("MatMul", along, np.ascontiguousarray(of.W.T)))
     with np.errstate(all="ignore"):  # as in `Projector.spe` and `Projector.t2`

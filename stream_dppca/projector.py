@@ -44,9 +44,10 @@ class Projector:
     one result, many give an array with a place for each; where there is a column per component or
     feature, a frame gives a frame.
 
-    A feature that is missing, or not a number, counts as its mean. A record that has fewer than
-    half of the features with spread has no scores: they are NaN, as they all are as long as nothing
-    has been learned. Anything else raises a `ParameterError`.
+    A feature that is missing, or not a number, is taken to be what the components make of the
+    others. A record that has fewer than half of the features with spread has no scores: they are
+    NaN, as they all are as long as nothing has been learned. Anything else raises a
+    `ParameterError`.
 
     Examples
     --------
@@ -78,6 +79,7 @@ class Projector:
     #: Variance along each component; NaN if it is not known.
     variance: FloatArray = field(default_factory=lambda: np.array(np.nan))
     limits: Mapping[Score, Sequence[Limit]] = field(default_factory=dict)
+    rest: float = 0.0  #: variance of a feature with spread that no component explains
 
     @classmethod
     def plain(
@@ -105,12 +107,15 @@ class Projector:
         except (TypeError, ValueError) as error:
             raise ValueError(f"`release` is not a release: {error}") from None
         W = np.array(known.components, dtype=np.float64).reshape(-1, len(known.features)).T
+        numbers = _numbers(len(known.features), vars(known))
+        variance = np.array(np.nan if known.spread is None else known.spread, dtype=np.float64)
         return cls(
             known.features,
             np.ascontiguousarray(W),
-            **_numbers(len(known.features), vars(known)),
-            variance=np.array(np.nan if known.spread is None else known.spread, dtype=np.float64),
+            **numbers,
+            variance=variance,
             limits=known.limits,
+            rest=_unexplained(known, np.count_nonzero(numbers["deviation"] > 0)),
         )
 
     # Scores
@@ -118,13 +123,15 @@ class Projector:
     def standardise(self, X: Any) -> FloatArray:
         """u of each record, n x d, of which all scores are functions (`stream_dppca.scores`).
 
-        A value that is missing or has no spread is 0, its mean; all of a record that has too few
-        values is NaN.
+        A value that is missing is what the components make of the others, one without spread is 0;
+        all of a record that has too few values is NaN.
         """
         rows = self._rows(X)
+        there = np.isfinite(rows)
         with np.errstate(all="ignore"):
-            z = np.where(np.isfinite(rows), (rows - self.center) / self.scale, np.nan)
+            z = np.where(there, (rows - self.center) / self.scale, np.nan)
         U = scores.standardised(z, self.clamp, self.mean, self.deviation)
+        U = scores.filled(U, there | ~(self.deviation > 0), self.W, self.variance, self.rest)
         U[self._n_read(rows) < self.least_read] = np.nan
         return U
 
@@ -133,6 +140,13 @@ class Projector:
         """Features with spread that a record must have to be scored."""
         n = int(np.count_nonzero(self.deviation > 0))
         return max(1, scores.READABLE * n) if self.W.shape[1] else math.inf
+
+    @property
+    def judged(self) -> tuple[Score, ...]:
+        """The scores of this model: SPE if something is left over, T2 if variances are known."""
+        left = self.W.shape[1] < np.count_nonzero(self.deviation > 0)
+        has: dict[Score, bool] = {"spe": bool(left), "t2": bool((self.variance > 0).any())}
+        return tuple(name for name in has if has[name])
 
     def transform(self, X: Any) -> Any:
         """Scores along the components: {0: ..., 1: ...} of one record, n x k of many."""
@@ -144,14 +158,13 @@ class Projector:
         It is in variances of the features, and NaN if there are as many components as features with
         spread: nothing is left over then.
         """
-        U, k = self.standardise(X), self.W.shape[1]
-        left = k < np.count_nonzero(self.deviation > 0)
-        return self._each(X, scores.spe(U, self.W) if left else np.full(len(U), np.nan))
+        U = self.standardise(X)
+        return self._each(X, scores.spe(U, self.W) if "spe" in self.judged else U[:, 0] * np.nan)
 
     def t2(self, X: Any) -> Any:
         """Hotelling's T2: the squared distance along the components, in variances along each."""
-        U, known = self.standardise(X), (self.variance > 0).any()
-        found = scores.t2(U, self.W, self.variance) if known else np.full(len(U), np.nan)
+        U = self.standardise(X)
+        found = scores.t2(U, self.W, self.variance) if "t2" in self.judged else U[:, 0] * np.nan
         return self._each(X, found)
 
     def n_read(self, X: Any) -> Any:
@@ -188,20 +201,21 @@ class Projector:
         Returns
         -------
         bool or None
-            None without a score or a limit. For many records it is a masked array, whose mask says
-            where there is none.
+            None if it cannot be told: a score or its limit is missing, and no other score is beyond
+            its limit. For many records it is a masked array, whose mask says where it is None.
         """
         one_of("by", by, get_args(By))
         if rate not in RATES:
             raise ParameterError("rate", f"must be one of {', '.join(map(str, RATES))}", rate)
-        over = np.full(len(self._rows(X)), np.nan)
-        for name in get_args(Score) if by == "either" else (by,):
+        beyond = np.zeros(len(self._rows(X)), dtype=bool)
+        unknown = beyond.copy()
+        for name in self.judged if by == "either" else (by,):
             limits = (limit.value for limit in self.limits.get(name, ()) if limit.rate == rate)
-            with np.errstate(all="ignore"):
-                over = np.fmax(over, getattr(self, name)(X) / next(limits, math.nan))
-        if isinstance(X, Mapping):
-            return None if np.isnan(over[0]) else bool(over[0] > 1)
-        return np.ma.MaskedArray(over > 1, mask=np.isnan(over))
+            over = np.asarray(getattr(self, name)(X)) / next(limits, math.nan)
+            beyond |= over > 1
+            unknown |= np.isnan(over)
+        found = np.ma.MaskedArray(beyond, mask=unknown & ~beyond)
+        return found.tolist()[0] if isinstance(X, Mapping) else found
 
     def inverse_transform(self, scores: NDArray[Any]) -> FloatArray:
         """The raw records that have these scores and lie in the subspace: n x d."""
@@ -211,8 +225,9 @@ class Projector:
     def to_onnx(self) -> bytes:
         """Return a model for any runtime of ONNX, with `pip install "stream-dppca[onnx]"`.
 
-        Its input `X` has rows of doubles, n x d, NaN for what is missing; its outputs are `scores`
-        (n x k), `spe` and `t2`. Names of features and limits are in its metadata, as JSON.
+        Its input `X` has rows of doubles, n x d; its outputs are `scores` (n x k), `spe` and `t2`,
+        NaN for a row that lacks a feature with spread. Names of features and limits are in its
+        metadata, as JSON.
         """
         from .onnx import graph_of
 
@@ -272,6 +287,14 @@ class Projector:
             return dict(zip(names, found[0].tolist(), strict=True))
         frame = not isinstance(X, np.ndarray) and is_frame(X)
         return frame_like(X, found, names) if frame else found
+
+
+def _unexplained(known: Release, seen: int) -> float:
+    """Variance of each of the features with spread that no component of a release explains."""
+    along, share = sum(known.spread or ()), sum(known.explained_variance_ratio or ())
+    # Without a clamp features are in one unit; otherwise the variance of each is 1.
+    total = seen if known.clamp is not None else along / share if share > 0 else 0.0
+    return max(total - along, 0.0) / max(seen - len(known.components), 1)
 
 
 def _numbers(d: int, known: Mapping[str, Any]) -> dict[str, Any]:

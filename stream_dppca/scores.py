@@ -11,6 +11,9 @@ mechanism, so beyond the clamp it goes on, with the logarithm: a sensor that is 
 high scores higher than one that is ten times too high, and both score less than they would with raw
 values, which the sparse features of ordinary records exceed by thousands of scales.
 
+A value that is missing is taken to be what the components make of the values that are there
+(`filled`). As its mean it would look strange wherever features vary together.
+
 Every function takes whole arrays.
 """
 
@@ -18,11 +21,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import FloatArray
+from .arrays import BoolArray, FloatArray
+from .statistics import vecdots
 
-#: Least share of the features with spread that a record must have to be scored. A feature that is
-#: missing counts as its mean, so the fewer there are, the more ordinary a record looks.
+#: Least share of the features with spread that a record must have to be scored. A value that is
+#: missing is as expected, so the fewer there are, the more ordinary a record looks.
 READABLE = 0.5
+#: Variances along components are taken to be at most this many times those around them, and at
+#: least this small a part.
+_CLEAREST = 1e6
 #: Values of z beyond this are taken to be this large, so that no square overflows.
 LARGEST = 1e150
 
@@ -57,6 +64,45 @@ def standardised(
     usable = ~np.isnan(z) & (deviation > 0) & np.isfinite(deviation)
     with np.errstate(all="ignore"):
         return np.where(usable, (grown(z, clamp) - mean) / deviation, 0.0)
+
+
+def filled(
+    U: FloatArray, there: BoolArray, W: FloatArray, variance: FloatArray, rest: float
+) -> FloatArray:
+    """Rows in which each missing value is the expected one, given those that are there.
+
+    For u = W t + e, t_a of variance v_a and e of variance `rest`, the expected t solves
+    (W_o^T W_o + diag(rest/v)) t = W_o^T u_o, with the rows W_o of the features that are there. Each
+    row is computed by itself: its place and other rows change no digit.
+
+    Parameters
+    ----------
+    there
+        False where a value is missing.
+    variance
+        v, of each component.
+    rest
+        Variance of a feature that no component explains.
+
+    Examples
+    --------
+    >>> U, W = np.array([[2.0, 9.0], [2.0, -2.0]]), np.array([[0.6], [0.8]])
+    >>> there = np.array([[True, False], [True, True]])
+    >>> filled(U, there, W, np.array([4.0]), 0.0).round(3).tolist()
+    [[2.0, 2.667], [2.0, -2.0]]
+    """
+    (gaps,), (d, k) = np.nonzero(~there.all(axis=1)), W.shape
+    if not gaps.size or not k:
+        return U
+    known = there[gaps].astype(np.float64)
+    squares = (W[:, :, np.newaxis] * W[:, np.newaxis]).reshape(d, k * k)
+    with np.errstate(all="ignore"):
+        ridge = np.nan_to_num(rest / np.broadcast_to(variance, k), nan=0.0, posinf=_CLEAREST)
+    system = vecdots(known, squares).reshape(-1, k, k)
+    system += np.diag(np.clip(ridge, 1 / _CLEAREST, _CLEAREST))
+    t = np.linalg.solve(system, vecdots(np.where(known, U[gaps], 0.0), W)[..., np.newaxis])
+    U[gaps] = np.where(known, U[gaps], vecdots(t[..., 0], W.T))
+    return U
 
 
 def residual(U: FloatArray, W: FloatArray) -> FloatArray:

@@ -44,8 +44,8 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     not private; the model is.
 
     A row with a value that is missing, infinite or not a number is a null: it counts as a row and
-    teaches nothing. No row raises an error. In `transform` such a value counts as its mean, and a
-    row that has fewer than half of its features has the score 0.
+    teaches nothing. No row raises an error. In `transform` such a value is what the components make
+    of the others, and a row that has fewer than half of its features has the score 0.
 
     With too few rows there is a `NothingLearnedWarning`. If nothing was learned, `components_` and
     `explained_variance_ratio_` are zeros, and so are all scores: steps after this one still work.

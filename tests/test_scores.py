@@ -124,10 +124,54 @@ def test_what_is_no_record_is_an_error(wrong: Any) -> None:
             method(wrong)
 
 
-def test_a_few_missing_features_count_as_their_mean() -> None:
-    partial = {"cpu": 60.0, "load": [0.0, 1.0]}
-    assert PROJECTOR.n_read(partial) == 2
-    assert PROJECTOR.spe(partial) == pytest.approx(PROJECTOR.spe({**partial, "disk.free": 100.0}))
+def test_missing_values_are_the_expected_ones_given_the_others() -> None:
+    """Of normal values, those of the regression on the others."""
+    rng = np.random.default_rng(5)
+    W = np.linalg.qr(rng.normal(size=(6, 2)))[0]
+    variance, rest = np.array([3.0, 0.5]), 0.2
+    covariance = (W * variance) @ W.T + rest * np.eye(6)
+    U, there = rng.normal(size=(50, 6)), rng.random((50, 6)) < 0.7
+    expected = U.copy()
+    for row, known in zip(expected, there, strict=True):
+        weights = np.linalg.solve(covariance[np.ix_(known, known)], row[known])
+        row[~known] = covariance[np.ix_(~known, known)] @ weights
+    found = of.filled(np.where(there, U, np.nan), there, W, variance, rest)
+    assert found == pytest.approx(expected)
+    for i in range(50):  # each by itself, to the last bit
+        one = of.filled(U[i : i + 1].copy(), there[i : i + 1], W, variance, rest)
+        assert (one[0] == found[i]).all()
+
+
+def test_a_missing_value_raises_no_alarm_and_hides_none() -> None:
+    rng = np.random.default_rng(6)
+    names = ("a", "b", "c", "d", "e")
+    load = rng.normal(size=(60_000, 1))
+    X = load * [1.0, 1.0, -1.0, 1.0, 1.0] + 0.1 * rng.normal(size=(60_000, 5))
+    pca = DPPCA(features=names, epsilon=3.0, delta=1e-6, batch_size=10_000)
+    pca.learn_array(X[:50_000])
+    for model in (pca, Projector.from_release(pca.last_release.model_dump_json())):
+        for j, name in enumerate(names):
+            holes, broken = X[50_000:].copy(), X[50_000:].copy()
+            holes[:, j] = broken[:, j] = np.nan
+            broken[:, (j + 1) % 5] += 2.0
+            assert model.is_anomaly(holes).mean() < 0.03
+            assert model.is_anomaly(broken).mean() > 0.97
+            found = dict(zip(names, np.abs(model.contributions(holes)).mean(axis=0), strict=True))
+            assert found.pop(name) < 0.1 * min(found.values())
+
+
+@pytest.mark.parametrize("known", ["spe", "t2"])
+def test_with_the_limit_of_one_score_a_record_below_it_is_not_judged(known: Any) -> None:
+    one = {known: PROJECTOR.limits[known]}
+    projector = Projector.from_release(RELEASE.model_copy(update={"limits": one}))
+    whole = PROJECTOR.is_anomaly(ROWS * [1.0, 1.0, 5.0, 1.0], by=known).tolist()
+    found = projector.is_anomaly(ROWS * [1.0, 1.0, 5.0, 1.0]).tolist()
+    assert True in whole and found == [True if beyond else None for beyond in whole]
+    # With as many components as features there is no SPE, and T2 judges alone.
+    only = RELEASE.model_copy(update={"limits": one, "deviation": (0.0, 1.0, 1.0, 0.0)})
+    assert Projector.from_release(only).judged == ("t2",)
+    [told] = {Projector.from_release(only).is_anomaly(record(ROWS[2]))}
+    assert told is (False if known == "t2" else None)
 
 
 def test_odd_names_find_nothing_that_is_not_there() -> None:

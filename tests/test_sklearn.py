@@ -170,8 +170,14 @@ def test_a_bad_row_is_a_null_and_never_an_error() -> None:
         found = private(seed=0).fit(given)
         assert np.array_equal(found.components_, expected.components_)
     scores = expected.transform(bad[:7])
+    holes = np.where(np.arange(4) == 1, np.nan, X[:7])
     mean = np.where(np.arange(4) == 1, expected.mean_, X[:7])
-    assert np.allclose(scores, expected.transform(mean))
+    assert np.isfinite(scores).all() and np.array_equal(scores, expected.transform(holes))
+    errors = [
+        np.abs(found - expected.transform(X[:7])).max()
+        for found in (scores, expected.transform(mean))
+    ]
+    assert errors[0] < errors[1]
 
 
 def test_errors_name_the_parameter_and_show_no_value() -> None:

@@ -41,7 +41,7 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     spe: float | None  #: squared distance to the components: a strange combination
     t2: float | None  #: squared distance along them, in standard deviations: strange amounts
     rate: float  #: share of the records that a limit lets pass as anomalies
-    anomaly: bool | None  #: beyond a limit; None without a score or a limit
+    anomaly: bool | None  #: beyond a limit; None if it is not, and a score or a limit is missing
     #: The features that add most to the score that is further beyond its limit, with signs.
     contributions: Sequence[tuple[str, float]]
     subject: str | UnsetType = UNSET
@@ -101,12 +101,13 @@ class Scorer:
             for limit in limits
             if limit.rate == rate
         }
+        judged = self._projector.judged
         #: Scores without a limit at the rate.
-        self.unlimited = tuple(name for name in ("spe", "t2") if name not in self.limits)
+        self.unlimited = tuple(name for name in judged if name not in self.limits)
         self._names = np.array(release.features, dtype=object)
-        # NaN for a score that this model does not have.
-        mean = self._projector.center[np.newaxis]
-        self._no = 0 * self._projector.spe(mean)[0], 0 * self._projector.t2(mean)[0]
+        # NaN for a score that this model does not have, and for a limit that is not known.
+        self._no = [0.0 if name in judged else np.nan for name in ("spe", "t2")]
+        self._limits = [self.limits.get(name, np.nan) for name in ("spe", "t2")]
         self._encode = msgspec.json.Encoder().encode
 
     def messages(self, rows: Rows, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
@@ -121,8 +122,9 @@ class Scorer:
         U = p.standardise(X)  # once: this takes most of the time
         parts = residual(U, p.W), along(U, p.W, p.variance)
         spe, t2 = (np.sum(part**2, axis=1) + no for part, no in zip(parts, self._no, strict=True))
-        over = [spe / self.limits.get("spe", np.nan), t2 / self.limits.get("t2", np.nan)]
+        over = [score / limit for score, limit in zip((spe, t2), self._limits, strict=True)]
         most = np.fmax(*over)
+        no = None if self.unlimited else False
         # The score that is further beyond its limit says which features.
         part = np.where((over[1] == most)[:, None], parts[1], parts[0])
         top: NDArray[np.intp] = np.argsort(-np.abs(part), axis=1)[:, : self._top]
@@ -133,7 +135,7 @@ class Scorer:
             _listed(U @ p.W),
             _listed(spe),
             _listed(t2),
-            [None if one != one else one > 1 for one in most.tolist()],
+            [True if one > 1 else None if one != one else no for one in most.tolist()],
             np.take(self._names, top).tolist(),
             _listed(sizes * np.abs(sizes)),
         )

@@ -305,9 +305,11 @@ class _Worker:
             raise ClusterError("the features of the model have changed")
         self._scorer = new = Scorer(release, self._of.rate, self._of.top)
         if new.unlimited and (scorer is None or new.unlimited != scorer.unlimited):
-            known = {limit.rate for limits in release.limits.values() for limit in limits}
-            rates = ", ".join(f"{rate:g}" for rate in sorted(known, reverse=True)) or "none"
-            reason = f"no limit for {self._of.rate:g} yet; the release has {rates}"
+            has = (
+                f"{name} has {', '.join(f'{limit.rate:g}' for limit in limits)}"
+                for name, limits in release.limits.items()
+            )
+            reason = f"no limit for {self._of.rate:g} yet; {'; '.join(has) or 'there is none'}"
             log_event("no_limit", level="warning", scores=new.unlimited, reason=reason)
         self._status.follow(self._of.rate * len(self._scorer.limits))
         log_event("model_current", batch=release.batch, limits=self._scorer.limits)

@@ -117,8 +117,9 @@ class ScoreStatus(Registered):
 
     def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
         """Note the scores of records with these keys."""
-        told = [score.anomaly for score in scores if score.anomaly is not None]
-        self.scored(len(scores), len(told), sum(told))
+        # Without a rate there is no limit; with one limit of two, a record below it is not judged.
+        compared = sum(score.scores is not None for score in scores) if self._beyond_rate else 0
+        self.scored(len(scores), compared, sum(bool(score.anomaly) for score in scores))
         self._alarms.see(keys, scores)
 
     def scored(self, count: int, compared: int, beyond: int) -> None:

@@ -47,6 +47,12 @@ class Components:
         """The variance of all features, seen or not: d of standardised ones."""
         return self.total if self.in_one_unit else float(len(self.mean))
 
+    @property
+    def rest(self) -> float:
+        """The variance of a feature with spread that no component explains."""
+        left = self.total - float(self.values.sum())
+        return max(left, 0.0) / max(self.seen - len(self.values), 1)
+
     def eigenvalues(self, records: float, cut: float) -> tuple[FloatArray, FloatArray]:
         """The eigenvalues that stand out of the noise, `MOST` at most, and the sd of each."""
         out = int(np.count_nonzero(self.spectrum > edge(self.sd, self.seen)))

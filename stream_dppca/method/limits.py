@@ -42,7 +42,7 @@ from ..mechanisms.correlated import DECAYS, CorrelatedRelease
 from ..mechanisms.independent import IndependentRelease
 from ..noise import Noise
 from ..release import RATES, Limit, Score
-from ..scores import READABLE, grown
+from ..scores import READABLE, filled, grown
 from ..statistics import Block
 from .components import Components
 from .memory import NoiseOfSums, RunningMean
@@ -97,6 +97,7 @@ class ScoreCounts:
     W: FloatArray  #: d x k, orthonormal columns
     precision: FloatArray  #: 1/v, v the variance along each component; 0 where it is not positive
     expected: tuple[float, float]  #: SPE and T2, by which the edges are multiplied
+    rest: float = 0.0  #: variance of a feature that no component explains
 
     @property
     def multiplied(self) -> int:
@@ -133,12 +134,16 @@ class ScoreCounts:
             z = (block.X[row, column] - how.center[column]) * how.factor[column]
             u[row, column] = grown(z, how.clamp[column]) * self.inverse[column]
         outside = block.null
-        if block.partial:  # a missing value is scored as its mean, and too few are not scored
-            there = np.isfinite(block.X)
-            np.copyto(u, self._shift, where=~there)
-            scored = self.inverse > 0
+        if block.partial:  # missing values are filled in, and too few are not scored
+            there, scored = np.isfinite(block.X), self.inverse > 0
             read = np.count_nonzero(there & scored, axis=1)
             outside = outside | (read < max(1, READABLE * np.count_nonzero(scored)))
+            there |= ~scored | outside[:, np.newaxis]
+            with np.errstate(all="ignore"):
+                variance = 1 / self.precision  # infinite where it is not positive
+            u -= self._shift
+            u = filled(u, there, self.W, np.where(self.precision > 0, variance, 0.0), self.rest)
+            u += self._shift
         return block.along(self._columns, u), block.sq_lengths(u), outside
 
     def counts(self, parts: Sequence[tuple[FloatArray, FloatArray, BoolArray]]) -> FloatArray:
@@ -251,6 +256,7 @@ class Limits:
             W=W,
             precision=np.where(variance > 0, 1 / np.maximum(variance, 1e-300), 0.0),
             expected=(self.expected, float(self.k)),
+            rest=found.rest,
         )
 
     def add(self, counts: FloatArray, *, sensitivity: float, noise: Noise) -> None:

@@ -338,6 +338,7 @@ class Method:
             found.mean,
             np.where(np.isfinite(found.spread), found.spread, 0.0),
             found.values,
+            rest=found.rest,
         )
 
     # State

@@ -173,7 +173,7 @@ def test_without_a_limit_there_is_no_flag(
     _, written, _, metrics = run([bare], [as_json(rows(1)[0])])
     assert metrics.unlimited == 1
     assert events["no_limit"]["scores"] == ("spe", "t2")
-    assert events["no_limit"]["reason"] == "no limit for 0.01 yet; the release has 0.1, 0.05"
+    assert events["no_limit"]["reason"] == "no limit for 0.01 yet; spe has 0.1, 0.05"
     found = json.loads(written[0][1])
     assert found["anomaly"] is None and found["spe"] >= 0 and len(found["contributions"]) == 3
 

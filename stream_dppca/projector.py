@@ -115,7 +115,7 @@ class Projector:
             **numbers,
             variance=variance,
             limits=known.limits,
-            rest=_unexplained(known, np.count_nonzero(numbers["deviation"] > 0)),
+            rest=_unexplained(known, int(np.count_nonzero(numbers["deviation"] > 0))),
         )
 
     # Scores

@@ -100,8 +100,9 @@ def filled(
         ridge = np.nan_to_num(rest / np.broadcast_to(variance, k), nan=0.0, posinf=_CLEAREST)
     system = vecdots(known, squares).reshape(-1, k, k)
     system += np.diag(np.clip(ridge, 1 / _CLEAREST, _CLEAREST))
-    t = np.linalg.solve(system, vecdots(np.where(known, U[gaps], 0.0), W)[..., np.newaxis])
-    U[gaps] = np.where(known, U[gaps], vecdots(t[..., 0], W.T))
+    products = vecdots(np.where(known, U[gaps], 0.0), W)
+    t = np.asarray(np.linalg.solve(system, products[..., np.newaxis])[..., 0], np.float64)
+    U[gaps] = np.where(known, U[gaps], vecdots(t, W.T))
     return U
 
 

@@ -38,13 +38,14 @@ from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..model.releases import PublishedRelease
 from ..model.scores import NOT_PRIVATE, CurrentModel, Rows, Scorer
-from ..protocols import Chunk, Cluster, TopicInfo
+from ..protocols import Chunk, Cluster, TopicInfo, TopicOffsets
 from ..settings import RoundRule, ScoreSettings, TopicSettings
+from ..settings.topics import Start
 from .metrics import Metrics
 from .round_planner import RoundPlanner
 from .round_reader import RoundReader
 from .score_status import ScoreStatus
-from .timeline import BrokerTime
+from .timeline import BrokerTime, cuts
 
 if TYPE_CHECKING:
     from ..kafka.confluent import GroupNote, MessageProducer, Subscription
@@ -95,9 +96,11 @@ class RoundRows:
     ) -> None:
         self._rule, gathering = _rounds(settings, release)
         self._notes, self._found = notes, list[Rows]()
-        topic, metrics, now = settings.input_topic, Metrics(), time.time() * 1000
+        topic, metrics, now = settings.input_topic, Metrics(), int(time.time() * 1000)
+        offsets, done = cluster.offsets(topic), notes.load()
+        first = _first_round(settings.start, self._rule, offsets, now) if done is None else done + 1
         self._planner = RoundPlanner(
-            cluster.offsets(topic),
+            offsets,
             topic,
             self._rule,
             metrics,
@@ -114,12 +117,10 @@ class RoundRows:
             stall_s=settings.stall_timeout_s,
             take=self._take,
         )
-        done = notes.load()
-        # A group that is new begins with the round of the newest release, which is over.
-        first = self._rule.round_at(_ms(release)) if done is None else done + 1
         self._next = self._kept = first
-        self._last = self._rule.round_at(int(now) - settings.clock_slack)
+        self._last = self._rule.round_at(now - settings.clock_slack)
         self._planner.begin({}, first, 0)
+        log_event("scoring_from", round=self._start(first))
 
     def read(self, timeout_s: float) -> list[Rows]:
         planned = self._planner.next_round()
@@ -141,10 +142,12 @@ class RoundRows:
         for name in names:
             seen[name] = row = seen.get(name, -1) + 1
             places.append((UNSET, UNSET, row, name))
-        start = datetime.datetime.fromtimestamp(
-            self._rule.start_ms(self._next) / 1000, datetime.UTC
-        ).isoformat()
-        self._found.append(Rows(rows, places, [name.encode() for name in names], start))
+        keys = [name.encode() for name in names]
+        self._found.append(Rows(rows, places, keys, self._start(self._next)))
+
+    def _start(self, round: int) -> str:
+        seconds = self._rule.start_ms(round) / 1000
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
 
     def commit(self) -> None:
         if self._next != self._kept:
@@ -158,6 +161,25 @@ class RoundRows:
         self._reader.close()
         self._planner.close()
         self._notes.close()
+
+
+def _first_round(start: Start, rule: RoundRule, offsets: TopicOffsets, now_ms: int) -> int:
+    """The round that a new group begins with: the oldest one with records, unless told otherwise.
+
+    That would tell when somebody sent something, but so do the scores.
+    """
+    if isinstance(start, datetime.datetime):
+        return rule.round_at(round(start.timestamp() * 1000))
+    low, high = 0, rule.round_at(now_ms)
+    if start == "latest":
+        return high
+    partitions = sorted(offsets.partitions())
+    whole = cuts(offsets, partitions, 0)
+    while low < high:  # nothing is older than the beginning of the round `low`
+        middle = (low + high + 1) // 2
+        before = cuts(offsets, partitions, rule.start_ms(middle)) == whole
+        low, high = (middle, high) if before else (low, middle - 1)
+    return low
 
 
 def _ms(release: PublishedRelease) -> int:
@@ -192,6 +214,8 @@ def open_rows(
     """Open the rows of the input, by the rule of the model of this release."""
     if settings.format in POINT_FORMATS and release.privacy.unit == "subject":
         return RoundRows(cluster, settings, release, open_notes())
+    if isinstance(settings.start, datetime.datetime):
+        raise ConfigurationError("`start` must be earliest or latest: the model has no rounds")
     recipe = MessageRecipe.of(settings, release.features)
     codec = recipe.codec(open_registry(recipe))
     offsets = cluster.offsets(settings.input_topic)

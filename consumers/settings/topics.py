@@ -92,7 +92,8 @@ class TopicSettings(NameSettings):
     """replicas of each topic that is created; -1: the default of the brokers"""
     start: Start = "earliest"
     """where a new model begins to read, earliest or latest; with unit=subject, latest (the next
-    round, the default) or a time such as 2026-01-31T00:00Z; a stored model resumes"""
+    round, the default) or a time such as 2026-01-31T00:00Z; a stored model resumes. Of score, where
+    a new group begins; earliest is its default, also for rounds"""
     format: Format = "json"
     """message format; float32 and float64 are packed little-endian vectors, avro and protobuf have
     their schemas in a Schema Registry, otlp and otlp-json are metrics of OpenTelemetry, long is one

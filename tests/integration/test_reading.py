@@ -112,7 +112,10 @@ def test_bombs_take_bounded_memory_with_kafka_python(
     """Messages just as large as is allowed, hundreds of which fit into one fetch."""
     topic, servers = fresh_name("bombs"), broker.bootstrap_servers
     opened(broker, topic, "kafka-python").create_topic(
-        topic, TopicInfo(1, {"max.message.bytes": str(32 << 20)}), 1
+        topic,
+        # Records of long ago, which retention would remove whenever the broker looks.
+        TopicInfo(1, {"max.message.bytes": str(32 << 20), "retention.ms": "-1"}),
+        1,
     )
     encode = cache(lambda data: getattr(codec, f"{name}_encode")(data))
     monkeypatch.setattr(default_records, f"{name}_encode", lambda data: encode(bytes(data)))

@@ -128,7 +128,10 @@ def test_at_least_once(broker: RunningBroker, fresh_name: Any, tmp_path: Path) -
 
 
 def test_rounds_of_subjects(broker: RunningBroker, fresh_name: Any, tmp_path: Path) -> None:
-    """A row is all that a host sent in a round; the group remembers the round, not offsets."""
+    """A row is all that a host sent in a round; the group remembers the round, not offsets.
+
+    A new group begins with the oldest round, not with that of the newest release.
+    """
     servers, topic, length_ms = broker.bootstrap_servers, fresh_name("rounds"), 4000
     settings = ClusterSettings(bootstrap_servers=servers, input_topic=topic)
     config = kafka_config(settings)
@@ -139,23 +142,33 @@ def test_rounds_of_subjects(broker: RunningBroker, fresh_name: Any, tmp_path: Pa
     unit = PerSubject("host", places=20, period=24, records=1)
     said = SubjectStatement.of(unit, epsilon=1.0, delta=1e-6, method="adaptive", private=True)
     number = rule.first_from(int(time.time() * 1000))
-    wait_for("a round", lambda: time.time() * 1000 > rule.start_ms(number))
     made = release(topic, 1).model_copy(update={"privacy": said, "n_seen": None, "subjects": 20.0})
-    made = PublishedRelease.of(made, topic, rule, number)
+    made = PublishedRelease.of(made, topic, rule, number + 1)
     X = np.random.default_rng(0).standard_normal((20, 2, 3)).round(3)  # two points of each
     producer = MessageProducer(config, topic)
-    producer.send(
-        Message(None, json.dumps({"host": f"h{h}", "metric": name, "value": float(value)}).encode())
-        for h, points in enumerate(X) for point in points
-        for name, value in zip(FEATURES, point, strict=True)
-    )  # fmt: skip
+    for later in range(2):  # ten hosts in each round
+
+        def value(name: str, h: int, value: float) -> bytes:
+            return json.dumps({"host": f"h{h}", "metric": name, "value": value}).encode()
+
+        begins = rule.start_ms(number + later)
+        wait_for("a round", lambda begins=begins: time.time() * 1000 > begins)
+        producer.send(
+            Message(None, value(name, h, float(x)))
+            for h in range(10 * later, 10 * later + 10)
+            for point in X[h]
+            for name, x in zip(FEATURES, point, strict=True)
+        )
     MessageProducer(config, settings.output_topic).send([release_message(made)])
-    wait_for("its end", lambda: time.time() * 1000 > rule.end_ms(number) + 1000)
+    wait_for("its end", lambda: time.time() * 1000 > rule.end_ms(number + 1) + 1000)
     more = ("--once", "--format", "long", "--clock-slack", "500ms")
     for log in (tmp_path / "one.log", tmp_path / "two.log"):
         assert start(servers, topic, log, *more).wait(PATIENCE_SECONDS) == 0, log.read_text()
     found = [json.loads(message.value) for message in read_topic(servers, f"{topic}.scores")]
-    assert made.round is not None and {score["round"] for score in found} == {made.round.start}
+    assert made.round is not None
+    assert {score["subject"] for score in found if score["round"] == made.round.start} == {
+        f"h{h}" for h in range(10, 20)
+    }
     assert sorted(score["subject"] for score in found) == sorted(f"h{h}" for h in range(20))
     projector = Projector.from_release(made)
     for score in found:

@@ -42,7 +42,8 @@ def feature_tree(
             branch = branch.setdefault(name, {}) if isinstance(branch, dict) else branch
         if not isinstance(branch, dict) or last in branch:
             raise ConfigurationError(
-                f"feature {feature!r} would be a number and hold another feature: set nested=false"
+                f"feature {feature!r} is there twice, or would be a number and hold another "
+                "feature: set nested=false"
             )
         branch[last] = Id(number) if with_id and number == len(features) - 1 else number
     return tree

@@ -23,21 +23,8 @@ from .values import number, plain
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Types that numpy has, too, so that whole columns are converted as `number` does.
-_PLAIN = frozenset(
-    {
-        nw.Float32,
-        nw.Float64,
-        nw.Int8,
-        nw.Int16,
-        nw.Int32,
-        nw.Int64,
-        nw.UInt8,
-        nw.UInt16,
-        nw.UInt32,
-        nw.UInt64,
-    }
-)
+#: Whole numbers that numpy does not have: their columns are read one by one.
+_WIDE = (nw.Int128, nw.UInt128)
 
 
 def is_frame(X: Any) -> bool:
@@ -62,7 +49,7 @@ def column(frame: Any, name: Any) -> FloatArray | float:
     if not isinstance(values, nw.Series):
         if getattr(values.dtype, "kind", "O") in "biuf":
             return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    elif values.dtype in _PLAIN:
+    elif values.dtype.is_float() or (values.dtype.is_integer() and values.dtype not in _WIDE):
         found = values.to_numpy()
         if found.dtype.kind in "biuf":  # missing values are NaN
             return np.asarray(found, dtype=np.float64)

@@ -81,9 +81,8 @@ class Deployment:
     def get(self, part: str, path: str) -> str:
         """Return a page of the service, or of the scorer; empty if it does not answer."""
         try:
-            with urllib.request.urlopen(
-                f"http://{LOOPBACK}:{self.ports[part]}{path}", timeout=1.0
-            ) as answer:
+            address = self.address(part) + path
+            with urllib.request.urlopen(address, timeout=1.0) as answer:  # noqa: S310
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             with error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
@@ -65,6 +66,15 @@ def read_options(
         text = problem["msg"].removeprefix("Value error, ")
         where = "".join(f"{flag_of(str(part))}: " for part in problem["loc"])
         parser.error(f"{where}must be given" if problem["type"] == "missing" else where + text)
+
+
+def parse_options(
+    program: str, kind: type[SomeOptions], arguments: Sequence[str] | None
+) -> SomeOptions:
+    """Parse the options of a program that has no settings."""
+    parser = argparse.ArgumentParser(program, description=kind.about)
+    add_options(parser, kind)
+    return read_options(parser, kind, vars(parser.parse_args(arguments)))
 
 
 def flag_of(name: str) -> str:

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from consumers.cli.brokers import ask_once
 from consumers.kafka.cluster import KafkaCluster
@@ -112,12 +112,6 @@ class Deployment:
                 child.wait(max(0.0, deadline - time.monotonic()))
             kill_supervised(child)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def command(name: str) -> list[str]:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -126,7 +126,7 @@ def play(options: DemoOptions, console: Console, stack: ExitStack) -> int:
         flags |= {"engine": "spark", "spark_master": spark.master}
         environment = spark.environment()
     sender = sender_command(options, servers, flags["input_topic"])
-    deployment = stack.enter_context(Deployment(flags, sender, environment))
+    deployment = stack.enter_context(closing(Deployment(flags, sender, environment)))
     simulated = Simulated(options.change_after(), options.fault_after())
     return show(console, deployment, simulated, options.seconds, options.releases)
 

@@ -60,7 +60,7 @@ def score(options: ScoreOptions, given: Given[ScoreSettings], stop: threading.Ev
         ),
         open_target=lambda: MessageProducer(config, topic),
         status=status,
-        rate=options.rate,
+        rate=float(options.rate),
         top=options.top,
     )
     written = scoring.run(stop, once=options.once)

@@ -31,8 +31,6 @@ from .load import suggestion as suggestion
 from .load import unmatched_variables as unmatched_variables
 from .model import ModelSettings as ModelSettings
 from .model import Recipe as Recipe
-from .operation import EngineSettings as EngineSettings
-from .operation import OperationSettings as OperationSettings
 from .part import CONFIG_VARIABLE as CONFIG_VARIABLE
 from .part import PREFIX as PREFIX
 from .part import Part as Part

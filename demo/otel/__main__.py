@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -67,7 +67,7 @@ def play(options: CollectorOptions, console: Console, stack: ExitStack) -> int:
         **UNITS[options.unit],
     }
     sender = [collector, f"--config={file}"]
-    deployment = stack.enter_context(Deployment(flags, sender))
+    deployment = stack.enter_context(closing(Deployment(flags, sender)))
     return show(console, deployment, None, None, options.releases)
 
 

@@ -13,8 +13,8 @@ from ..arrays import FloatArray
 from ..batch import Reading
 from ..statistics import Statistic
 from .groups import Group, split
+from .partials import Partial, Present, answer, merged
 from .protocol import Engine, EngineError, Source
-from .questions import Partial, Present, answer, merged
 
 if TYPE_CHECKING:
     from ..estimator import DPPCA

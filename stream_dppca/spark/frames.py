@@ -30,7 +30,7 @@ from ..arrays import aligned
 from ..batch import Reading
 from ..checks import whole
 from ..engine import EngineError, EngineRows
-from ..engine.questions import Partial, merged, partial_of
+from ..engine.partials import Partial, merged, partial_of
 from ..errors import ParameterError
 from ..estimator import DPPCA
 from ..statistics import Statistic

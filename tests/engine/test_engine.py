@@ -24,7 +24,7 @@ from stream_dppca.engine import (
     split,
 )
 from stream_dppca.engine.kernels import fingerprint
-from stream_dppca.engine.questions import multiplied
+from stream_dppca.engine.partials import multiplied
 from stream_dppca.method.limits import ScoreCounts
 from stream_dppca.method.statistics import LengthCounts
 from stream_dppca.statistics import Block, Statistic

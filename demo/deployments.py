@@ -116,9 +116,7 @@ class Deployment:
 
 def command(name: str) -> list[str]:
     """Return a command of `stream-dppca` of this environment."""
-    script = Path(sys.executable).with_name("stream-dppca")
-    found = [str(script)] if script.exists() else [sys.executable, "-m", "consumers.cli"]
-    return [*found, name]
+    return [sys.executable, "-m", "consumers.cli", name]
 
 
 def as_flags(settings: Mapping[str, Any]) -> list[str]:

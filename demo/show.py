@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from types import FrameType
 from typing import Final
 
 from rich.console import Console
@@ -39,7 +38,7 @@ def perform(play: Callable[[Console, ExitStack], int]) -> int:
     """Call a function, and end everything that it has started; returns its exit code."""
     console = Console(highlight=False)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)
     _keep_connection_only()
     try:
         with ExitStack() as stack:
@@ -49,10 +48,6 @@ def perform(play: Callable[[Console, ExitStack], int]) -> int:
     except (BrokerError, ClusterError, ConfigurationError) as error:
         console.print(str(error), style=BAD, soft_wrap=True, markup=False)
         return 1
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _keep_connection_only() -> None:

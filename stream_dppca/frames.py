@@ -104,17 +104,22 @@ def _cells(values: Any) -> Sequence[Any] | NDArray[Any]:
         # Other types would turn integers into floats if one is missing, and large ids would become
         # equal.
         cells, one = lambda: values.astype(object).tolist(), values.array.__getitem__
+    return each_by_itself(cells, one, len(values))
+
+
+def each_by_itself(cells: Callable[[], Any], one: Callable[[int], Any], n: int) -> list[Any]:
+    """All cells of a column; if one cannot be had, it alone is None, whatever is wrong with it."""
+
+    def cell(i: int) -> Any:
+        try:
+            return one(i)
+        except Exception:
+            return None
+
     try:
         return list(cells())
     except Exception:  # such as text that is not UTF-8: the error may quote it
-        return [_cell(one, i) for i in range(len(values))]
-
-
-def _cell(one: Callable[[int], Any], i: int) -> Any:
-    try:
-        return one(i)
-    except Exception:  # whatever is wrong with a cell, it alone is nothing
-        return None
+        return [*map(cell, range(n))]
 
 
 def column_names(frame: Any) -> list[Any]:

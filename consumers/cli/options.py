@@ -39,7 +39,7 @@ def parse(command: str, summary: str, arguments: Sequence[str]) -> tuple[Options
     Every command takes the flags of every setting, so that the same flags serve all commands; the
     help shows those that the command looks at.
     """
-    from ..settings import CONFIG_VARIABLE, PREFIX, Settings, names_by_part
+    from ..settings import CONFIG_VARIABLE, PARTS, PREFIX, Settings
     from .flags import add_flag, add_options, read_options
     from .own import OWN, UNUSED
 
@@ -58,9 +58,9 @@ def parse(command: str, summary: str, arguments: Sequence[str]) -> tuple[Options
     about_file = f"TOML file of settings; default: {CONFIG_VARIABLE}"
     parser.add_argument("--config", type=Path, metavar="FILE", help=about_file)
     settings = Settings.model_fields.keys() - own.model_fields.keys()  # `run` has its own --format
-    for title, names in names_by_part(Settings).items():
+    for title, part in PARTS.items():
         group = parser.add_argument_group(f"settings ({title.lower()})")
-        for name in (name for name in names if name in settings):
+        for name in (name for name in part.model_fields if name in settings):
             field = needed.model_fields.get(name)
             shown = field is not None and name not in UNUSED.get(needed, ())
             add_flag(group, name, field or Settings.model_fields[name], shown=shown)

@@ -17,7 +17,7 @@ from .part import Part
 from .topics import NameSettings, TopicSettings
 
 #: Each part with its title in the help and in the docs, in their order.
-_PARTS: Final[dict[str, type[Part]]] = {
+PARTS: Final[dict[str, type[Part]]] = {
     "Model": ModelSettings,
     "Topics and messages": TopicSettings,
     "Connection": ConnectionSettings,
@@ -165,13 +165,4 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
     def shown(self) -> dict[str, Any]:
         """Return all settings as plain values, part by part, with secrets masked."""
         values = self.model_dump(mode="json")
-        return {name: values[name] for names in names_by_part(Settings).values() for name in names}
-
-
-def names_by_part(kind: type[Part]) -> dict[str, list[str]]:
-    """Return the names of the settings that `kind` has, under the titles of their parts."""
-    found = {
-        title: [name for name in part.model_fields if name in kind.model_fields]
-        for title, part in _PARTS.items()
-    }
-    return {title: names for title, names in found.items() if names}
+        return {name: values[name] for part in PARTS.values() for name in part.model_fields}

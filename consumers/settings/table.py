@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic.fields import FieldInfo
 
-from .combined import Settings, names_by_part
+from .combined import PARTS, Settings
 
 DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "service-reference.md"
 CHART_FILE: Final = Path(__file__).parents[2] / "docker" / "helm" / "values.schema.json"
@@ -34,10 +34,9 @@ def default_text(field: FieldInfo) -> str:
 
 def _lines() -> Iterator[str]:
     """Yield the lines of a Markdown table of every part of the settings."""
-    for title, names in names_by_part(Settings).items():
+    for title, part in PARTS.items():
         yield from (f"### {title}", "", "| setting | default | meaning |", "|---|---|---|")
-        for name in names:
-            field = Settings.model_fields[name]
+        for name, field in part.model_fields.items():
             shown = "**required**" if field.is_required() else default_text(field)
             default = f"`{shown}`" if shown and not field.is_required() else shown
             yield f"| `{name}` | {default} | {_escaped(field.description or '')} |"

@@ -20,8 +20,6 @@ from ..participation import PerSubject, mu_of
 from ..planning import GOOD, UNCLIPPED, guesses
 from ..wording import counted, error_lines, over_in_words
 
-__all__ = ["SubjectPlan", "plan_subjects"]
-
 #: Average number of rows per subject that count: a guess for fleets half of which sends once per
 #: round.
 ROWS = 2.0

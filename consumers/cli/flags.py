@@ -10,8 +10,6 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from ..settings.table import default_text
-
 
 class Options(BaseModel):
     """Options of a command. The text below an option is its help."""
@@ -52,6 +50,16 @@ def add_flag(
         metavar=_choices(field.annotation),
         help=f"{field.description}{note}".replace("%", "%%") if shown else argparse.SUPPRESS,
     )
+
+
+def default_text(field: FieldInfo) -> str:
+    """Return the default of a setting as one would write it; empty if there is none to show."""
+    default: Any = field.get_default()
+    if field.is_required() or default in ("", None, (), {}):
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def read_options(

@@ -28,7 +28,7 @@ from consumers.settings import (
     suggestion,
     unmatched_variables,
 )
-from consumers.settings.table import CHART_FILE, DOCS_FILE, with_names, with_tables
+from docs.settings_table import CHART_FILE, DOCS_FILE, with_names, with_tables
 from stream_dppca import DPPCA, PaperDPPCA, ParameterError, PerSubject
 
 LEAST: dict[str, Any] = {

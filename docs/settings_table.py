@@ -1,4 +1,4 @@
-"""`python -m consumers.settings.table` writes the settings into the docs and the chart."""
+"""`python -m docs.settings_table` writes the settings into the docs and the chart."""
 
 from __future__ import annotations
 
@@ -6,30 +6,19 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pydantic.fields import FieldInfo
+from consumers.cli.flags import default_text
+from consumers.settings import PARTS, Settings
 
-from .combined import PARTS, Settings
-
-DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "service-reference.md"
-CHART_FILE: Final = Path(__file__).parents[2] / "docker" / "helm" / "values.schema.json"
+DOCS_FILE: Final = Path(__file__).with_name("service-reference.md")
+CHART_FILE: Final = Path(__file__).parents[1] / "docker" / "helm" / "values.schema.json"
 #: Settings that the chart takes as secrets, besides those that are secret by their type.
 _CREDENTIALS: Final = {"sasl_username", "schema_registry_username"}
 #: Settings that the chart does not take: its probes rely on two, and the last is many variables.
 _LEFT_OUT: Final = {"http_host", "http_port", "spark_conf"}
 BEGIN: Final = "<!-- settings: begin; written by `make docs` -->"
 END: Final = "<!-- settings: end -->"
-
-
-def default_text(field: FieldInfo) -> str:
-    """Return the default of a setting as one would write it; empty if there is none to show."""
-    default: Any = field.get_default()
-    if field.is_required() or default in ("", None, (), {}):
-        return ""
-    if isinstance(default, bool):
-        return str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _lines() -> Iterator[str]:

@@ -89,7 +89,7 @@ def fit(
     for frame in batches:
         refuse_exposed(frame.sparkSession, allow_insecure)
         ask = partial(_ask, _numbers(frame, features), model.reading)
-        model.learn_rows(EngineRows(ask, batch_size, model.reading))
+        model.learn_rows(EngineRows(ask, batch_size))
     return model
 
 

@@ -52,7 +52,7 @@ def on_engine(X: FloatArray, reading: Reading, tasks: int) -> EngineRows:
     def ask(question: Statistic) -> list[partials.Partial]:
         return [partials.answer(question, ArraySource(X), reading, group) for group in groups]
 
-    return EngineRows(ask, len(X), reading)
+    return EngineRows(ask, len(X))
 
 
 def lengths_of(d: int) -> LengthCounts:
@@ -289,9 +289,9 @@ def test_processes_that_round_differently_are_refused(monkeypatch: pytest.Monkey
 def test_a_batch_with_more_records_than_slots_is_refused() -> None:
     X, reading = records(1000, 3), Reading(1e18)
     ask = lambda question: [partials.partial_of(question, X, reading)]  # noqa: E731
-    assert EngineRows(ask, 1000, reading).present() > 0
+    assert EngineRows(ask, 1000).present() > 0
     with pytest.raises(EngineError, match="a batch of 999 slots had 1000 records"):
-        EngineRows(ask, 999, reading).present()
+        EngineRows(ask, 999).present()
 
 
 def test_secrets_are_not_shown() -> None:

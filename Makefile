@@ -73,7 +73,7 @@ supply: $(VENV)/.ready  ## known vulnerabilities of what the image holds, and it
 	@.ci/supply
 
 docs: $(VENV)/.ready  ## the tables of the settings in docs/service-reference.md
-	@$(BIN)/python -m consumers.settings.table
+	@$(BIN)/python -m docs.settings_table
 
 site: $(VENV)/.ready  ## the documentation as a site, links checked
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"

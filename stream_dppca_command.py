@@ -24,7 +24,7 @@ def main() -> int:
             "Run the command without that folder in PYTHONPATH.\n"
         )
         return 78
-    from consumers.cli import main as command
+    from consumers.cli.entry import main as command
 
     return command()
 

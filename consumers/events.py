@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from typing import Any, Final, Literal, TextIO
 
 from stream_dppca import DPPCAError
@@ -45,10 +46,6 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return fields
 
 
-def _masked(text: str) -> str:
-    return re.sub(r"\d+", "#", text)
-
-
 class _Lines(logging.Handler):
     """Writes events, one per line: as JSON for programs, or as text for people."""
 
@@ -57,7 +54,7 @@ class _Lines(logging.Handler):
     ) -> None:
         super().__init__()
         self._stream, self._context, self._mask_numbers = stream, context, mask_numbers
-        self._format = _as_text if text else _as_json
+        self._format = _as_text if text else partial(json.dumps, default=str)
         self._noise = _ClientNoise()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -80,17 +77,13 @@ class _Lines(logging.Handler):
         if self._mask_numbers and (event == "client" or event in _ABOUT_THE_CLUSTER):
             for name in ("message", "reason"):
                 if name in entry:
-                    entry[name] = _masked(str(entry[name]))
+                    entry[name] = _NUMBER.sub("#", str(entry[name]))
         with _lock:
             try:
                 self._stream.write(self._format(entry) + "\n")
                 self._stream.flush()
             except (OSError, ValueError):  # nobody reads the log any more
                 pass
-
-
-def _as_json(entry: dict[str, Any]) -> str:
-    return json.dumps(entry, default=str)
 
 
 def _as_text(entry: dict[str, Any]) -> str:
@@ -194,10 +187,6 @@ def set_up_logs(
     stream = stream or sys.stdout
     text = format == "text" or (format == "auto" and stream.isatty())
     handler = _Lines(stream, context, text=text, mask_numbers=mask_numbers)
-    _logger.handlers = [handler]
-    _logger.setLevel(logging.INFO)
-    _logger.propagate = False
-    kafka = logging.getLogger("kafka")
-    kafka.handlers = [handler]
-    kafka.setLevel(logging.WARNING)
-    kafka.propagate = False
+    for logger, level in ((_logger, logging.INFO), (logging.getLogger("kafka"), logging.WARNING)):
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from consumers.cli.brokers import ask_once
 from consumers.kafka.cluster import KafkaCluster
@@ -81,9 +81,8 @@ class Deployment:
     def get(self, part: str, path: str) -> str:
         """Return a page of the service, or of the scorer; empty if it does not answer."""
         try:
-            with urllib.request.urlopen(
-                f"http://{LOOPBACK}:{self.ports[part]}{path}", timeout=1.0
-            ) as answer:
+            address = self.address(part) + path
+            with urllib.request.urlopen(address, timeout=1.0) as answer:  # noqa: S310
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             with error:
@@ -114,18 +113,10 @@ class Deployment:
             kill_supervised(child)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 def command(name: str) -> list[str]:
     """Return a command of `stream-dppca` of this environment."""
-    script = Path(sys.executable).with_name("stream-dppca")
-    found = [str(script)] if script.exists() else [sys.executable, "-m", "consumers.cli"]
-    return [*found, name]
+    return [sys.executable, "-m", "consumers.cli", name]
 
 
 def as_flags(settings: Mapping[str, Any]) -> list[str]:

@@ -28,16 +28,15 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
 
-from consumers.cli.flags import Options, add_options, read_options
+from consumers.cli.flags import Options, parse_options
 from consumers.settings import MESSAGE_KEY
 
 from .broker.local import ADDRESS_VARIABLE
@@ -60,6 +59,11 @@ BATCH_SIZE: Final = {"local": 5_000, "spark": 20_000}
 
 class DemoOptions(Options):
     """Options of the demonstration."""
+
+    about = (
+        "Send simulated telemetry to a Kafka broker, learn its main direction privately, and show "
+        "it as it is learned."
+    )
 
     unit: Literal["record", "subject"] = "record"
     """unit of privacy: one record, or everything that a device sends in a round"""
@@ -106,14 +110,7 @@ class DemoOptions(Options):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demonstration; returns its exit code."""
-    parser = ArgumentParser(
-        "python -m demo",
-        description="Send simulated telemetry to a Kafka broker, learn its main direction "
-        "privately, and show it as it is learned.",
-    )
-    add_options(parser, DemoOptions)
-    options = read_options(parser, DemoOptions, vars(parser.parse_args(arguments)))
-    return perform(partial(play, options))
+    return perform(partial(play, parse_options("python -m demo", DemoOptions, arguments)))
 
 
 def play(options: DemoOptions, console: Console, stack: ExitStack) -> int:
@@ -129,7 +126,7 @@ def play(options: DemoOptions, console: Console, stack: ExitStack) -> int:
         flags |= {"engine": "spark", "spark_master": spark.master}
         environment = spark.environment()
     sender = sender_command(options, servers, flags["input_topic"])
-    deployment = stack.enter_context(Deployment(flags, sender, environment))
+    deployment = stack.enter_context(closing(Deployment(flags, sender, environment)))
     simulated = Simulated(options.change_after(), options.fault_after())
     return show(console, deployment, simulated, options.seconds, options.releases)
 

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Final
@@ -23,7 +22,7 @@ from typing import Final
 import msgspec
 from pydantic import Field
 
-from consumers.cli.flags import Options, add_options, read_options
+from consumers.cli.flags import Options, parse_options
 from consumers.errors import ClusterError, ServiceError
 from consumers.events import set_up_logs
 from consumers.kafka.cluster import KafkaCluster
@@ -117,6 +116,8 @@ def produce(
 class GeneratorOptions(Options):
     """Options of the generator."""
 
+    about = "Send telemetry of a simulated fleet to a Kafka topic."
+
     bootstrap_servers: str = "localhost:9092"
     """brokers to ask first"""
     topic: str = "telemetry"
@@ -134,10 +135,7 @@ class GeneratorOptions(Options):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    about = "Send telemetry of a simulated fleet to a Kafka topic."
-    parser = ArgumentParser("python -m demo.generator", description=about)
-    add_options(parser, GeneratorOptions)
-    options = read_options(parser, GeneratorOptions, vars(parser.parse_args(arguments)))
+    options = parse_options("python -m demo.generator", GeneratorOptions, arguments)
     set_up_logs(sys.stderr)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
-from types import FrameType
 from typing import Final
 
 from rich.console import Console
@@ -27,7 +25,7 @@ from consumers.settings import PREFIX, ConnectionSettings, ViewSettings, load_pa
 
 from .broker.base import KAFKA_VERSION, BrokerError
 from .broker.local import ADDRESS_VARIABLE, provide_broker
-from .deployments import Deployment, as_flags, command
+from .deployments import Deployment
 from .truth import Simulated
 
 NO_RELEASE: Final = "no release appeared"
@@ -40,7 +38,7 @@ def perform(play: Callable[[Console, ExitStack], int]) -> int:
     """Call a function, and end everything that it has started; returns its exit code."""
     console = Console(highlight=False)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)
     _keep_connection_only()
     try:
         with ExitStack() as stack:
@@ -50,10 +48,6 @@ def perform(play: Callable[[Console, ExitStack], int]) -> int:
     except (BrokerError, ClusterError, ConfigurationError) as error:
         console.print(str(error), style=BAD, soft_wrap=True, markup=False)
         return 1
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _keep_connection_only() -> None:
@@ -96,27 +90,9 @@ def show(
     simulated
         The truth about the stream, if that is a simulation.
     """
-    with suppress(KeyboardInterrupt):
-        _watch(console, deployment, simulated, seconds, releases)
-    failure = deployment.failed()
-    if simulated is not None:
-        _summary(console, simulated, deployment)
-        if not simulated.angles:
-            failure = failure or (NOTHING_LEARNED if simulated.releases else NO_RELEASE)
-    if failure:
-        console.print(failure, style=BAD, soft_wrap=True, markup=False)
-    return 1 if failure else 0
-
-
-def _watch(
-    console: Console,
-    deployment: Deployment,
-    simulated: Simulated | None,
-    seconds: float | None,
-    releases: int | None,
-) -> None:
-    """Show the model until Ctrl-C, for as long as was asked, or until a part fails."""
     stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):  # an exception could come at any point of a wait
+        signal.signal(number, lambda *_: stop.set())
     end = math.inf if seconds is None else time.monotonic() + seconds
     if not console.is_terminal:  # where a line does not disturb the view
         pages = deployment.address("service")
@@ -132,13 +108,21 @@ def _watch(
                 simulated.flagged = dict(simulated.deployed).get(FLAG, simulated.flagged)
 
     looking = threading.Thread(target=look)
+    view = load_part(ViewSettings, deployment.flags)
     looking.start()
     try:
-        view = load_part(ViewSettings, deployment.flags)
         watch(deployment.cluster(), view, WatchOptions(releases=releases), stop, simulated)
     finally:
         stop.set()
         looking.join()
+    failure = deployment.failed()
+    if simulated is not None:
+        _summary(console, simulated, deployment)
+        if not simulated.angles:
+            failure = failure or (NOTHING_LEARNED if simulated.releases else NO_RELEASE)
+    if failure:
+        console.print(failure, style=BAD, soft_wrap=True, markup=False)
+    return 1 if failure else 0
 
 
 def _facts(deployment: Deployment) -> Iterator[tuple[str, str]]:
@@ -197,17 +181,4 @@ def _summary(console: Console, simulated: Simulated, deployment: Deployment) -> 
         if os.environ.get(ADDRESS_VARIABLE):
             names = (settings.input_topic, settings.output_topic, settings.state_topic)
             say(f"left on your cluster: {', '.join(names)}")
-    say("\nThe same service on your own cluster, with your own features:\n")
-    flags = {
-        "bootstrap_servers": "HOST:9092",
-        "input_topic": "YOUR_TOPIC",
-        "features": "cpu,memory,disk.read",
-        "epsilon": f"{settings.epsilon:g}",
-        "delta": f"{settings.delta:g}",
-        "places" if deployment.by_device else "batch_size": settings.places or settings.batch_size,
-        **({"subject": "device_id", "round": "24h"} if deployment.by_device else {}),
-    }
-    script, *rest = command("serve")
-    lines, words = [shlex.join([os.path.relpath(script), *rest])], as_flags(flags)
-    lines += [shlex.join(words[i : i + 4]) for i in range(0, len(words), 4)]
-    say(" \\\n      ".join(["  " + lines[0], *lines[1:]]))
+    say("\nThe same service on your own cluster, with your own features: docs/service.md")

@@ -16,7 +16,7 @@ from .errors import (
     StateError,
 )
 from .estimator import DPPCA
-from .paper import InverseTime, PaperDPPCA, TheoremSchedule
+from .paper import InverseTime, PaperDPPCA
 from .participation import PerSubject
 from .planning import Plan, plan
 from .projector import Projector
@@ -43,7 +43,6 @@ __all__ = [
     "SubjectStatement",
     "SubspaceDistance",
     "SubspaceT2",
-    "TheoremSchedule",
     "plan",
     "plan_subjects",
 ]

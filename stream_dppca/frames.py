@@ -23,21 +23,8 @@ from .values import number, plain
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Types that numpy has, too, so that whole columns are converted as `number` does.
-_PLAIN = frozenset(
-    {
-        nw.Float32,
-        nw.Float64,
-        nw.Int8,
-        nw.Int16,
-        nw.Int32,
-        nw.Int64,
-        nw.UInt8,
-        nw.UInt16,
-        nw.UInt32,
-        nw.UInt64,
-    }
-)
+#: Whole numbers that numpy does not have: their columns are read one by one.
+_WIDE = (nw.Int128, nw.UInt128)
 
 
 def is_frame(X: Any) -> bool:
@@ -62,7 +49,7 @@ def column(frame: Any, name: Any) -> FloatArray | float:
     if not isinstance(values, nw.Series):
         if getattr(values.dtype, "kind", "O") in "biuf":
             return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    elif values.dtype in _PLAIN:
+    elif values.dtype.is_float() or (values.dtype.is_integer() and values.dtype not in _WIDE):
         found = values.to_numpy()
         if found.dtype.kind in "biuf":  # missing values are NaN
             return np.asarray(found, dtype=np.float64)
@@ -117,17 +104,22 @@ def _cells(values: Any) -> Sequence[Any] | NDArray[Any]:
         # Other types would turn integers into floats if one is missing, and large ids would become
         # equal.
         cells, one = lambda: values.astype(object).tolist(), values.array.__getitem__
+    return each_by_itself(cells, one, len(values))
+
+
+def each_by_itself(cells: Callable[[], Any], one: Callable[[int], Any], n: int) -> list[Any]:
+    """All cells of a column; if one cannot be had, it alone is None, whatever is wrong with it."""
+
+    def cell(i: int) -> Any:
+        try:
+            return one(i)
+        except Exception:
+            return None
+
     try:
         return list(cells())
     except Exception:  # such as text that is not UTF-8: the error may quote it
-        return [_cell(one, i) for i in range(len(values))]
-
-
-def _cell(one: Callable[[int], Any], i: int) -> Any:
-    try:
-        return one(i)
-    except Exception:  # whatever is wrong with a cell, it alone is nothing
-        return None
+        return [*map(cell, range(n))]
 
 
 def column_names(frame: Any) -> list[Any]:

@@ -60,16 +60,12 @@ class Method(Protocol):
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from the rows of step t = 1, 2, ...; never from fewer than it takes."""
-        ...
 
     def check_batch(self, rows: int) -> None:
         """Raise `BatchSizeError` if batches of this many rows cannot work."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Released values only, as plain JSON."""
-        ...
 
     def load(self, state: dict[str, Any]) -> None:
         """Resume from a result of `state`."""
-        ...

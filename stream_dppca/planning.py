@@ -24,8 +24,6 @@ from .method.memory import noise_of_sums
 from .method.parameters import check_features, smallest_batch_of
 from .wording import counted, error_lines, first_step_line
 
-__all__ = ["GOOD", "UNCLIPPED", "Plan", "guesses", "plan"]
-
 #: A component is called useful below this sine of its angle to the truth.
 USEFUL = 0.3
 #: A batch size is recommended if the expected sine is below `GOOD` after `SOON` batches.

@@ -88,20 +88,13 @@ class SubjectStatement(_Model):
         >>> {time: round(epsilon, 2) for time, epsilon in said.epsilon_over.items()}
         {'1 period': 1.0, '7 periods': 2.89, '30 periods': 6.58, '365 periods': 31.04}
         """
-        period, horizon = unit.period, unit.horizon
-        return cls(
-            subject=str(unit.subject),
-            scope="any round" if period == 1 else f"any {period} consecutive rounds",
-            period=period,
-            horizon=horizon,
-            records=unit.records,
-            epsilon_over=epsilon_over(
-                said["epsilon"], said["delta"], period=period, horizon=horizon
-            ),
-            **said,
-        )
+        period = unit.period
+        scope = "any round" if period == 1 else f"any {period} consecutive rounds"
+        same = {name: getattr(unit, name) for name in ("period", "horizon", "records")}
+        begun = cls(subject=str(unit.subject), scope=scope, epsilon_over={}, **same, **said)
+        return begun.in_time(None, scope)
 
-    def in_time(self, round_seconds: float, scope: str) -> SubjectStatement:
+    def in_time(self, round_seconds: float | None, scope: str) -> SubjectStatement:
         """The same statement for rounds of a known length, with days instead of periods.
 
         Examples

@@ -16,8 +16,6 @@ import numpy as np
 
 from .arrays import FloatArray
 
-__all__ = ["dots", "fold", "means", "moment_norms", "sq_norms", "turned"]
-
 
 def turned(rows: FloatArray, each: int = 1) -> FloatArray:
     """Rows of units with `each` rows, unit after unit, as an array each x d x units."""

@@ -437,8 +437,8 @@ class StreamingPCA(base.MiniBatchTransformer):
         features = self.features
         if isinstance(features, str) or not isinstance(features, Sequence) or not features:
             raise ParameterError("features", "must be a non-empty tuple of names", features)
-        if len(set(features)) != len(features):
-            raise ParameterError("features", "must not name a feature twice", features)
+        if twice := [name for name in dict.fromkeys(features) if features.count(name) > 1]:
+            raise ParameterError("features", "must not name a feature twice", twice[:5])
         check_budget(self.epsilon, self.delta)
         whole("n_components", self.n_components, 1, len(features))
         if self.seed is not None:

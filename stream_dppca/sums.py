@@ -29,8 +29,6 @@ import numpy as np
 
 from .arrays import FloatArray
 
-__all__ = ["LARGEST_BLOCK", "pairwise", "pairwise_sum", "roundings"]
-
 T = TypeVar("T")
 
 #: Most units in one block.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_dppca import DPPCA, InverseTime, PaperDPPCA, PerSubject, TheoremSchedule
+from stream_dppca import DPPCA, InverseTime, PaperDPPCA, PerSubject
 from stream_dppca.errors import StateError
 
 PARAMS: dict[str, Any] = {
@@ -106,11 +106,3 @@ def test_every_setting_is_in_a_state_and_comes_back(made: DPPCA | PaperDPPCA) ->
     assert restored.state() == state
     for name in parameters:
         assert getattr(restored, name) == getattr(made, name)
-
-
-def test_a_schedule_of_the_theorem_is_not_saved() -> None:
-    step = TheoremSchedule(
-        lambda1=1.0, lambda2=0.1, batch_size=2000, dimension=4, n_batches=9, M=1, V=1, noise_sd=0.1
-    )
-    with pytest.raises(StateError, match=r"`config\.step` must be an InverseTime"):
-        PaperDPPCA(**PAPER, step=step).state()

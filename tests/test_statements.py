@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines import private_oja
-from stream_dppca import DPPCA, InverseTime, PaperDPPCA, TheoremSchedule
-from stream_dppca.errors import ParameterError
+from stream_dppca import DPPCA, InverseTime, PaperDPPCA
 from tests.conftest import FloatArray, signal_plus_noise, sine, spiked
 
 pytestmark = pytest.mark.audit  # medians over many long runs
@@ -79,21 +78,3 @@ def test_example_error_of_private_oja_does_not_vanish() -> None:
             found.append(sine(fit.components[0], v))
         errors[sigma] = np.median(found)
     assert errors[0.001] > errors[0.1] / 2
-
-
-def test_the_step_of_the_theorem() -> None:
-    """Eq. (def_lr): falls as 1/t, and a larger gap allows a shorter warm-up xi."""
-    common: dict[str, Any] = {
-        "lambda1": 1.0, "batch_size": 10_000, "dimension": 10, "n_batches": 100, "M": 50.0,
-        "V": 10.0, "noise_sd": 0.01,
-    }  # fmt: skip
-    schedule = TheoremSchedule(lambda2=0.1, **common)
-    xi = schedule.xi
-    assert schedule(1) == pytest.approx(1 / (0.9 * (xi + 1)))
-    assert schedule(10**9) * 1e9 == pytest.approx(1 / 0.9, rel=1e-3)
-    assert TheoremSchedule(lambda2=0.9, **common).xi > xi
-    X, v = spiked(np.random.default_rng(0), 20_000, D, 0.1)
-    small = dppca_error(X, v, 10_000, 0, **{**PAPER, "step": schedule})
-    assert np.isfinite(small)
-    with pytest.raises(ParameterError, match="lambda2"):
-        TheoremSchedule(lambda2=2.0, **common)

@@ -12,7 +12,7 @@ Floating point (every baseline relies on these three facts; u = 2^-53):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +24,10 @@ from stream_dppca.checks import between, whole
 from stream_dppca.errors import ParameterError
 from stream_dppca.frames import is_frame, rows_of
 from stream_dppca.noise import Noise, make_noise
-from stream_dppca.paper.oja import Schedule
 from stream_dppca.values import numbers
 
+#: A step size for every batch number t = 1, 2, ...
+Schedule = Callable[[int], float]
 #: A coordinate beyond this makes its record a null; squares of squares stay finite below it.
 COORDINATE_CAP = 1e18
 #: More than is lost when squares underflow.

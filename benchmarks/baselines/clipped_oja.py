@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 from stream_dppca.arrays import FloatArray
 from stream_dppca.calibration import gaussian_mu
 from stream_dppca.checks import whole
-from stream_dppca.paper.oja import Schedule
 
 from ._common import (
     Fit,
+    Schedule,
     clean,
     computed_sensitivity,
     in_range,

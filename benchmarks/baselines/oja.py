@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stream_dppca.checks import whole
-from stream_dppca.paper.oja import Schedule
 
 from ._common import (
     Fit,
+    Schedule,
     clean,
     noise_source,
     normalised,

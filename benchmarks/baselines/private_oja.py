@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from stream_dppca.checks import whole
 from stream_dppca.noise import Noise
-from stream_dppca.paper.oja import Schedule
 
 from ._common import (
     Fit,
+    Schedule,
     clean,
     clip_rows,
     computed_sensitivity,

@@ -15,10 +15,11 @@ from stream_dppca.calibration import gaussian_mu
 from stream_dppca.checks import whole
 from stream_dppca.errors import ParameterError
 from stream_dppca.noise import Noise
-from stream_dppca.paper.oja import InverseTime, Schedule
+from stream_dppca.paper.oja import InverseTime
 
 from ._common import (
     Fit,
+    Schedule,
     clean,
     computed_sensitivity,
     in_range,

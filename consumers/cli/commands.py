@@ -1,4 +1,7 @@
-"""The functions behind the commands: each takes parsed options and returns an exit code."""
+"""The functions behind the commands: each takes parsed options and returns an exit code.
+
+Their docstrings are the lines of the help.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,15 @@ from .options import Given
 
 if TYPE_CHECKING:
     from ..service.remote import Remote
-    from ..settings import ModelSettings, Settings
+    from ..settings import (
+        ClusterSettings,
+        FileSettings,
+        ModelSettings,
+        PlanSettings,
+        ScoreSettings,
+        Settings,
+        ViewSettings,
+    )
     from . import own
     from .flags import Options
 
@@ -42,15 +53,15 @@ def _stop_on_signals() -> threading.Event:
     return stop
 
 
-def _serve(options: Options, given: Given) -> int:
+def _serve(options: Options, given: Given[Settings]) -> int:
+    """learn from a topic and publish the components"""
     from stream_dppca import NothingLearnedWarning
 
     from ..events import describe_error, log_event, set_up_logs
     from ..service.loop import Service
-    from ..settings import Settings
     from .caution import cautions
 
-    settings = given.load(Settings)
+    settings = given.load()
     cluster = brokers.connect(settings)
     # With privacy per subject offsets are secret, and the client's warnings may hold some.
     secret, who = settings.unit == "subject", {"model": settings.model, "pid": os.getpid()}
@@ -86,8 +97,9 @@ def _engine(settings: Settings) -> contextlib.AbstractContextManager[Remote | No
     return spark_engine(settings, task_connection(settings))
 
 
-def _plan(options: own.PlanOptions, given: Given) -> int:
-    from ..settings import MESSAGE_KEY, PlanSettings
+def _plan(options: own.PlanOptions, given: Given[PlanSettings]) -> int:
+    """predict accuracy and delay from the settings, before any data is touched"""
+    from ..settings import MESSAGE_KEY
     from .caution import warn_of
 
     more: dict[str, Any] = {}
@@ -95,7 +107,7 @@ def _plan(options: own.PlanOptions, given: Given) -> int:
         more["features"] = tuple(f"feature {i}" for i in range(options.count))
     if options.subjects is not None:
         more["subject"] = MESSAGE_KEY  # which one does not matter for a plan
-    settings = given.load(PlanSettings, **more)
+    settings = given.load(**more)
     warn_of(settings)
     if settings.unit == "subject":
         subjects = settings.places if options.subjects is None else options.subjects
@@ -164,15 +176,15 @@ GROUPS_HINT: Final = (
 )
 
 
-def _check_config(options: own.CheckOptions, given: Given) -> int:
+def _check_config(options: own.CheckOptions, given: Given[Settings]) -> int:
+    """check the settings, the topics and, with --sample, a few messages"""
     from ..formats import POINT_FORMATS
     from ..model.states import make_estimator
     from ..service.loop import task_config
-    from ..settings import Settings
     from .caution import warn_of
     from .check import check_cluster, show_sample
 
-    settings = given.load(Settings)
+    settings = given.load()
     config = task_config(settings)
     make_estimator(config.estimator)
     warn_of(settings)
@@ -191,18 +203,17 @@ def _check_config(options: own.CheckOptions, given: Given) -> int:
     return 0 if fits else 1  # for whoever is at the terminal: without one there is no sample
 
 
-def _show_config(options: Options, given: Given) -> int:
-    from ..settings import Settings
-
-    sys.stdout.write(json.dumps(given.load(Settings).shown(), indent=2) + "\n")
+def _show_config(options: Options, given: Given[Settings]) -> int:
+    """print the settings, secrets masked"""
+    sys.stdout.write(json.dumps(given.load().shown(), indent=2) + "\n")
     return 0
 
 
-def _topics(options: Options, given: Given) -> int:
+def _topics(options: Options, given: Given[ClusterSettings]) -> int:
+    """create the output topic and the state topic if they do not exist"""
     from ..service.topics import ensure_topics, wanted_topics
-    from ..settings import ClusterSettings
 
-    settings = given.load(ClusterSettings)
+    settings = given.load()
     with brokers.ask_once(settings) as cluster:
         ensure_topics(cluster, settings)
     for name, info in wanted_topics(settings).items():
@@ -210,17 +221,16 @@ def _topics(options: Options, given: Given) -> int:
     return 0
 
 
-def _inspect(options: own.InspectOptions, given: Given) -> int:
+def _inspect(options: own.InspectOptions, given: Given[ViewSettings]) -> int:
+    """print the current component of a model, labelled and sorted"""
     from ..model.describe import describe
-    from ..settings import ViewSettings
-    from .history import history_table, published, stored_release
+    from .history import history_table, on_topic, published, stored_release
 
     if options.state is not None:
         found = published([stored_release(options.state)])
     else:
-        settings = given.load(ViewSettings)
-        with brokers.ask_once(settings) as cluster:
-            found = published(cluster.scan(settings.output_topic), settings.model)
+        settings = given.load()
+        found = on_topic(settings)
         if not found:
             where = f"{settings.model!r} on {settings.output_topic!r}"
             return fail(f"no release of {where} yet", 1)
@@ -236,33 +246,39 @@ def _inspect(options: own.InspectOptions, given: Given) -> int:
     return 0
 
 
-def _watch(options: own.WatchOptions, given: Given) -> int:
-    from ..settings import ViewSettings
+def _watch(options: own.WatchOptions, given: Given[ViewSettings]) -> int:
+    """show a model as it learns, on the terminal or (--web) in a browser"""
     from .watch import watch
 
-    settings = given.load(ViewSettings)
+    settings = given.load()
     return watch(brokers.connect(settings), settings, options, _stop_on_signals())
 
 
-def _compare(options: own.CompareOptions, given: Given) -> int:
-    from .compare import compare_releases
+def _compare(options: own.CompareOptions, given: Given[ViewSettings]) -> int:
+    """compare two releases: angles against noise, scales, limits"""
+    from ..model.compare import compare
+    from .history import named_release
 
-    return compare_releases(options, given)
+    a, b = (named_release(name, given) for name in options.releases)
+    sys.stdout.write(f"{compare(a, b)}\n")
+    return 0
 
 
-def _score(options: own.ScoreOptions, given: Given) -> int:
+def _score(options: own.ScoreOptions, given: Given[ScoreSettings]) -> int:
+    """write the scores of each record to a topic, which is NOT PRIVATE"""
     from .score import score
 
     return score(options, given, _stop_on_signals())
 
 
-def _run(options: own.RunOptions, given: Given) -> int:
+def _run(options: own.RunOptions, given: Given[FileSettings]) -> int:
+    """learn from a file instead of a topic; releases are JSON lines, or a table"""
     from .run import run
 
     return run(options, given)
 
 
-COMMANDS: Final[dict[str, Callable[[Any, Given], int]]] = {
+COMMANDS: Final[dict[str, Callable[[Any, Any], int]]] = {
     "serve": _serve,
     "plan": _plan,
     "check-config": _check_config,

@@ -14,7 +14,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Final
 
-from . import commands, exits, options
+from . import exits, options
+from .commands import COMMANDS
 from .exits import EXIT_USAGE, exit_code, fail
 
 DESCRIPTION: Final = """\
@@ -47,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         sys.stdout.write(f"stream-dppca {version('stream-dppca')}\n")
         return 0
-    if command not in options.COMMANDS:
-        meant = difflib.get_close_matches(command, options.COMMANDS, n=1)
+    if command not in COMMANDS:
+        meant = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"did you mean {meant[0]}?" if meant else "see --help"
         return fail(f"{command!r} is not a command; {hint}", EXIT_USAGE)
     if command == "serve":
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _help() -> str:
-    commands = "\n".join(f"  {name:13} {text}" for name, text in options.COMMANDS.items())
+    commands = "\n".join(f"  {name:13} {run.__doc__}" for name, run in COMMANDS.items())
     return (
         f"usage: stream-dppca command [options]; see `<command> --help`\n\n{DESCRIPTION}\n"
         f"commands:\n{commands}\n  --version     print the version\n"
@@ -72,7 +73,8 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
     # because that takes seconds.
     warnings.filterwarnings("ignore", r"(epsilon|delta) = \d", UserWarning)
     try:
-        code = commands.COMMANDS[command](*options.parse(command, arguments))
+        run = COMMANDS[command]
+        code = run(*options.parse(command, run.__doc__ or "", arguments))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stopped:

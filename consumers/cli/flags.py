@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
-
-from ..settings.table import default_text
 
 
 class Options(BaseModel):
@@ -53,6 +52,16 @@ def add_flag(
     )
 
 
+def default_text(field: FieldInfo) -> str:
+    """Return the default of a setting as one would write it; empty if there is none to show."""
+    default: Any = field.get_default()
+    if field.is_required() or default in ("", None, (), {}):
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
 def read_options(
     parser: argparse.ArgumentParser, kind: type[SomeOptions], given: dict[str, Any]
 ) -> SomeOptions:
@@ -65,6 +74,15 @@ def read_options(
         text = problem["msg"].removeprefix("Value error, ")
         where = "".join(f"{flag_of(str(part))}: " for part in problem["loc"])
         parser.error(f"{where}must be given" if problem["type"] == "missing" else where + text)
+
+
+def parse_options(
+    program: str, kind: type[SomeOptions], arguments: Sequence[str] | None
+) -> SomeOptions:
+    """Parse the options of a program that has no settings."""
+    parser = argparse.ArgumentParser(program, description=kind.about)
+    add_options(parser, kind)
+    return read_options(parser, kind, vars(parser.parse_args(arguments)))
 
 
 def flag_of(name: str) -> str:

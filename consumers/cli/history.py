@@ -11,7 +11,10 @@ from ..errors import ConfigurationError
 from ..model.releases import PublishedRelease, parse_release
 from ..model.states import decode_state
 from ..protocols import Message
+from ..settings import ViewSettings
 from ..web.tracker import Point, Tracker
+from . import brokers
+from .options import Given
 
 HEAD = ("batch", "published", "status", "explained", "moved", "noise alone", "")
 
@@ -51,6 +54,32 @@ def published(
         if model is None or release.model == model:
             found.setdefault(release.batch, (message, release))
     return list(found.values())
+
+
+def on_topic(settings: ViewSettings) -> list[tuple[Message, PublishedRelease]]:
+    """The releases of a model on its output topic."""
+    with brokers.ask_once(settings) as cluster:
+        return published(cluster.scan(settings.output_topic), settings.model)
+
+
+def named_release(name: str, given: Given[ViewSettings]) -> PublishedRelease:
+    """The release that FILE, FILE@BATCH or @BATCH stands for."""
+    where, _, batch = name.rpartition("@") if "@" in name else (name, "", "")
+    if where:
+        try:
+            lines = Path(where).read_bytes().splitlines()
+        except OSError as error:
+            raise ConfigurationError(f"{where} cannot be read ({error.strerror})") from None
+        found = published(Message(b"", line) for line in lines)
+    else:
+        found = on_topic(given.load())
+    for _, release in reversed(found):
+        if not batch or str(release.batch) == batch:
+            return release
+    raise ConfigurationError(
+        f"{name!r}: there is no such release. It must be a file of releases, JSON lines, with @ "
+        "and the number of a batch unless the last one is meant, or @ and the number for the topic"
+    )
 
 
 def history_table(releases: Sequence[tuple[Message, PublishedRelease]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from ..settings import (
     ClusterSettings,
@@ -18,9 +18,6 @@ from ..settings import (
     ViewSettings,
 )
 from .flags import Options
-
-#: Shares of the records that releases have limits for.
-RATES: Final = (0.1, 0.05, 0.01, 0.001)
 
 
 class PlanOptions(Options):
@@ -80,9 +77,9 @@ class ScoreOptions(Options):
         "input topic, and so are the metrics of this process."
     )
 
-    rate: float = 0.01
+    rate: Literal["0.1", "0.05", "0.01", "0.001"] = "0.01"
     """share of the records to flag by each score (SPE and T2, so up to twice this in all), by the
-    limits of the release: 0.1, 0.05, 0.01 or 0.001"""
+    limits of the release"""
     top: int = Field(3, ge=0)
     """features named for each record, those that contribute most"""
     scores_topic: str | None = None
@@ -91,13 +88,6 @@ class ScoreOptions(Options):
     """consumer group that remembers what has been scored; default: <group>.scores"""
     once: bool = False
     """end when all records that are in the topic at the start have been scored"""
-
-    @field_validator("rate")
-    @classmethod
-    def _has_limits(cls, rate: float) -> float:
-        if rate not in RATES:
-            raise ValueError(f"must be one of {', '.join(map(str, RATES))}. Found {rate}.")
-        return rate
 
 
 class CompareOptions(Options):

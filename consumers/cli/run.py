@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ from .own import RunOptions
 from .progress import shown_progress
 
 
-def run(options: RunOptions, given: Given) -> int:
+def run(options: RunOptions, given: Given[FileSettings]) -> int:
     """Learn from a file; return the exit code."""
     plain = Path(options.input.removesuffix(GZIP))
     name = "stdin" if options.input == "-" else plain.stem
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name) or "file"
-    kind = OnceSettings if options.once else FileSettings
-    settings: FileSettings = given.load(kind, input_topic=safe)
+    if options.once:
+        given = replace(given, kind=OnceSettings)
+    settings = given.load(input_topic=safe)
     suffix = plain.suffix.lstrip(".")
     format: Any = options.format or {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
     for problem in _problems(options, settings, format, given):
@@ -77,7 +79,7 @@ def _tell(text: str) -> None:
 
 
 def _problems(
-    options: RunOptions, settings: FileSettings, format: str, given: Given
+    options: RunOptions, settings: FileSettings, format: str, given: Given[FileSettings]
 ) -> Iterator[str]:
     """Yield what is wrong with the options."""
     if format not in ("csv", "jsonl", "parquet", "npy"):

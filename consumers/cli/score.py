@@ -24,10 +24,10 @@ from .options import Given
 from .own import ScoreOptions
 
 
-def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
+def score(options: ScoreOptions, given: Given[ScoreSettings], stop: threading.Event) -> int:
     """Score the records of a topic until `stop` is set."""
     # librdkafka writes, so it reads, too.
-    settings = given.load(ScoreSettings).model_copy(update={"reader": "confluent"})
+    settings = given.load().model_copy(update={"reader": "confluent"})
     topic = options.scores_topic or f"{settings.model}.scores"
     group = options.scores_group or f"{settings.group}.scores"
     sys.stderr.write(f"warning: {NOT_PRIVATE}\n")
@@ -60,7 +60,7 @@ def score(options: ScoreOptions, given: Given, stop: threading.Event) -> int:
         ),
         open_target=lambda: MessageProducer(config, topic),
         status=status,
-        rate=options.rate,
+        rate=float(options.rate),
         top=options.top,
     )
     written = scoring.run(stop, once=options.once)

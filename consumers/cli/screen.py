@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -40,7 +41,8 @@ def screen(
         title = f"{release.model} · {title}"
     body += [Text(), *(_fact(*fact) for fact in (simulation.facts() if simulation else ()))]
     if points and points[-1].time is not None:
-        title += f" · {_age(now - points[-1].time)} ago"
+        age = datetime.timedelta(seconds=max(int(now - points[-1].time), 0))
+        title += f" · {age} ago"
     moved = [point.moved for point in points if point.moved]
     if moved:
         body += [Text.assemble(("moved  ", LABEL), (sparkline(moved, 60), BAR))]
@@ -59,20 +61,6 @@ def _line(text: str) -> Text:
 def _fact(name: str, text: str) -> Text:
     label = (f"{name:<13}", BAD if name == FLAG else LABEL)
     return Text.assemble(label, text, no_wrap=True, overflow="ellipsis")
-
-
-def _age(seconds: float) -> str:
-    """A duration in at most two units.
-
-    >>> [_age(s) for s in (-3, 59, 61, 7300, 200000)]
-    ['0 s', '59 s', '1 min 1 s', '2 h 1 min', '2 d 7 h']
-    """
-    s = max(int(seconds), 0)
-    units = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-    for size, unit, smaller, name in units:
-        if s >= size:
-            return f"{s // size} {unit} {s % size // smaller} {name}"
-    return f"{s} s"
 
 
 def _table(points: Sequence[Point], simulation: Simulation | None) -> Iterator[Text]:

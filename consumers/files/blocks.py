@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from stream_dppca.frames import each_by_itself
 
 from ..errors import ConfigurationError
-from ..messages.codecs import JsonObjects
+from ..messages.codecs import JsonObjects, Rows
 from ..messages.paths import feature_tree
 from .cells import cell, cells_of_csv, members
 from .streams import existing_file, first_line, line_blocks, longest_line, opened, share_read
 
 FileFormat = Literal["csv", "jsonl", "parquet", "npy"]
 ROWS: Final = 4096  #: read at once
-
-Rows = NDArray[np.float64]
 
 
 class FileRows(NamedTuple):
@@ -148,18 +147,5 @@ def _parquet(source: str, features: Sequence[str], others: Sequence[str]) -> Ite
 
 
 def _cells(column: Any) -> list[Any]:
-    """The values of a column; None for a value that Python cannot hold, such as the year 300000.
-
-    `to_pylist` alone would raise for the whole column.
-    """
-    try:
-        return list(column.to_pylist())
-    except Exception:  # whatever is wrong with a cell, it alone is a null
-
-        def cell(scalar: Any) -> Any:
-            try:
-                return scalar.as_py()
-            except Exception:
-                return None
-
-        return [cell(scalar) for scalar in column]
+    """The values of a column; None for a value that Python cannot hold, such as the year 300000."""
+    return each_by_itself(column.to_pylist, lambda i: column[i].as_py(), len(column))

@@ -12,10 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from stream_dppca.paths import member
+from stream_dppca.paths import member, path_of
 from stream_dppca.values import number
-
-from ..messages.paths import path_of
 
 _WORDS: Final = {"true": 1.0, "false": 0.0}
 
@@ -67,4 +65,4 @@ def members(line: bytes, names: Sequence[str]) -> list[Any]:
         found = json.loads(line.decode("utf-8", "surrogateescape"))
     except Exception:  # whatever is wrong with a line, it has nothing
         found = None
-    return [member(found, path_of(name, nested=True)) for name in names]
+    return [member(found, path_of(name)) for name in names]

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 
 from ..errors import StateRefused
+from ..messages.codecs import Rows
 from ..model.states import UsedInput
-from .blocks import Rows
 
 _AGAIN: Final = (
     "Give the same input again. Only if none of its rows was used before, in any file or order, "

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from .. import crashpoints
 from ..errors import ConfigurationError
-from ..model.learner import Finisher
+from ..model.finisher import Finisher
 from ..model.states import StateRecord, UsedInput
 from ..settings import MESSAGE_KEY, RoundRule
 from .blocks import FileRows, read_columns

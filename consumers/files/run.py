@@ -17,7 +17,8 @@ import numpy as np
 
 from .. import crashpoints
 from ..errors import StateRefused
-from ..model.learner import Finisher, Learner
+from ..model.finisher import Finisher
+from ..model.learner import Learner
 from ..model.states import ModelIdentity, SlotRule, StateRecord, read_history
 from ..settings import FileSettings, RoundRule
 from .blocks import FileFormat, read_columns

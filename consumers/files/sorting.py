@@ -21,8 +21,9 @@ import numpy as np
 
 from stream_dppca.subjects.ids import canonical
 
+from ..messages.codecs import Rows
 from ..settings import RoundRule
-from .blocks import FileRows, Rows
+from .blocks import FileRows
 from .times import parse_time
 
 #: Memory that the rows of all rounds that are collected at once may take.

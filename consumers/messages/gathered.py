@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_dppca.subjects.ids import canonical
 
@@ -23,13 +22,11 @@ from ..errors import ConfigurationError
 from ..formats import Format
 from ..settings import MESSAGE_KEY
 from . import long, otlp
-from .codecs import Codec
+from .codecs import Codec, Rows, Values
 from .cutting import json_cutter, protobuf_pieces
 from .fold import Fold, Point
 from .series import Attributes, Selectors, parse_features
 
-Rows = NDArray[np.float64]
-Values = Sequence[bytes | None]
 Parse = Callable[[bytes], Any]
 #: Whose points, and the points.
 Group = tuple[Any, Sequence[Point]]

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stream_dppca import paths
+from stream_dppca.paths import path_of
 
 from ..errors import ConfigurationError
 
 #: Positions of the features: a name leads to the number of a feature, or to the names below it.
 FeatureTree = dict[str, "int | FeatureTree"]
-
-
-def path_of(feature: str, nested: bool) -> list[str]:
-    """The path of `stream_dppca.paths`, or an error if a part of it is empty."""
-    path = paths.path_of(feature, nested)
-    if not all(path):
-        raise ConfigurationError(f"feature {feature!r} has an empty part between its dots")
-    return path
 
 
 class Id(int):
@@ -36,13 +28,16 @@ def feature_tree(
     """
     tree: FeatureTree = {}
     for number, feature in enumerate(features):
-        *above, last = path_of(feature, nested)
+        *above, last = path = path_of(feature, nested)
+        if not all(path):
+            raise ConfigurationError(f"feature {feature!r} has an empty part between its dots")
         branch: int | FeatureTree = tree
         for name in above:
             branch = branch.setdefault(name, {}) if isinstance(branch, dict) else branch
         if not isinstance(branch, dict) or last in branch:
             raise ConfigurationError(
-                f"feature {feature!r} would be a number and hold another feature: set nested=false"
+                f"feature {feature!r} is there twice, or would be a number and hold another "
+                "feature: set nested=false"
             )
         branch[last] = Id(number) if with_id and number == len(features) - 1 else number
     return tree

@@ -93,7 +93,10 @@ class MessageRecipe(Grouping):
             # A packed message has one subject, of which no more rows count.
             return SubjectCodec(codec.keeping(self.records) if isinstance(codec, Packed) else codec)
         if self.format in ARRAY_FORMATS:
-            raise ConfigurationError(f"`subject` must be {MESSAGE_KEY} with format {self.format}.")
+            raise ConfigurationError(
+                f"`subject` must be {MESSAGE_KEY}, the key of the message, with format "
+                f"{self.format}: its messages have no fields that could hold an id"
+            )
         return SubjectCodec(self._named(registry, self.subject))
 
     def _named(self, registry: SchemaSource | None, *id: str) -> Codec:

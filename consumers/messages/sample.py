@@ -19,6 +19,7 @@ from stream_dppca.subjects.ids import canonical_all
 
 from ..formats import ARRAY_FORMATS
 from ..protocols import SchemaSource
+from .codecs import Values
 from .gathered import Gathering, GroupedMessages, Grouping
 from .recipe import MessageRecipe
 from .series import parse_feature
@@ -29,8 +30,6 @@ MOST_LISTED: Final = 40
 #: Dots in the longest name that is suggested for a feature.
 DEEPEST_NAME: Final = 8
 _ITEM_BYTES: Final = {"float32": 4, "float64": 8}
-
-Values = Sequence[bytes | None]
 
 
 @dataclass(frozen=True)

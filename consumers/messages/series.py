@@ -30,8 +30,9 @@ FUNCTIONS: Final = ("mean", "max", "min", "last", "sum", "count", "rate")
 #: Attributes of a series; sorted, unless something else is said.
 Attributes = tuple[tuple[str, str], ...]
 
-_NAME: Final = re.compile(r'[^\s{}(),"=!~]+')
-_TEXT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_NAME: Final = r'[^\s{}(),"=!~]+'
+_TEXT: Final = r'"(?:[^"\\]|\\.)*"'
+_MATCHER: Final = "a matcher must be = or != and a text in double quotes"
 #: Most series of a metric whose features are remembered, for speed.
 _REMEMBERED: Final = 1024
 #: Characters of attributes above which a digest stands for them: producers choose their length.
@@ -51,62 +52,6 @@ class Feature(NamedTuple):
         return all(attributes.get(key, "") != text for key, text in self.unequal)
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
-
-    def fail(self, rule: str) -> ConfigurationError:
-        self.skip("")
-        return ConfigurationError(
-            f"feature {self.text!r} cannot be read at character {self.at + 1}: {rule}"
-        )
-
-    def skip(self, token: str) -> bool:
-        """Skip a token, and the blanks around it, if it is next."""
-        rest = self.text[self.at :].lstrip()
-        if rest.startswith(token):
-            self.at = len(self.text) - len(rest.removeprefix(token).lstrip())
-            return True
-        return False
-
-    def take(self, pattern: re.Pattern[str], what: str) -> str:
-        found = pattern.match(self.text, self.at)
-        if not found:
-            raise self.fail(f"expected {what}")
-        self.at = found.end()
-        return found[found.lastindex or 0]
-
-    def feature(self) -> Feature:
-        self.skip("")
-        name, function = self.take(_NAME, "the name of a metric"), ""
-        if self.skip("("):
-            function = name
-            if function not in FUNCTIONS:
-                self.at = self.text.index(name)
-                raise self.fail(f"a function must be one of {', '.join(FUNCTIONS)}")
-            name = self.take(_NAME, "the name of a metric")
-        equal: list[tuple[str, str]] = []
-        unequal: list[tuple[str, str]] = []
-        if self.skip("{") and not self.skip("}"):
-            while True:
-                key = self.take(_NAME, "the name of an attribute")
-                into = unequal if self.skip("!=") else equal if self.skip("=") else None
-                if into is None or self.text[self.at : self.at + 1] == "~":
-                    raise self.fail("a matcher must be = or !=")
-                text = self.take(_TEXT, "a text in double quotes")
-                into.append((key, re.sub(r"\\(.)", r"\1", text)))
-                if self.skip("}"):
-                    break
-                if not self.skip(","):
-                    raise self.fail("expected a comma or a closing brace")
-        if function and not self.skip(")"):
-            raise self.fail("expected a closing parenthesis")
-        self.skip("")
-        if self.at < len(self.text):
-            raise self.fail("expected the end")
-        return Feature(name, function, tuple(equal), tuple(unequal))
-
-
 def parse_feature(text: str) -> Feature:
     """Parse a feature; an error says where and why it cannot be read.
 
@@ -118,9 +63,39 @@ def parse_feature(text: str) -> Feature:
     >>> parse_feature('cpu{state=~"us.*"}')
     Traceback (most recent call last):
     consumers.errors.ConfigurationError: feature 'cpu{state=~"us.*"}' cannot be read at
-    character 11: a matcher must be = or !=
+    character 11: a matcher must be = or != and a text in double quotes
     """
-    return _Parser(text).feature()
+    at = first = len(text) - len(text.lstrip())
+
+    def fail(at: int, rule: str) -> ConfigurationError:
+        return ConfigurationError(f"feature {text!r} cannot be read at character {at + 1}: {rule}")
+
+    def take(pattern: str, rule: str = "") -> str:
+        """Take what is next, and the blanks after it; without a rule it may be missing."""
+        nonlocal at
+        found = re.compile(rf"({pattern})\s*").match(text, at)
+        if found is None and rule:
+            raise fail(at, rule)
+        at = at if found is None else found.end()
+        return "" if found is None else found[1]
+
+    function, name = "", take(_NAME, "expected the name of a metric")
+    if take(r"\("):
+        if name not in FUNCTIONS:
+            raise fail(first, f"a function must be one of {', '.join(FUNCTIONS)}")
+        function, name = name, take(_NAME, "expected the name of a metric")
+    matchers: dict[str, list[tuple[str, str]]] = {"=": [], "!=": []}
+    more = bool(take(r"\{")) and not take(r"\}")
+    while more:
+        key = take(_NAME, "expected the name of an attribute")
+        matcher = take("!?=", _MATCHER)
+        matchers[matcher].append((key, re.sub(r"\\(.)", r"\1", take(_TEXT, _MATCHER)[1:-1])))
+        more = take(r"[},]", "expected a comma or a closing brace") == ","
+    if function:
+        take(r"\)", "expected a closing parenthesis")
+    if at < len(text):
+        raise fail(at, "expected the end")
+    return Feature(name, function, tuple(matchers["="]), tuple(matchers["!="]))
 
 
 def parse_features(texts: Sequence[str]) -> tuple[Feature, ...]:

@@ -25,7 +25,8 @@ from .. import crashpoints
 from ..errors import StateRefused
 from ..events import log_event
 from ..model.describe import learned_nothing
-from ..model.learner import Finisher, Learner
+from ..model.finisher import Finisher
+from ..model.learner import Learner
 from ..model.states import read_history
 from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Message
 from .background import Background

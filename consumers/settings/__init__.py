@@ -17,13 +17,13 @@ text below a setting is its entry in `stream-dppca serve --help` and in docs/ser
 Errors name the setting and the rule, never the value of a text, which may be a password.
 """
 
+from .combined import PARTS as PARTS
 from .combined import ClusterSettings as ClusterSettings
 from .combined import FileSettings as FileSettings
 from .combined import OnceSettings as OnceSettings
 from .combined import PlanSettings as PlanSettings
 from .combined import ScoreSettings as ScoreSettings
 from .combined import Settings as Settings
-from .combined import names_by_part as names_by_part
 from .connection import ConnectionSettings as ConnectionSettings
 from .load import load_part as load_part
 from .load import load_settings as load_settings
@@ -31,8 +31,6 @@ from .load import suggestion as suggestion
 from .load import unmatched_variables as unmatched_variables
 from .model import ModelSettings as ModelSettings
 from .model import Recipe as Recipe
-from .operation import EngineSettings as EngineSettings
-from .operation import OperationSettings as OperationSettings
 from .part import CONFIG_VARIABLE as CONFIG_VARIABLE
 from .part import PREFIX as PREFIX
 from .part import Part as Part

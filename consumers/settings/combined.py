@@ -9,16 +9,15 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from ..formats import ARRAY_FORMATS, PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
+from ..formats import POINT_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings, reveal
 from .model import ModelSettings, Recipe
 from .operation import EngineSettings, OperationSettings, is_loopback
 from .part import Part
-from .rounds import MESSAGE_KEY
 from .topics import NameSettings, TopicSettings
 
 #: Each part with its title in the help and in the docs, in their order.
-_PARTS: Final[dict[str, type[Part]]] = {
+PARTS: Final[dict[str, type[Part]]] = {
     "Model": ModelSettings,
     "Topics and messages": TopicSettings,
     "Connection": ConnectionSettings,
@@ -92,6 +91,7 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
         fitting = {
             "group_by": points and self.unit == "record",
             "parts": points and self.unit == "subject",
+            "rows_per_message": not points or self.unit == "record",
             "records": not points,
             "long_fields": long,
             "text_values": long,
@@ -110,19 +110,8 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
             )
 
     def _wrong_messages(self) -> Iterator[str]:
-        """Refuse batches that would end inside a message."""
-        rows, packed = self.rows_per_message, self.format in PACKED_FORMATS
-        grouped = self.format in POINT_FORMATS and self.unit == "record"  # groups of points
-        if rows != 1 and not packed and not grouped:
-            yield (
-                f"`rows_per_message` must be 1 with format {self.format}: a message holds one "
-                f"vector. Found {rows}."
-            )
-        if packed and "rows_per_message" not in self.model_fields_set:
-            yield (
-                f"`rows_per_message` must be set with format {self.format}: the number of vectors "
-                "in each message"
-            )
+        """Refuse batches that would end inside a message; `MessageRecipe` has the other rules."""
+        rows = self.rows_per_message
         size = rows * len(self.features) * {"float32": 4, "float64": 8}.get(self.format, 0)
         if size > self.max_message_bytes:
             yield (
@@ -143,11 +132,6 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
             if self.unit == "record" and not isinstance(start, str):
                 yield "`start` must be earliest or latest with unit=record"
             return
-        if self.format in ARRAY_FORMATS and rounds.subject != MESSAGE_KEY:
-            yield (
-                f"`subject` must be {MESSAGE_KEY}, the key of the message, with format "
-                f"{self.format}: its messages have no fields that could hold an id"
-            )
         if start == "earliest" and "start" in self.model_fields_set:
             yield (
                 "`start` must be latest or a time with unit=subject: a beginning with the oldest "
@@ -181,13 +165,4 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
     def shown(self) -> dict[str, Any]:
         """Return all settings as plain values, part by part, with secrets masked."""
         values = self.model_dump(mode="json")
-        return {name: values[name] for names in names_by_part(Settings).values() for name in names}
-
-
-def names_by_part(kind: type[Part]) -> dict[str, list[str]]:
-    """Return the names of the settings that `kind` has, under the titles of their parts."""
-    found = {
-        title: [name for name in part.model_fields if name in kind.model_fields]
-        for title, part in _PARTS.items()
-    }
-    return {title: names for title, names in found.items() if names}
+        return {name: values[name] for part in PARTS.values() for name in part.model_fields}

@@ -56,19 +56,15 @@ def load_part(
         for name, value in ({} if file is None else _read(file)).items()
         if f"{PREFIX}{name}".lower() not in variables
     }
+    given |= flags or {}
+    others = Settings.model_fields.keys() - kind.model_fields.keys()  # unknown names are refused
     try:
-        return kind(**_relevant({**given, **(flags or {})}, kind))
+        return kind(**{name: value for name, value in given.items() if name not in others})
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False, include_context=False)
         raise ConfigurationError("\n".join(_explain(problem) for problem in problems)) from None
     except SettingsError as error:
         raise ConfigurationError(str(error)) from None
-
-
-def _relevant(values: Mapping[str, Any], kind: type[Part]) -> dict[str, Any]:
-    """Leave out the settings of other parts. Unknown names stay, and are refused."""
-    others = Settings.model_fields.keys() - kind.model_fields.keys()
-    return {name: value for name, value in values.items() if name not in others}
 
 
 def _read(file: Path) -> dict[str, Any]:

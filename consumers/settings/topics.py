@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -71,8 +71,6 @@ class ViewSettings(NameSettings, ConnectionSettings):
 
     input_topic: str = ""
     """topic that the model learns from, if that is also the model's name"""
-
-    rows_per_message: ClassVar[int] = 1  #: which viewers do not read
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

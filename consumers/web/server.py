@@ -105,7 +105,6 @@ class WebServer:
                 f"http_host and http_port: cannot listen at {host}:{port} ({error.strerror}). "
                 "Is another instance running on this machine? http_port=0 takes any free port."
             ) from None
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         serve = self._server.serve_forever
         threading.Thread(target=serve, name="http", daemon=True, args=(0.2,)).start()

@@ -16,14 +16,13 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+
+from stream_dppca.arrays import FloatArray
 
 from ..model.describe import extent, meaning, promise_in_words, raw_units, status_in_words
 from ..model.releases import PublishedRelease, parse_release
 from ..model.uncertainty import loading_noise, movement, noise_movement
 from ..protocols import Message
-
-FloatArray = NDArray[np.float64]
 
 #: Releases that are remembered.
 MOST_POINTS: Final = 240

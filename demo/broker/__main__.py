@@ -21,16 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m demo.broker", description="Start a Kafka broker for experiments."
     )
-    commands = parser.add_subparsers(dest="command")
-    run = commands.add_parser("run", help="start a broker, print its address, stop it on Ctrl-C")
-    run.add_argument("--port", type=int, help="port to serve at; default: a free one")
-    commands.add_parser("jars", help="fetch Kafka's jars if they are not cached; print the folder")
+    about = "run, the default: until Ctrl-C; jars: fetch what it needs, and print the folder"
+    parser.add_argument("command", nargs="?", choices=("run", "jars"), default="run", help=about)
+    parser.add_argument("--port", type=int, help="port to serve at; default: a free one")
     options = parser.parse_args(arguments)
     try:
         if options.command == "jars":
             _print(str(ensure_jars(_tell)))
         else:
-            _serve(getattr(options, "port", None))
+            _serve(options.port)
     except KeyboardInterrupt:
         pass
     except BrokerError as error:

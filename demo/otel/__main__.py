@@ -11,16 +11,15 @@ one host alone cannot be private. `stream-dppca serve` learns, `stream-dppca wat
 from __future__ import annotations
 
 import tempfile
-from argparse import ArgumentParser
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from rich.console import Console
 
-from consumers.cli.flags import Options, add_options, read_options
+from consumers.cli.flags import Options, parse_options
 
 from ..deployments import Deployment
 from ..show import perform, show, start_broker
@@ -38,6 +37,8 @@ UNITS: Final[dict[str, dict[str, Any]]] = {
 class CollectorOptions(Options):
     """Options of the demonstration with a collector."""
 
+    about = "Learn from a collector."
+
     unit: Literal["subject", "record"] = "subject"
     """unit of privacy: everything of a host in a round, or a message"""
     releases: int | None = None
@@ -45,10 +46,7 @@ class CollectorOptions(Options):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser("python -m demo.otel", description="Learn from a collector.")
-    add_options(parser, CollectorOptions)
-    options = read_options(parser, CollectorOptions, vars(parser.parse_args(arguments)))
-    return perform(partial(play, options))
+    return perform(partial(play, parse_options("python -m demo.otel", CollectorOptions, arguments)))
 
 
 def play(options: CollectorOptions, console: Console, stack: ExitStack) -> int:
@@ -69,7 +67,7 @@ def play(options: CollectorOptions, console: Console, stack: ExitStack) -> int:
         **UNITS[options.unit],
     }
     sender = [collector, f"--config={file}"]
-    deployment = stack.enter_context(Deployment(flags, sender))
+    deployment = stack.enter_context(closing(Deployment(flags, sender)))
     return show(console, deployment, None, None, options.releases)
 
 

@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 from ..batch import block_size
 from ..checks import whole
 
-__all__ = ["Group", "split"]
-
 #: Most numbers in the rows of a group: 128 MB of float64.
 MOST_NUMBERS: Final = 2**24
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from ..errors import DPPCAError
 from .groups import Group
 
-__all__ = ["Engine", "EngineError", "LocalEngine", "Source", "SourceAway"]
-
 G = TypeVar("G")
 R = TypeVar("R")
 
@@ -40,7 +38,6 @@ class Engine(Protocol):
 
     def map(self, task: Callable[[G], R], groups: Sequence[G]) -> list[R]:
         """The results of all groups, in the order of the groups; raises `EngineError`."""
-        ...
 
 
 class Source(Protocol):
@@ -53,7 +50,6 @@ class Source(Protocol):
         alone, however the batch is split into groups. Raises `SourceAway` if the same records can
         be read later.
         """
-        ...
 
 
 class LocalEngine:

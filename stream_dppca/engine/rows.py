@@ -10,11 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..arrays import FloatArray
-from ..batch import Reading
 from ..statistics import Statistic
 from .groups import Group, split
+from .partials import Partial, Present, answer, merged
 from .protocol import Engine, EngineError, Source
-from .questions import Partial, Present, answer, merged
 
 if TYPE_CHECKING:
     from ..estimator import DPPCA
@@ -32,12 +31,10 @@ class EngineRows:
         plan.
     slots
         Records in the batch: a public number.
-    reading
-        The rule by which records become units; that of the estimator.
     """
 
-    def __init__(self, ask: Ask, slots: int, reading: Reading) -> None:
-        self._ask, self._slots, self.reading = ask, slots, reading
+    def __init__(self, ask: Ask, slots: int) -> None:
+        self._ask, self._slots = ask, slots
 
     def __len__(self) -> int:
         return self._slots
@@ -90,4 +87,4 @@ class EngineBatches:
             task = partial(answer, question, source, self._reading)
             return self._engine.map(task, self.groups)
 
-        return EngineRows(ask, self._slots, self._reading)
+        return EngineRows(ask, self._slots)

@@ -6,7 +6,7 @@
 | `paper.dppca` | Algorithm 3, DP-PCA: range on the first half, mean on the second, Oja step |
 | `paper.eigenvalue` | Algorithm 4, private top eigenvalue estimation, with Lemma B.1 |
 | `paper.mean` | Algorithm 5, private mean estimation |
-| `paper.oja` | Algorithms 1 and 2, the Oja step and its schedules |
+| `paper.oja` | Algorithms 1 and 2, the Oja step and its schedule |
 
 Liu, Kong, Jain, Oh. DP-PCA: Statistically Optimal and Differentially Private PCA. NeurIPS 2022.
 Where the paper is loose or silent, docs/privacy.md explains what is done instead, and why.
@@ -16,13 +16,12 @@ from .dppca import PaperMethod
 from .eigenvalue import private_histogram, private_top_eigenvalue
 from .estimator import PaperDPPCA
 from .mean import private_mean
-from .oja import InverseTime, TheoremSchedule
+from .oja import InverseTime
 
 __all__ = [
     "InverseTime",
     "PaperDPPCA",
     "PaperMethod",
-    "TheoremSchedule",
     "private_histogram",
     "private_mean",
     "private_top_eigenvalue",

@@ -21,7 +21,7 @@ from ..outcome import Method, Outcome
 from ..statistics import Rows
 from .eigenvalue import private_top_eigenvalue, subset_count
 from .mean import MeanBudget, private_mean
-from .oja import Schedule, oja_step
+from .oja import InverseTime, oja_step
 
 
 @dataclass(frozen=True, repr=False)  # it holds records
@@ -64,7 +64,7 @@ class PaperMethod(Method):
     a: float
     zeta: float
     C1: float
-    schedule: Schedule
+    schedule: InverseTime
     pairs: bool = False  #: rows are differences of neighbouring records
     budget: MeanBudget = field(init=False)
 

@@ -1,4 +1,4 @@
-"""The Oja step and its schedules.
+"""The Oja step and its schedule.
 
     w'_t = w_{t-1} + eta_t g_t,    w_t = w'_t / ||w'_t||          (Algorithms 1, 2 and 3)
 
@@ -10,18 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..arrays import FloatArray
 from ..basis import orthonormal
 from ..checks import positive
 from ..errors import ParameterError
-
-
-class Schedule(Protocol):
-    """A step size for every batch number t = 1, 2, ..."""
-
-    def __call__(self, t: int) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -46,56 +39,6 @@ class InverseTime:
 
     def __call__(self, t: int) -> float:
         return self.c1 / (self.c2 + t)
-
-
-@dataclass(frozen=True)
-class TheoremSchedule:
-    """The step size of the proof of Theorem 5.1: Eq. (def_lr), M-tilde and V-tilde of Eq. (newV).
-
-        eta_t = alpha / ((lambda1 - lambda2) (xi + t))
-        xi = 20 max(M~ alpha / gap, (V~ + lambda1^2) alpha^2 / (gap^2 ln(1 + zeta/100)))
-
-    The proof leaves C_2 and C_3 open; they are 1 here. `noise_sd` is the sd of the noise in one
-    coordinate of the gradient (beta in the proof). The constants of the proof are large: with
-    practical sizes this step is far too small; use `InverseTime`.
-    """
-
-    lambda1: float
-    lambda2: float
-    batch_size: int
-    dimension: int
-    n_batches: int
-    M: float
-    V: float
-    noise_sd: float
-    alpha: float = 1.0
-    zeta: float = 0.01
-
-    def __post_init__(self) -> None:
-        for name in ("lambda1", "batch_size", "dimension", "n_batches", "M", "V", "alpha"):
-            positive(name, getattr(self, name))
-        if not 0 <= self.lambda2 < self.lambda1:
-            raise ParameterError("lambda2", "must lie in [0, lambda1)", self.lambda2)
-        if not 0 < self.zeta < 1:
-            raise ParameterError("zeta", "must lie in (0, 1)", self.zeta)
-
-    @property
-    def xi(self) -> float:
-        gap, beta, d = self.lambda1 - self.lambda2, self.noise_sd, self.dimension
-        log_dt = math.log(d * self.n_batches / self.zeta)
-        M_tilde = (
-            self.M * self.lambda1 * log_dt / self.batch_size
-            + self.lambda1 * math.sqrt(self.V * log_dt / self.batch_size)
-            + beta * (math.sqrt(d) + math.sqrt(math.log(self.n_batches / self.zeta)))
-        )
-        V_tilde = self.V * self.lambda1**2 / self.batch_size + beta**2 * d
-        return 20 * max(
-            M_tilde * self.alpha / gap,
-            (V_tilde + self.lambda1**2) * (self.alpha / gap) ** 2 / math.log1p(self.zeta / 100),
-        )
-
-    def __call__(self, t: int) -> float:
-        return self.alpha / ((self.lambda1 - self.lambda2) * (self.xi + t))
 
 
 def oja_step(W: FloatArray, gradient: FloatArray, eta: float) -> FloatArray:

@@ -30,7 +30,7 @@ from ..arrays import aligned
 from ..batch import Reading
 from ..checks import whole
 from ..engine import EngineError, EngineRows
-from ..engine.questions import Partial, merged, partial_of
+from ..engine.partials import Partial, merged, partial_of
 from ..errors import ParameterError
 from ..estimator import DPPCA
 from ..statistics import Statistic
@@ -89,7 +89,7 @@ def fit(
     for frame in batches:
         refuse_exposed(frame.sparkSession, allow_insecure)
         ask = partial(_ask, _numbers(frame, features), model.reading)
-        model.learn_rows(EngineRows(ask, batch_size, model.reading))
+        model.learn_rows(EngineRows(ask, batch_size))
     return model
 
 

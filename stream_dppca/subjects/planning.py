@@ -7,7 +7,6 @@ The rules of thumb are like those of `stream_dppca.planning`, fitted to the flee
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -21,8 +20,6 @@ from ..participation import PerSubject, mu_of
 from ..planning import GOOD, UNCLIPPED, guesses
 from ..wording import counted, error_lines, over_in_words
 
-__all__ = ["SubjectPlan", "plan_subjects"]
-
 #: Average number of rows per subject that count: a guess for fleets half of which sends once per
 #: round.
 ROWS = 2.0
@@ -30,8 +27,8 @@ ROWS = 2.0
 _MOST = 10**9
 
 
-class SubjectPlan(BaseModel):
-    """The prediction of `plan_subjects`."""
+class Fleet(BaseModel):
+    """Public numbers and guesses."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,14 +36,82 @@ class SubjectPlan(BaseModel):
     n_components: int
     epsilon: float
     delta: float
-    #: Rounds over which (epsilon, delta) holds, and after which nothing more is learned.
+    #: Rounds over which (epsilon, delta) holds.
     period: int
-    horizon: int | None
     #: Subjects in all, and the share of them that sends something in a round.
     subjects: int
     presence: float
     #: Subjects that a round has places for.
     places: int
+    #: Centre and scales are known.
+    known: bool
+    #: Guesses: the total variance over that of the first component, by how much the components
+    #: stand out, in variances of the first, and the records of a subject that count in a round.
+    trace_ratio: float
+    gap: float
+    rows: float
+
+    @property
+    def _there(self) -> float:
+        """Subjects that have a place in a round."""
+        return min(self.subjects * self.presence, float(self.places))
+
+    @property
+    def _mu(self) -> float:
+        """Budget of a round without the count of subjects."""
+        rule = PerSubject("subject", places=self.places, period=self.period)
+        mu = mu_of(self.epsilon, self.delta, rule, self.places)
+        return mu * math.sqrt(1 - COUNT)
+
+    def _minimum(self) -> int:
+        """Smallest number of places per round."""
+        if self.known:
+            return 2
+        return smallest_batch_of(d=self.dimension, mu=self._mu, subjects=True)
+
+    def _asking(self) -> int:
+        """Rounds in which only centre and scales are asked for."""
+        rounds = question_rounds(d=self.dimension, mu=self._mu, units=self.places)
+        return 0 if self.known or rounds == 1 else rounds
+
+    def _sine(self, rounds: int) -> float:
+        """The sine of the angle that noise and sampling leave after this many rounds.
+
+        Sampling: the variance of a sample eigenvector, of `rows` records per subject. Noise: every
+        round has its own, so it falls with the root of their number.
+        """
+        d, k, n, ratio = self.dimension, self.n_components, self._there, self.trace_ratio
+        learned = rounds - self._asking()
+        if learned < 1 or n < 2:
+            return 1.0
+        sampling = 1.15 * k * max(ratio - k, 0.0) / (n * learned * self.rows * self.gap**2)
+        noise = UNCLIPPED * ratio * math.sqrt(d * k) / (n * self._mu * self.gap)
+        square = sampling + noise**2 / learned
+        return math.sqrt(square / (1 + square))
+
+    def _needed(self, rounds: int) -> int | None:
+        """The smallest number of subjects, each with a place, for a good component after these."""
+
+        def good(subjects: int) -> bool:
+            fleet = self.model_copy(update={"subjects": subjects, "places": subjects})
+            return subjects >= fleet._minimum() and fleet._sine(rounds) <= GOOD
+
+        low, high = 1, 2
+        while not good(high):
+            low, high = high, 2 * high
+            if high > _MOST:
+                return None
+        while high - low > max(low // 100, 1):
+            middle = (low + high) // 2
+            low, high = (low, middle) if good(middle) else (middle, high)
+        return high
+
+
+class SubjectPlan(Fleet):
+    """The prediction of `plan_subjects`."""
+
+    #: Rounds after which nothing more is learned.
+    horizon: int | None
     #: Below this many places, `DPPCA` refuses.
     minimum_places: int
     #: Rounds before the first component, in which only centre and scales are asked for.
@@ -80,94 +145,6 @@ class SubjectPlan(BaseModel):
                 *([f"subjects needed for an error of {GOOD:g}: {needed} rounds"] if needed else []),
             ]
         )
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """Public numbers and guesses. Eigenvalues are in units of the first."""
-
-    d: int
-    k: int
-    epsilon: float
-    delta: float
-    period: int
-    subjects: int
-    presence: float
-    places: int | None
-    known: bool
-    ratio: float
-    gap: float
-    rows: float
-
-    @property
-    def size(self) -> int:
-        """Places per round."""
-        return self.places or max(self.subjects, 2)
-
-    @property
-    def rule(self) -> PerSubject:
-        return PerSubject("subject", places=self.size, period=self.period)
-
-    @property
-    def there(self) -> float:
-        """Subjects that have a place in a round."""
-        return min(self.subjects * self.presence, float(self.size))
-
-    @property
-    def mu(self) -> float:
-        return mu_of(self.epsilon, self.delta, self.rule, self.size)
-
-    @property
-    def minimum(self) -> int:
-        """Smallest number of places per round."""
-        if self.known:
-            return 2
-        return smallest_batch_of(d=self.d, mu=self.mu_asked, subjects=True)
-
-    @property
-    def mu_asked(self) -> float:
-        """Budget of a round without the count of subjects."""
-        return self.mu * math.sqrt(1 - COUNT)
-
-    @property
-    def asking(self) -> int:
-        """Rounds in which only centre and scales are asked for."""
-        rounds = question_rounds(d=self.d, mu=self.mu_asked, units=self.size)
-        return 0 if self.known or rounds == 1 else rounds
-
-    def sine(self, rounds: int) -> float:
-        """The sine of the angle that noise and sampling leave after this many rounds.
-
-        Sampling: the variance of a sample eigenvector, of `rows` records per subject. Noise: every
-        round has its own, so it falls with the root of their number.
-        """
-        d, k, n = self.d, self.k, self.there
-        learned = rounds - self.asking
-        if learned < 1 or n < 2:
-            return 1.0
-        sampling = 1.15 * k * max(self.ratio - k, 0.0) / (n * learned * self.rows * self.gap**2)
-        noise = UNCLIPPED * self.ratio * math.sqrt(d * k) / (n * self.mu_asked * self.gap)
-        square = sampling + noise**2 / learned
-        return math.sqrt(square / (1 + square))
-
-    def needed(self, rounds: int) -> int | None:
-        """The smallest number of subjects for a good component after this many rounds."""
-        low, high = 1, 2
-        if self.places is not None:  # with as many places as are needed
-            return replace(self, places=None).needed(rounds)
-
-        def good(subjects: int) -> bool:
-            fleet = replace(self, subjects=subjects)
-            return fleet.size >= fleet.minimum and fleet.sine(rounds) <= GOOD
-
-        while not good(high):
-            low, high = high, 2 * high
-            if high > _MOST:
-                return None
-        while high - low > max(low // 100, 1):
-            middle = (low + high) // 2
-            low, high = (low, middle) if good(middle) else (middle, high)
-        return high
 
 
 def plan_subjects(
@@ -218,7 +195,6 @@ def plan_subjects(
     """
     check_budget(epsilon, delta)
     one_of("center", center, ("mean", "none", "own"))
-    ratio = guesses(d, n_components, trace_ratio, gap)
     between("subjects", subjects, 2, 1e9)
     between("presence", presence, 1e-6, 1.0)
     between("rows", rows, 1.0, 64.0)
@@ -229,49 +205,35 @@ def plan_subjects(
     if places is not None:
         whole("places", places, 2)
     fleet = Fleet(
-        d=d,
-        k=n_components,
+        dimension=d,
+        n_components=n_components,
         epsilon=epsilon,
         delta=delta,
         period=period,
         subjects=round(subjects),
         presence=presence,
-        places=places,
+        places=places or max(round(subjects), 2),
         known=center != "mean" and not isinstance(scales, str),
-        ratio=ratio,
+        trace_ratio=guesses(d, n_components, trace_ratio, gap),
         gap=gap,
         rows=rows,
     )
-    if fleet.size < fleet.minimum:
+    minimum, asking = fleet._minimum(), fleet._asking()
+    if fleet.places < minimum:
         name = "subjects" if places is None else "places"
-        raise BatchSizeError(fleet.size, fleet.minimum, "the range drowns in noise", name)
-    return _planned(fleet, horizon, round_seconds)
-
-
-def _planned(fleet: Fleet, horizon: int | None, round_seconds: float | None) -> SubjectPlan:
-    first, period = fleet.asking + 1, fleet.period
+        raise BatchSizeError(fleet.places, minimum, "the range drowns in noise", name)
     last = math.inf if horizon is None else horizon
-    rounds = [fleet.asking + 2**i for i in range(10) if fleet.asking + 2**i <= last]
-    if horizon is not None and horizon > fleet.asking:
-        rounds = sorted({*rounds, horizon})
-    ask = sorted({n for n in (first, fleet.asking + period, 30 * period) if first <= n <= last})
-    shared: dict[str, Any] = {
-        "epsilon": fleet.epsilon,
-        "delta": fleet.delta,
-        "period": period,
-        "horizon": horizon,
-    }
+    shown = {n for n in (*(asking + 2**i for i in range(10)), horizon or 0) if asking < n <= last}
+    ask = {n for n in (asking + 1, asking + period, 30 * period) if asking < n <= last}
     return SubjectPlan(
-        dimension=fleet.d,
-        n_components=fleet.k,
-        subjects=fleet.subjects,
-        presence=fleet.presence,
-        places=fleet.size,
-        minimum_places=fleet.minimum,
-        question_rounds=fleet.asking,
-        first_share=1 / fleet.ratio,
-        noise_error=tuple((n, fleet.sine(n)) for n in rounds),
-        subjects_needed=tuple((n, fleet.needed(n)) for n in ask),
-        epsilon_over=epsilon_over(**shared, round_seconds=round_seconds),
-        **shared,
+        **dict(fleet),
+        horizon=horizon,
+        minimum_places=minimum,
+        question_rounds=asking,
+        first_share=1 / fleet.trace_ratio,
+        noise_error=tuple((n, fleet._sine(n)) for n in sorted(shown)),
+        subjects_needed=tuple((n, fleet._needed(n)) for n in sorted(ask)),
+        epsilon_over=epsilon_over(
+            epsilon, delta, period=period, horizon=horizon, round_seconds=round_seconds
+        ),
     )

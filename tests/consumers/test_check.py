@@ -307,7 +307,7 @@ def test_scales_by_name_are_those_of_the_features(capsys: pytest.CaptureFixture[
     code, said = check('{"cpu": 10, "memory": 5, "disk.read": 1e6, "other": 1}')
     assert code == 78 and said.endswith(" Found {'missing': [], 'others': ['other']}.\n")
     assert cli.main(["check-config", "--offline", *MODEL, "--features", "a,b,a"]) == 78
-    assert "none of them twice. Found twice: a" in capsys.readouterr().err
+    assert "feature 'a' is there twice" in capsys.readouterr().err
 
 
 # Batches without a result

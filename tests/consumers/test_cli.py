@@ -36,11 +36,11 @@ def test_help_is_quick_and_teaches() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "consumers.cli.entry" in imported and not imported & SLOW
-    for word in (*options.COMMANDS, "DPPCA_INPUT_TOPIC"):
+    for word in (*commands.COMMANDS, "DPPCA_INPUT_TOPIC"):
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("command", list(options.COMMANDS))
+@pytest.mark.parametrize("command", list(commands.COMMANDS))
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])

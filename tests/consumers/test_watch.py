@@ -170,7 +170,7 @@ def test_the_view_fits_a_terminal(width: int, height: int) -> None:
             assert all(len(line) <= width for line in text.splitlines())
             assert f"batch {i + 1}" in text
     if height >= 24:
-        for word in ("cpu", "temperature", "█", "10 min", "learned", "What varies", "Not private"):
+        for word in ("cpu", "temperature", "█", "0:10:00", "learned", "What varies", "Not private"):
             assert word in text, word
 
 

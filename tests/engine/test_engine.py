@@ -20,11 +20,11 @@ from stream_dppca.engine import (
     EngineRows,
     Group,
     LocalEngine,
-    questions,
+    partials,
     split,
 )
 from stream_dppca.engine.kernels import fingerprint
-from stream_dppca.engine.questions import multiplied
+from stream_dppca.engine.partials import multiplied
 from stream_dppca.method.limits import ScoreCounts
 from stream_dppca.method.statistics import LengthCounts
 from stream_dppca.statistics import Block, Statistic
@@ -49,10 +49,10 @@ def model(d: int, **how: Any) -> DPPCA:
 def on_engine(X: FloatArray, reading: Reading, tasks: int) -> EngineRows:
     groups = split(len(X), X.shape[1], tasks)
 
-    def ask(question: Statistic) -> list[questions.Partial]:
-        return [questions.answer(question, ArraySource(X), reading, group) for group in groups]
+    def ask(question: Statistic) -> list[partials.Partial]:
+        return [partials.answer(question, ArraySource(X), reading, group) for group in groups]
 
-    return EngineRows(ask, len(X), reading)
+    return EngineRows(ask, len(X))
 
 
 def lengths_of(d: int) -> LengthCounts:
@@ -281,20 +281,20 @@ def test_processes_that_round_differently_are_refused(monkeypatch: pytest.Monkey
     m = model(5, batch_size=2 * SIZE)
     made = EngineBatches(LocalEngine(), m, tasks=2)
     prints = iter(["a", "b"] * 50)
-    monkeypatch.setattr(questions, "fingerprint", lambda *shape: next(prints))
+    monkeypatch.setattr(partials, "fingerprint", lambda *shape: next(prints))
     with pytest.raises(EngineError, match="do not round in the same way"):
         m.learn_rows(made.rows(DrawnSource(1, 5)))
 
 
 def test_a_batch_with_more_records_than_slots_is_refused() -> None:
     X, reading = records(1000, 3), Reading(1e18)
-    ask = lambda question: [questions.partial_of(question, X, reading)]  # noqa: E731
-    assert EngineRows(ask, 1000, reading).present() > 0
+    ask = lambda question: [partials.partial_of(question, X, reading)]  # noqa: E731
+    assert EngineRows(ask, 1000).present() > 0
     with pytest.raises(EngineError, match="a batch of 999 slots had 1000 records"):
-        EngineRows(ask, 999, reading).present()
+        EngineRows(ask, 999).present()
 
 
 def test_secrets_are_not_shown() -> None:
-    partial = questions.partial_of(questions.Present(), records(50, 3), Reading(1))
+    partial = partials.partial_of(partials.Present(), records(50, 3), Reading(1))
     assert "array" not in repr(partial) and "total" not in repr(partial)
     assert pickle.loads(pickle.dumps(partial)).slots == 50

@@ -25,7 +25,7 @@ from consumers.service.remote_sums import TopicSource
 from consumers.settings import Settings
 from stream_dppca.batch import Reading
 from stream_dppca.engine import Group, SourceAway
-from stream_dppca.engine.questions import Present, answer
+from stream_dppca.engine.partials import Present, answer
 from tests.consumers.helpers import in_thread
 from tests.engine.helpers import PicklingEngine
 

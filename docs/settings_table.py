@@ -1,4 +1,4 @@
-"""`python -m consumers.settings.table` writes the settings into the docs and the chart."""
+"""`python -m docs.settings_table` writes the settings into the docs and the chart."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pydantic.fields import FieldInfo
+from consumers.cli.flags import default_text
+from consumers.settings import PARTS, Settings
 
-from .combined import Settings, names_by_part
-
-DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "service-reference.md"
-CHART_FILE: Final = Path(__file__).parents[2] / "docker" / "helm" / "values.schema.json"
+DOCS_FILE: Final = Path(__file__).with_name("service-reference.md")
+CHART_FILE: Final = Path(__file__).parents[1] / "docker" / "helm" / "values.schema.json"
 #: Settings that the chart takes as secrets, besides those that are secret by their type.
 _CREDENTIALS: Final = {"sasl_username", "schema_registry_username"}
 #: Settings that the chart does not take: its probes rely on two, and the last is many variables.
@@ -22,22 +21,11 @@ BEGIN: Final = "<!-- settings: begin; written by `make docs` -->"
 END: Final = "<!-- settings: end -->"
 
 
-def default_text(field: FieldInfo) -> str:
-    """Return the default of a setting as one would write it; empty if there is none to show."""
-    default: Any = field.get_default()
-    if field.is_required() or default in ("", None, (), {}):
-        return ""
-    if isinstance(default, bool):
-        return str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default)
-
-
 def _lines() -> Iterator[str]:
     """Yield the lines of a Markdown table of every part of the settings."""
-    for title, names in names_by_part(Settings).items():
+    for title, part in PARTS.items():
         yield from (f"### {title}", "", "| setting | default | meaning |", "|---|---|---|")
-        for name in names:
-            field = Settings.model_fields[name]
+        for name, field in part.model_fields.items():
             shown = "**required**" if field.is_required() else default_text(field)
             default = f"`{shown}`" if shown and not field.is_required() else shown
             yield f"| `{name}` | {default} | {_escaped(field.description or '')} |"

@@ -107,22 +107,44 @@ def test_work_does_not_wait_for_a_loop_that_waits_for_it() -> None:
         seen.append(work.is_waited_for(PATIENCE_SECONDS))
 
     work = Background("work", ask, PATIENCE_SECONDS / 2)  # less than it would ask for
+    work.expect(True)
     work.give(1)
     work.wait()
     assert seen == [False]
 
 
-def test_work_sees_that_more_is_waiting() -> None:
-    """At once, or when it comes; not when the time is over and nothing has come."""
+@pytest.mark.parametrize("end", ["expect nothing", "wait", "no room"])
+def test_work_waits_for_what_is_on_its_way(end: str) -> None:
+    """Until nothing more is, or until the loop waits for the work: it can give nothing then."""
+    order, seen = list[list[int]](), list[bool]()
+
+    def ask(items: list[int]) -> None:
+        order.append(items)
+        seen.append(work.is_waited_for(PATIENCE_SECONDS))
+
+    work = Background("work", ask, PATIENCE_SECONDS / 2)  # less than it would ask for
+    work.expect(True)
+    for item in (1, 2, 3):
+        work.give(item, 2)
+    wait_for("the first", lambda: order)
+    assert order == [[1]] and work.waiting == 2 and not seen
+    if end == "expect nothing":
+        work.expect(False)
+        wait_for("the others", lambda: len(seen) == 2)
+    elif end == "no room":
+        work.give(4, 2)
+    work.wait()
+    assert order == [[1], [2, 3], [4]][: 3 if end == "no room" else 2]
+    assert seen[0] and not seen[-1] and not work.waiting
+
+
+@pytest.mark.parametrize("expected, seconds", [(True, 0.01), (False, PATIENCE_SECONDS)])
+def test_work_does_not_wait_for_ever(expected: bool, seconds: float) -> None:
     seen = list[bool]()
-
-    def ask(items: list[float]) -> None:
-        seen.append(work.is_waited_for(items[0]))
-
-    work = Background("work", ask, PATIENCE_SECONDS)
-    work.give(0.01)
-    work.wait()
-    work.give(PATIENCE_SECONDS)
-    work.give(0.0)
-    work.wait()
-    assert seen == [False, True, False] and not work.waiting
+    work = Background[int](
+        "work", lambda items: seen.append(work.is_waited_for(seconds)), PATIENCE_SECONDS / 2
+    )
+    work.expect(expected)
+    work.give(1)
+    wait_for("an answer", lambda: seen)
+    assert seen == [False]

@@ -146,6 +146,9 @@ class Together:
     def check(self) -> None:
         pass
 
+    def expect(self, more: bool) -> None:
+        pass
+
     def wait(self, timeout_s: float | None = None) -> None:
         pass
 
@@ -294,6 +297,17 @@ def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
     task.settle()
     assert transactions == ["before", "after"] * 3  # two states, and the last release
     assert check_output(memory_log(on)) == 2
+
+
+def test_a_release_waits_for_all_batches_that_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the service catches up, they share a transaction, although each is ready at once."""
+    monkeypatch.setattr(task_module, "RIDE_SECONDS", PATIENCE_SECONDS)
+    on = cluster()
+    fill(on, 5 * BATCH + 50)
+    task = start_task(memory_log(on))
+    step_until(task, lambda: check_output(memory_log(on)) == 5)
+    assert [s.batch for s in states(on)] == [1, 5]
+    check_states(on, 5 * BATCH + 50)
 
 
 @pytest.mark.parametrize("patient", [True, False])

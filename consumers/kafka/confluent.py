@@ -26,11 +26,13 @@ from confluent_kafka import (
 
 from ..errors import ClusterError, OffsetsGone, Unavailable
 from ..protocols import Chunk, Message
-from .config import MAX_RECORD_BYTES, POLL_BYTES, KafkaConfig
+from .config import MAX_RECORD_BYTES, KafkaConfig
 from .reader import KafkaOffsets, KafkaReader
 
 #: Most that is read ahead. Without a bound, librdkafka would fill the memory.
 AHEAD_BYTES: Final = 32 << 20
+#: Bytes of messages after which one read ends, so that they are still in the cache when decoded.
+POLL_BYTES: Final = 1 << 20
 #: Largest answer of a broker, unless fetches may be larger.
 ANSWER_BYTES: Final = 100_000_000
 #: Time between two reads after which a member has left its group: the default of librdkafka.

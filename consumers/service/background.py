@@ -44,11 +44,6 @@ class Background(Generic[T]):
         """True if something is being worked on."""
         return self._busy
 
-    @property
-    def waiting(self) -> int:
-        """Number of items that wait for the work to be over."""
-        return len(self._waiting)
-
     def expect(self, more: bool) -> None:
         """Say whether another item is on its way, for which the work may wait."""
         with self._changed:

@@ -41,15 +41,15 @@ def test_an_error_comes_out_for_good() -> None:
 def test_what_waits_is_worked_on_together() -> None:
     work, order, gate = gated()
     work.give(1)
-    wait_for("the first", lambda: not work.waiting)
+    wait_for("the first", lambda: not work._waiting)
     work.give(2, 2)
     work.give(3, 2)
     work.check()
     work.wait(0.01)
-    assert order == [] and work.waiting == 2
+    assert order == [] and len(work._waiting) == 2
     gate.set()
     work.wait()
-    assert order == [[1], [2, 3]] and not work.waiting
+    assert order == [[1], [2, 3]] and not work._waiting
     work.give(4)
     work.wait()
     assert order[2:] == [[4]]
@@ -59,9 +59,9 @@ def test_no_more_wait_than_may() -> None:
     work, order, gate = gated()
     giving = threading.Thread(target=lambda: [work.give(i) for i in range(4)], daemon=True)
     giving.start()
-    wait_for("one to wait", lambda: work.waiting)
+    wait_for("one to wait", lambda: work._waiting)
     giving.join(0.05)
-    assert giving.is_alive() and work.waiting == 1
+    assert giving.is_alive() and len(work._waiting) == 1
     gate.set()
     giving.join(PATIENCE_SECONDS)
     work.wait()
@@ -97,7 +97,7 @@ def test_nothing_follows_a_close() -> None:
     work.close()
     gate.set()
     work.wait()
-    assert done == [[1]] and not work.waiting
+    assert done == [[1]] and not work._waiting
 
 
 def test_work_does_not_wait_for_a_loop_that_waits_for_it() -> None:
@@ -127,7 +127,7 @@ def test_work_waits_for_what_is_on_its_way(end: str) -> None:
     for item in (1, 2, 3):
         work.give(item, 2)
     wait_for("the first", lambda: order)
-    assert order == [[1]] and work.waiting == 2 and not seen
+    assert order == [[1]] and len(work._waiting) == 2 and not seen
     if end == "expect nothing":
         work.expect(False)
         wait_for("the others", lambda: len(seen) == 2)
@@ -135,7 +135,7 @@ def test_work_waits_for_what_is_on_its_way(end: str) -> None:
         work.give(4, 2)
     work.wait()
     assert order == [[1], [2, 3], [4]][: 3 if end == "no room" else 2]
-    assert seen[0] and not seen[-1] and not work.waiting
+    assert seen[0] and not seen[-1] and not work._waiting
 
 
 @pytest.mark.parametrize("expected, seconds", [(True, 0.01), (False, PATIENCE_SECONDS)])

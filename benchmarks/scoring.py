@@ -130,7 +130,6 @@ def main() -> None:
                     cluster, config, settings, scorer, f"{what.replace(' ', '-')}-{repeat}", records
                 )
                 best[what] = found.best(best.get(what, found))
-        cluster.close()
     for what, seconds in best.items():
         print(
             f"{what}: {1 / seconds.wall:,.0f} records/s by the wall clock, "

@@ -1,11 +1,13 @@
-"""The service against the bare poll loop of the same client, on the same topic of a real broker.
+"""The service against bare poll loops of both clients, on the same topic of a real broker.
 
 The service and the loop run in processes of their own, in turn, each on one core, and the broker on
 all of them. The comparison is of processor time per row, the best of several runs each, because
 other work on the machine affects the time on the wall clock. The detail has the ratio on the wall
 clock.
 
-The time of the service is measured between two releases, after the first step.
+The time of the service is that between two releases, over the slots that it has taken in between:
+releases come in groups, when later batches have been learned already. The first and the last fifth
+of the batches are left out, with the first step and with the end, where the service has less to do.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,9 +41,9 @@ D = 128
 FEATURES = tuple(f"f{i}" for i in range(D))
 BATCH = 10_000
 ROWS_PER_MESSAGE = 50
-#: Releases that are not measured: the first step, and the first batches after it.
+#: Releases whose latency is not measured: the first step, and the first batches after it.
 SKIPPED = 4
-#: Targets are for records that are taken as they are; the defaults learn centre and scales.
+#: Records that are taken as they are; the defaults learn centre and scales.
 AS_THEY_ARE = {"center": "none", "scales": "none"}
 DEFAULTS: dict[str, str] = {}
 #: By default the ends of partitions are read every 50 ms.
@@ -56,27 +59,30 @@ class Case:
     batches: int
     target: float | None
     changes: dict[str, str]
-    reader: str = "kafka-python"
+    peer: str = "kafka-python"  #: client of the bare loop
+    reader: str = "confluent"  #: of the service
 
     @property
     def what(self) -> str:
         kind = "packed float32" if self.format == "float32" else "JSON"
-        return f"service, {kind}, B = {self.batch}, d = {D}{_how(self.changes)}"
+        reader = "" if self.reader == "confluent" else f"; reader={self.reader}"
+        return f"service, {kind}, B = {self.batch}, d = {D}{_how(self.changes)}{reader}"
 
     @property
     def against(self) -> str:
         plus = " plus msgspec" if self.format == "json" else ""
-        return f"bare {self.reader} poll loop{plus}"
+        return f"bare {self.peer} poll loop{plus}"
 
 
 CASES = (
+    Case("float32", BATCH, 100, 1.0, DEFAULTS),
+    Case("float32", BATCH, 100, 0.2, DEFAULTS, "confluent"),
+    Case("float32", BATCH, 100, None, DEFAULTS, reader="kafka-python"),
+    Case("float32", 10 * BATCH, 10, None, DEFAULTS),
     Case("float32", BATCH, 100, 0.85, AS_THEY_ARE),
+    Case("float32", BATCH, 100, 0.7, AS_THEY_ARE, "confluent"),
     Case("float32", BATCH // 10, 200, 0.5, AS_THEY_ARE),
     Case("json", BATCH, 20, 0.9, AS_THEY_ARE),
-    Case("float32", BATCH, 100, 0.7, AS_THEY_ARE, "confluent"),
-    Case("float32", BATCH, 100, None, DEFAULTS),
-    Case("float32", BATCH, 100, None, DEFAULTS, "confluent"),
-    Case("float32", 10 * BATCH, 10, None, DEFAULTS),
 )
 
 
@@ -107,11 +113,8 @@ def service(quick: bool) -> Iterator[Row]:
         for case in CASES:
             if case.format not in topics:
                 most = max(c.batch * c.batches for c in CASES if c.format == case.format)
-                topics[case.format] = filled(servers, case.format, most // (4 if quick else 1))
-            if (
-                topics[case.format][-1] // case.batch > 2 * SKIPPED
-            ):  # else the quick run is too short
-                yield compared(servers, case, *topics[case.format], repeats=2 if quick else 4)
+                topics[case.format] = filled(servers, case.format, most)
+            yield compared(servers, case, *topics[case.format], repeats=1 if quick else 4)
         for changes, target in (
             (AS_THEY_ARE | PROMPT, 25.0),
             (AS_THEY_ARE, None),
@@ -131,7 +134,7 @@ def compared(servers: str, case: Case, topic: str, messages: int, rows: int, rep
     batches = min(rows // case.batch, case.batches)
     theirs = ours = nothing = NEVER
     for repeat in range(repeats):
-        loop = poll_loop(case.reader, servers, topic, messages, case.format)
+        loop = poll_loop(case.peer, servers, topic, messages, case.format)
         theirs = theirs.best(Seconds(*(s * messages / rows for s in loop)))
         ours = ours.best(serve(settings, batches, reader=case.reader))
         if case.target is not None and repeat % 2 == 0:
@@ -248,7 +251,7 @@ def named(model: str) -> dict[str, str]:
 def serve(
     settings: Settings, batches: int, module: str = "consumers.cli", **changes: str
 ) -> Seconds:
-    """Seconds per row of `stream-dppca serve`, from the release after `SKIPPED` to the last."""
+    """Seconds per row of `stream-dppca serve`, when there are so many batches to read."""
     model = f"{settings.input_topic}-{uuid.uuid4().hex[:8]}"
     own = named(model) | changes
     environment = {
@@ -262,20 +265,28 @@ def serve(
         env={**os.environ, **environment},
         preexec_fn=one_core,
     )
-    released = 0
-    marks: list[tuple[float, float]] = []
+    released, page, marks = 0, "", list[tuple[float, float, float]]()
     for line in process.stdout or ():
-        if json.loads(line)["event"] == "released":
+        event = json.loads(line)
+        page = event.get("page", page)
+        if event["event"] == "released":
             released += 1
-            if released in (SKIPPED, batches):
-                marks.append((time.monotonic(), processor_seconds(process.pid)))
-            if released == batches:
-                break
+            if released in (batches // 5, batches * 4 // 5):
+                taken = slots_taken(page)
+                marks.append((taken, time.monotonic(), processor_seconds(process.pid)))
+                if len(marks) == 2:
+                    break
     process.terminate()
     process.communicate()
-    rows = (batches - SKIPPED) * settings.batch_size
-    (began, before), (ended, after) = marks
-    return Seconds((ended - began) / rows, (after - before) / rows)
+    rows, wall, processor = np.diff(marks, axis=0)[0].tolist()
+    return Seconds(wall / rows, processor / rows)
+
+
+def slots_taken(page: str) -> float:
+    """Slots that a service has filled, and learned from except for the last batch at most."""
+    with urllib.request.urlopen(f"{page}metrics") as answer:  # noqa: S310 - our own process
+        lines = answer.read().decode().splitlines()
+    return float(next(line for line in lines if line.startswith("dppca_slots_total")).split()[1])
 
 
 class Running:

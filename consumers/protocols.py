@@ -279,5 +279,3 @@ class Cluster(Protocol):
 
     def follow(self, topic: str, back: int | None = None) -> Feed:
         """Follow a topic from `back` offsets before its end; by default from its beginning."""
-
-    def close(self) -> None: ...

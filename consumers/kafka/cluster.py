@@ -134,9 +134,6 @@ class KafkaCluster:
         with translated_errors():
             return KafkaFeed(self.config, topic, back)
 
-    def close(self) -> None:
-        pass
-
 
 def _topic_configs(admin: Any, name: str) -> dict[str, str] | None:
     """The settings of a topic, those of the cluster included; None without permission."""

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from confluent_kafka import (
@@ -26,11 +25,13 @@ from confluent_kafka import (
 
 from ..errors import ClusterError, OffsetsGone, Unavailable
 from ..protocols import Chunk, Message
-from .config import MAX_RECORD_BYTES, POLL_BYTES, KafkaConfig
+from .config import MAX_RECORD_BYTES, KafkaConfig
 from .reader import KafkaOffsets, KafkaReader
 
 #: Most that is read ahead. Without a bound, librdkafka would fill the memory.
 AHEAD_BYTES: Final = 32 << 20
+#: Bytes of messages after which one read ends, so that they are still in the cache when decoded.
+POLL_BYTES: Final = 1 << 20
 #: Largest answer of a broker, unless fetches may be larger.
 ANSWER_BYTES: Final = 100_000_000
 #: Time between two reads after which a member has left its group: the default of librdkafka.
@@ -39,19 +40,17 @@ POLL_INTERVAL_MS: Final = 300_000
 READ_SECONDS: Final = 0.2
 
 #: It reads committed messages from given offsets, and commits nothing itself.
-_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",
-        "isolation.level": "read_committed",
-        "check.crcs": True,
-        "enable.partition.eof": True,  # tells the position, also past what cannot be read
-        "allow.auto.create.topics": False,
-        "message.max.bytes": 1000,  # of producers; `fetch.max.bytes` may not be less
-        "fetch.queue.backoff.ms": 5,  # pause while the queue is full; the default is a second
-    }
-)
+_OPTIONS: Final[Mapping[str, Any]] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "check.crcs": True,
+    "enable.partition.eof": True,  # tells the position, also past what cannot be read
+    "allow.auto.create.topics": False,
+    "message.max.bytes": 1000,  # of producers; `fetch.max.bytes` may not be less
+    "fetch.queue.backoff.ms": 5,  # pause while the queue is full; the default is a second
+}
 #: Errors at a batch whose frame is damaged.
 _DAMAGED: Final = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
 #: Errors that say that an offset is below or above those of the partition.
@@ -128,8 +127,6 @@ class ConfluentReader(KafkaOffsets):
                 self._note(message)
             else:
                 found.setdefault(message.partition(), []).append(message)
-        for partition, messages in found.items():
-            self._pass(partition, messages[-1].offset() + 1)
         chunks = [self._chunk(partition, messages) for partition, messages in found.items()]
         while self._damaged:
             chunks += self._read_damaged(self._damaged.pop())
@@ -149,6 +146,7 @@ class ConfluentReader(KafkaOffsets):
 
     def _chunk(self, partition: int, messages: list[Any]) -> Chunk:
         offsets, values = [m.offset() for m in messages], [m.value() for m in messages]
+        self._pass(partition, offsets[-1] + 1)
         if not self._stamped:
             return Chunk(partition, offsets, values)
         stamps = [m.timestamp() for m in messages]

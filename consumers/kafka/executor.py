@@ -10,18 +10,12 @@ from ..protocols import Reader
 from .cluster import KafkaCluster
 from .config import TaskConnection
 
-_readers: dict[tuple[str, str, bool], Reader] = {}
+readers: dict[tuple[str, str, bool], Reader] = {}
 
 
 def reader_of(connection: TaskConnection, topic: str, *, stamped: bool = False) -> Reader:
     """The reader of a topic in this process."""
     key = connection.name, topic, stamped
-    if key not in _readers:
-        _readers[key] = KafkaCluster(connection.config()).reader(topic, stamped=stamped)
-    return _readers[key]
-
-
-def close_readers() -> None:
-    """Close the readers of this process; new ones are made when they are needed."""
-    while _readers:
-        _readers.popitem()[1].close()
+    if key not in readers:
+        readers[key] = KafkaCluster(connection.config()).reader(topic, stamped=stamped)
+    return readers[key]

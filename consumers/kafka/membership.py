@@ -29,8 +29,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     def on_partitions_revoked(self, revoked: Any) -> None:
         self._set(None)
 
-    def on_partitions_lost(self, lost: Any) -> None:
-        self._set(None)
+    on_partitions_lost = on_partitions_revoked
 
     def on_partitions_assigned(self, assigned: Any) -> None:
         self._set(any(partition.partition == 0 for partition in assigned))

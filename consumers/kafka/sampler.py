@@ -62,10 +62,6 @@ class KafkaSampler:
             job.write(self._job)
             job.flush()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def samples(self, timeout_s: float) -> list[dict[int, int]]:
         """The ends of all partitions since the last call, in order; waits for some.
 

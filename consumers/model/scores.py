@@ -67,9 +67,8 @@ class CurrentModel:
         self._model = model
         self.release: PublishedRelease | None = None  #: the newest one that has components
 
-    def see(self, values: Iterable[bytes | None]) -> bool:
-        """Look at messages of the output topic, in order. True if another release is current."""
-        before = self.release
+    def see(self, values: Iterable[bytes | None]) -> None:
+        """Look at messages of the output topic, in order."""
         for value in values:
             try:
                 release = parse_release(value or b"")
@@ -77,7 +76,6 @@ class CurrentModel:
                 continue
             if release.model == self._model and release.components:
                 self.release = release
-        return self.release != before
 
 
 class Scorer:

@@ -124,17 +124,13 @@ class StateRecord(msgspec.Struct, frozen=True):
         return [stored.message() for stored in (*self.earlier, self.release)]
 
 
-class _Version(msgspec.Struct):
+class _Head(msgspec.Struct):
     version: int
-
-
-class _Parent(msgspec.Struct):
-    parent: str
+    parent: str | None = None
 
 
 _encoder = msgspec.json.Encoder()
-_version = msgspec.json.Decoder(_Version).decode
-_parent = msgspec.json.Decoder(_Parent).decode
+_head = msgspec.json.Decoder(_Head).decode
 _decode = msgspec.json.Decoder(StateRecord).decode
 
 
@@ -147,7 +143,7 @@ def encode_state(record: StateRecord, parent: str, earlier: Sequence[Message] = 
 def decode_state(value: bytes, refusal: str) -> StateRecord:
     """Read a state; `refusal` is the error if it is not one."""
     try:
-        version = _version(value).version
+        version = _head(value).version
         if version == VERSION:
             return _decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -183,7 +179,7 @@ def read_history(
 
 def _parent_of(value: bytes) -> str | None:
     try:
-        return _parent(value).parent
+        return _head(value).parent
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 

@@ -35,7 +35,7 @@ class Background(Generic[T]):
         self._changed = threading.Condition()
         self._waiting: list[T] = []
         self._busy = False
-        self._awaited = False  # the loop waits until all is done, and gives nothing meanwhile
+        self._coming = False  # the loop works on another item
         self._due = 0.0
         self._error: BaseException | None = None
 
@@ -44,26 +44,30 @@ class Background(Generic[T]):
         """True if something is being worked on."""
         return self._busy
 
-    @property
-    def waiting(self) -> int:
-        """Number of items that wait for the work to be over."""
-        return len(self._waiting)
+    def expect(self, more: bool) -> None:
+        """Say whether another item is on its way, for which the work may wait."""
+        with self._changed:
+            self._coming = more
+            self._changed.notify_all()
 
     def is_waited_for(self, within_s: float) -> bool:
-        """True if an item waits, or comes within this time. For the work itself to ask."""
+        """Wait for items that are on their way, for so long at most; True if any wait then.
+
+        For the work itself to ask.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._waiting) or self._awaited, within_s)
+            self._changed.wait_for(lambda: not self._coming, within_s)
             return bool(self._waiting)
 
     def give(self, item: T, most: int = 1) -> None:
         """Hand an item over; if `most` items wait already, wait until they are worked on."""
         with self._changed:
             while self._busy and len(self._waiting) >= most:
+                self.expect(False)
                 self._changed.wait(self._left())
             self._raise_failed()
             if self._busy:
                 self._waiting.append(item)
-                self._changed.notify_all()
                 return
             self._busy, self._due = True, time.monotonic() + self._limit_s
             threading.Thread(target=self._run, args=([item],), name=self._name, daemon=True).start()
@@ -89,17 +93,13 @@ class Background(Generic[T]):
         """Wait until all is done, or for so long; raises what the work has raised."""
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            self._awaited = until > time.monotonic()
-            self._changed.notify_all()
-            try:
-                while self._busy:
-                    left = min(self._left(), until - time.monotonic())
-                    if left <= 0:
-                        return
-                    self._changed.wait(left)
-                self._raise_failed()
-            finally:
-                self._awaited = False
+            while self._busy:
+                left = min(self._left(), until - time.monotonic())
+                if left <= 0:
+                    return
+                self.expect(False)
+                self._changed.wait(left)
+            self._raise_failed()
 
     def close(self) -> None:
         """Drop what waits. Work that is under way is not interrupted, but nothing follows it."""

@@ -38,6 +38,8 @@ from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
 CLOSE_SECONDS: Final = 0.3
 #: Longest wait for a sample at once.
 WAIT_SECONDS: Final = 0.1
+#: Time between requests for the end of a single partition while it has batches to hand out.
+ASK_SECONDS: Final = 1.0
 #: Batches that are planned ahead in the order of the broker's time.
 AHEAD: Final = 64
 #: Most batches after which a plan is kept again: states follow a plan at most as fast.
@@ -123,7 +125,7 @@ class BatchPlanner:
         self._planned: dict[int, int] = {}  # the end of the plan of all samples so far
         self._stretches: deque[_Stretch] = deque()
         self._positions: dict[int, int] = {}  # after the last batch that was handed out
-        self._refresh_at = 0.0
+        self._refresh_at = self._ask_at = 0.0
         self._failing: tuple[float, Exception] | None = None
         self._over: Exception | None = None
         self._closing = threading.Event()
@@ -219,7 +221,10 @@ class BatchPlanner:
             for taken in self._sampler.samples(min(self._interval_s, WAIT_SECONDS)):
                 self._take(taken)
         elif self._timeline is None:
-            self._take(ends or self._offsets.ends(sorted(self._planned)))
+            several, now = len(self._planned) > 1, time.monotonic()
+            if several or self._positions == self._planned or now >= self._ask_at:
+                self._take(ends or self._offsets.ends(sorted(self._planned)))
+                self._ask_at = now + ASK_SECONDS
         else:  # it does not matter when
             while len(self._stretches) < AHEAD and self._follow(self._timeline):
                 pass

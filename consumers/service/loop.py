@@ -221,7 +221,6 @@ class Service:
             self._drop()
             if self._membership is not None:
                 self._membership.close()
-            self._cluster.close()
             http.close()
             self._watchdog.close()
             log_event("left")

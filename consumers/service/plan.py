@@ -100,11 +100,11 @@ def whole_batches(positions: Mapping[int, int], ends: Mapping[int, int], size: i
         if ends[p] > positions[p]
     ]
     lengths = [end - start for _, start, end in offered]
-    return _take(offered, sum(lengths) // size * size)[0]
+    return split_batch(offered, sum(lengths) // size * size)[0]
 
 
 def split_batch(ranges: Sequence[Range], size: int) -> tuple[list[Range], list[Range]]:
-    """Split off the first batch of `size` offsets; return this batch and the rest.
+    """Split off the first `size` offsets, a batch or several; return them and the rest.
 
     Examples
     --------
@@ -112,7 +112,14 @@ def split_batch(ranges: Sequence[Range], size: int) -> tuple[list[Range], list[R
     ([Range(partition=0, start=0, end=3), Range(partition=1, start=5, end=7)],
      [Range(partition=0, start=3, end=6), Range(partition=1, start=7, end=9)])
     """
-    return _take(ranges, size)
+    shares = apportion([end - start for _, start, end in ranges], size)
+    taken, rest = [], []
+    for (partition, start, end), share in zip(ranges, shares, strict=True):
+        if share:
+            taken.append(Range(partition, start, start + share))
+        if start + share < end:
+            rest.append(Range(partition, start + share, end))
+    return taken, rest
 
 
 def skip_removed(
@@ -146,17 +153,6 @@ def skip_removed(
         skipped |= {p: end for p, _, end in batch}
         rest = after
     return skipped, rest
-
-
-def _take(ranges: Sequence[Range], total: int) -> tuple[list[Range], list[Range]]:
-    shares = apportion([end - start for _, start, end in ranges], total)
-    taken, rest = [], []
-    for (partition, start, end), share in zip(ranges, shares, strict=True):
-        if share:
-            taken.append(Range(partition, start, start + share))
-        if start + share < end:
-            rest.append(Range(partition, start + share, end))
-    return taken, rest
 
 
 def places(ranges: Sequence[Range]) -> NDArray[np.int64]:

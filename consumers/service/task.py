@@ -37,8 +37,8 @@ from .metrics import Metrics
 from .stored import WAY_OUT, last_release, lost
 
 CLOSE_SECONDS: Final = 1.0
-#: Longest wait of a release for a batch that is being read, to be published with its commit. A
-#: transaction of its own costs as much processor time as a few thousand packed records.
+#: Longest wait of a release for batches that are being read, to be published with their commit. A
+#: transaction costs as much processor time as a few thousand packed records.
 RIDE_SECONDS: Final = 0.1
 #: Most batches that wait to be committed together, most numbers in their states (a state has about
 #: as many as the square of the number of features), and most bytes of their releases, which are in
@@ -154,8 +154,10 @@ class Task:
             found = self.input.read(timeout_s)
         elif self.input.next():
             self._reading = found = True
+            self._ending.expect(True)
             progress.moved()
         else:
+            self._ending.expect(False)
             if self._ending.busy:
                 progress.at = "committing"
             elif self.input.planning:
@@ -178,8 +180,8 @@ class Task:
         return self._learner.taken, self._learner.step_batches
 
     def _more_to_finish(self) -> bool:
-        """Tell whether the next batch is ready, or is being read and will be ready in a moment."""
-        return self._ending.is_waited_for(RIDE_SECONDS if self._reading else 0.0)
+        """Tell whether batches are ready, after a moment for more of them while they are read."""
+        return self._ending.is_waited_for(RIDE_SECONDS)
 
     def _finish(self, batches: list[FinishedBatch]) -> None:
         visible = self._finisher.finish(batches)

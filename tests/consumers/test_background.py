@@ -41,15 +41,15 @@ def test_an_error_comes_out_for_good() -> None:
 def test_what_waits_is_worked_on_together() -> None:
     work, order, gate = gated()
     work.give(1)
-    wait_for("the first", lambda: not work.waiting)
+    wait_for("the first", lambda: not work._waiting)
     work.give(2, 2)
     work.give(3, 2)
     work.check()
     work.wait(0.01)
-    assert order == [] and work.waiting == 2
+    assert order == [] and len(work._waiting) == 2
     gate.set()
     work.wait()
-    assert order == [[1], [2, 3]] and not work.waiting
+    assert order == [[1], [2, 3]] and not work._waiting
     work.give(4)
     work.wait()
     assert order[2:] == [[4]]
@@ -59,9 +59,9 @@ def test_no_more_wait_than_may() -> None:
     work, order, gate = gated()
     giving = threading.Thread(target=lambda: [work.give(i) for i in range(4)], daemon=True)
     giving.start()
-    wait_for("one to wait", lambda: work.waiting)
+    wait_for("one to wait", lambda: work._waiting)
     giving.join(0.05)
-    assert giving.is_alive() and work.waiting == 1
+    assert giving.is_alive() and len(work._waiting) == 1
     gate.set()
     giving.join(PATIENCE_SECONDS)
     work.wait()
@@ -97,7 +97,7 @@ def test_nothing_follows_a_close() -> None:
     work.close()
     gate.set()
     work.wait()
-    assert done == [[1]] and not work.waiting
+    assert done == [[1]] and not work._waiting
 
 
 def test_work_does_not_wait_for_a_loop_that_waits_for_it() -> None:
@@ -107,22 +107,44 @@ def test_work_does_not_wait_for_a_loop_that_waits_for_it() -> None:
         seen.append(work.is_waited_for(PATIENCE_SECONDS))
 
     work = Background("work", ask, PATIENCE_SECONDS / 2)  # less than it would ask for
+    work.expect(True)
     work.give(1)
     work.wait()
     assert seen == [False]
 
 
-def test_work_sees_that_more_is_waiting() -> None:
-    """At once, or when it comes; not when the time is over and nothing has come."""
+@pytest.mark.parametrize("end", ["expect nothing", "wait", "no room"])
+def test_work_waits_for_what_is_on_its_way(end: str) -> None:
+    """Until nothing more is, or until the loop waits for the work: it can give nothing then."""
+    order, seen = list[list[int]](), list[bool]()
+
+    def ask(items: list[int]) -> None:
+        order.append(items)
+        seen.append(work.is_waited_for(PATIENCE_SECONDS))
+
+    work = Background("work", ask, PATIENCE_SECONDS / 2)  # less than it would ask for
+    work.expect(True)
+    for item in (1, 2, 3):
+        work.give(item, 2)
+    wait_for("the first", lambda: order)
+    assert order == [[1]] and len(work._waiting) == 2 and not seen
+    if end == "expect nothing":
+        work.expect(False)
+        wait_for("the others", lambda: len(seen) == 2)
+    elif end == "no room":
+        work.give(4, 2)
+    work.wait()
+    assert order == [[1], [2, 3], [4]][: 3 if end == "no room" else 2]
+    assert seen[0] and not seen[-1] and not work._waiting
+
+
+@pytest.mark.parametrize("expected, seconds", [(True, 0.01), (False, PATIENCE_SECONDS)])
+def test_work_does_not_wait_for_ever(expected: bool, seconds: float) -> None:
     seen = list[bool]()
-
-    def ask(items: list[float]) -> None:
-        seen.append(work.is_waited_for(items[0]))
-
-    work = Background("work", ask, PATIENCE_SECONDS)
-    work.give(0.01)
-    work.wait()
-    work.give(PATIENCE_SECONDS)
-    work.give(0.0)
-    work.wait()
-    assert seen == [False, True, False] and not work.waiting
+    work = Background[int](
+        "work", lambda items: seen.append(work.is_waited_for(seconds)), PATIENCE_SECONDS / 2
+    )
+    work.expect(expected)
+    work.give(1)
+    wait_for("an answer", lambda: seen)
+    assert seen == [False]

@@ -237,6 +237,33 @@ def test_a_partition_that_ends_early_while_it_runs_offers_nothing() -> None:
         planner(memory_log(on).reader(INPUT)).begin({0: 10, 1: 3}, "earliest")
 
 
+def test_one_partition_is_asked_for_its_end_when_the_plan_runs_out() -> None:
+    """Until then once in a while, so that brokers that are away are noticed."""
+    on = cluster()
+    offsets = Flaky(memory_log(on), INPUT)
+    made = planner(offsets, refresh_s=3600.0)
+    for row in rows(20):
+        on.produce(INPUT, as_json(row))
+    made.begin({}, "earliest")
+    offsets.error = Unavailable("no broker answers")
+    for _ in range(2):
+        made.sample()  # asks nothing
+        assert made.next_batch() is not None
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            made.sample()
+    offsets.error = None
+    for row in rows(20):
+        on.produce(INPUT, as_json(row))
+    made.sample()
+    assert made.next_batch() is not None
+    offsets.error = Unavailable("no broker answers")
+    made._ask_at = 0.0  # a second later
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            made.sample()
+
+
 def test_samples_that_fail_are_taken_again_and_in_the_end_reported() -> None:
     on = cluster()
     offsets = Flaky(memory_log(on), INPUT)

@@ -228,11 +228,11 @@ def test_the_newest_release_with_components_counts(releases: list[bytes]) -> Non
     current = CurrentModel(MODEL)
     empty = {**json.loads(releases[2]), "components": [], "status": "nothing_learned", "batch": 4}
     other = {**json.loads(releases[2]), "model": "other", "batch": 9}
-    assert not current.see([b"", None, b"{}", json.dumps(other).encode()])
-    assert current.see(releases[:2]) and current.release is not None
-    assert current.release.batch == 2
-    assert not current.see([json.dumps(empty).encode(), releases[1]])
-    assert current.see(releases[2:]) and current.release.batch == 3
+    current.see([b"", None, b"{}", json.dumps(other).encode()])
+    assert current.release is None
+    for seen, batch in ((releases[:2], 2), ([json.dumps(empty).encode()], 2), (releases[2:], 3)):
+        current.see(seen)
+        assert current.release is not None and current.release.batch == batch
 
 
 def test_packed_rows(releases: list[bytes]) -> None:

@@ -146,6 +146,9 @@ class Together:
     def check(self) -> None:
         pass
 
+    def expect(self, more: bool) -> None:
+        pass
+
     def wait(self, timeout_s: float | None = None) -> None:
         pass
 
@@ -206,7 +209,7 @@ def test_batches_that_wait_share_a_transaction() -> None:
     task = gate.until("batch_full", start_task(memory_log(on)))
     transactions: list[str] = []
     on.on_commit = transactions.append
-    step_until(task, lambda: task._ending.waiting == 4)
+    step_until(task, lambda: len(task._ending._waiting) == 4)
     assert not states(on) and not releases(memory_log(on))
     gate.open.set()
     task.settle()
@@ -237,7 +240,7 @@ def test_no_more_releases_than_fit_wait(monkeypatch: pytest.MonkeyPatch) -> None
     working = threading.Thread(target=step_until, args=(task, third), daemon=True)
     working.start()
     wait_for("the third batch", third)
-    assert task._ending.waiting == 1 and working.is_alive()
+    assert len(task._ending._waiting) == 1 and working.is_alive()
     gate.open.set()
     working.join(PATIENCE_SECONDS)
     task.settle()
@@ -250,13 +253,13 @@ def test_a_closed_task_finishes_nothing_more(monkeypatch: pytest.MonkeyPatch) ->
     fill(on, 4 * BATCH)
     gate = Gate("before_transaction")
     task = gate.until("batch_full", start_task(memory_log(on)))
-    step_until(task, lambda: task._ending.waiting == 3)
+    step_until(task, lambda: len(task._ending._waiting) == 3)
     task.close()
-    assert not task._ending.waiting
+    assert not task._ending._waiting
     gate.open.set()
     with pytest.raises(Fenced):
         task.settle()
-    assert not states(on) and not releases(memory_log(on)) and not task._ending.waiting
+    assert not states(on) and not releases(memory_log(on)) and not task._ending._waiting
 
 
 def test_a_release_that_rides_becomes_visible_with_the_next_state() -> None:
@@ -288,12 +291,23 @@ def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
     second = lambda: gate.reached["batch_full"] == 2  # noqa: E731
     working = threading.Thread(target=step_until, args=(task, second), daemon=True)
     working.start()
-    wait_for("the second batch to wait", lambda: task._ending.waiting)
+    wait_for("the second batch to wait", lambda: task._ending._waiting)
     gate.open.set()
     working.join(PATIENCE_SECONDS)
     task.settle()
     assert transactions == ["before", "after"] * 3  # two states, and the last release
     assert check_output(memory_log(on)) == 2
+
+
+def test_a_release_waits_for_all_batches_that_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the service catches up, they share a transaction, although each is ready at once."""
+    monkeypatch.setattr(task_module, "RIDE_SECONDS", PATIENCE_SECONDS)
+    on = cluster()
+    fill(on, 5 * BATCH + 50)
+    task = start_task(memory_log(on))
+    step_until(task, lambda: check_output(memory_log(on)) == 5)
+    assert [s.batch for s in states(on)] == [1, 5]
+    check_states(on, 5 * BATCH + 50)
 
 
 @pytest.mark.parametrize("patient", [True, False])

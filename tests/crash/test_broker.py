@@ -60,7 +60,8 @@ def test_no_request_of_a_transaction_is_forgotten(
         connection={"bootstrap_servers": servers}, group=name, session_timeout_s=30.0,
         input_topic=name, state_topic=f"{name}.state", output_topic=f"{name}.out",
     )  # fmt: skip
-    with model(servers, name) as m, closing(KafkaCluster(config)) as cluster:
+    cluster = KafkaCluster(config)
+    with model(servers, name) as m:
         for topic in (config.state_topic, config.output_topic):
             m.create(topic, 1)
         refused = threading.Event()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +74,7 @@ def test_components_of_a_collector(
     else:
         flags |= {"subject": "host.name", "places": HOSTS, "round": "5s", "clock_slack": "1s"}
     settings = load_settings(flags)
-    with closing(KafkaCluster(kafka_config(settings))) as cluster:
-        ensure_topic(cluster, topic, broker_time=unit == "subject")
+    ensure_topic(KafkaCluster(kafka_config(settings)), topic, broker_time=unit == "subject")
     config = tmp_path / "collector.yaml"
     config.write_text(
         collector_config(servers, topic, HOSTS, encoding=encoding, interval="1s", split=split)
@@ -108,10 +106,10 @@ def test_components_of_a_collector(
 
 
 def released(settings: Settings) -> list[Any]:
-    with closing(KafkaCluster(kafka_config(settings))) as cluster:
-        if cluster.topic(settings.output_topic) is None:
-            time.sleep(0.5)
-            return []
-            # A successor publishes the last release again, with the same bytes.
-        values = dict.fromkeys(message.value for message in cluster.scan(settings.output_topic))
+    cluster = KafkaCluster(kafka_config(settings))
+    if cluster.topic(settings.output_topic) is None:
+        time.sleep(0.5)
+        return []
+    # A successor publishes the last release again, with the same bytes.
+    values = dict.fromkeys(message.value for message in cluster.scan(settings.output_topic))
     return [parse_release(value) for value in values]

@@ -22,14 +22,14 @@ from kafka.record import default_records
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.configure import task_connection
-from consumers.kafka.executor import close_readers, reader_of
+from consumers.kafka.executor import reader_of
 from consumers.model.uncertainty import angle
 from consumers.protocols import Reader, TopicInfo
 from consumers.service.plan import Range
 from consumers.service.ranges import read_ranges
 from consumers.settings import ClusterSettings
 
-from ..support.harness import READERS, Model, model, read_topic
+from ..support.harness import READERS, Model, close_readers, model, read_topic
 from ..support.processes import PATIENCE_SECONDS, PATIENT_LEAVING, ROOT, wait_for
 from ..support.registry import registry
 from .conftest import RunningBroker
@@ -111,7 +111,6 @@ def test_bytes_after_a_compressed_batch(
         assert opened.positions() == {0: len(sent)}
     finally:
         opened.close()
-    on.close()
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -126,7 +125,6 @@ def test_tasks_of_an_engine_get_past_them_too(
     topic, servers = fresh_name("tail"), broker.bootstrap_servers
     on = KafkaCluster(config(servers, "kafka-python"))
     sent = send_tails(on, servers, topic, monkeypatch)
-    on.close()
     given = ClusterSettings(bootstrap_servers=servers, input_topic=topic, reader=reader)
     reached = pickle.loads(pickle.dumps(task_connection(given)))
     found: list[tuple[int, Any]] = []

@@ -16,7 +16,6 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
-from consumers.kafka.executor import close_readers
 from consumers.messages.recipe import MessageRecipe
 from consumers.service.loop import Service
 from consumers.service.plan import Range
@@ -29,7 +28,7 @@ from stream_dppca.engine.partials import Present, answer
 from tests.consumers.helpers import in_thread
 from tests.engine.helpers import PicklingEngine
 
-from ..support.harness import read_topic
+from ..support.harness import close_readers, read_topic
 from ..support.processes import PATIENT_TRANSACTION, wait_for
 from ..support.registry import Registry, registry
 from .conftest import RunningBroker

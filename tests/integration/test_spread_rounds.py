@@ -15,7 +15,6 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from consumers.errors import ClusterError, ConfigurationError, StateRefused
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
-from consumers.kafka.executor import close_readers
 from consumers.messages.recipe import MessageRecipe
 from consumers.protocols import Bounds
 from consumers.service import remote_rows
@@ -30,6 +29,7 @@ from stream_dppca import DPPCA, PerSubject
 from tests.consumers.otlp import message, resource
 from tests.engine.helpers import PicklingEngine
 
+from ..support.harness import close_readers
 from ..support.processes import wait_for
 from .conftest import RunningBroker
 
@@ -118,10 +118,8 @@ def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> Remot
 
 def bounds_of(given: Settings) -> Any:
     def bounds(partitions: list[int]) -> dict[int, Bounds]:
-        with (
-            closing(KafkaCluster(kafka_config(given))) as cluster,
-            closing(cluster.offsets(given.input_topic)) as offsets,
-        ):
+        cluster = KafkaCluster(kafka_config(given))
+        with closing(cluster.offsets(given.input_topic)) as offsets:
             return offsets.bounds(partitions)
 
     return bounds

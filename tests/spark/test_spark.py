@@ -19,7 +19,6 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make test-spark
 from pyspark.sql import functions as F
 
 from consumers.kafka.configure import task_connection
-from consumers.kafka.executor import close_readers
 from consumers.messages.recipe import MessageRecipe
 from consumers.service.plan import Range
 from consumers.service.remote_sums import TopicSource
@@ -32,6 +31,7 @@ from tests.integration import test_spread_rounds as rounds
 from tests.integration.test_spread import BATCH, FEATURES, fill, settings
 from tests.spark.cluster import DEADLINE_SECONDS, command, parent, wait_for
 from tests.spark.waiting import WaitingSource
+from tests.support.harness import close_readers
 from tests.support.registry import registry
 
 SIZE = 16_384

@@ -22,6 +22,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import MemberToRemove
 from kafka.structs import TopicPartition
 
+from consumers.kafka.executor import readers
 from consumers.settings import Settings
 
 from .processes import Instance, wait_for
@@ -54,6 +55,12 @@ def check_numbers(states: list[dict[str, Any]]) -> None:
         first = state["batch"] - len(state.get("earlier", []))
         assert 1 <= first <= last + 1 <= state["batch"]
         last = state["batch"]
+
+
+def close_readers() -> None:
+    """Close the readers of this process; new ones are made when they are needed."""
+    while readers:
+        readers.popitem()[1].close()
 
 
 def read_topic(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:

@@ -217,9 +217,6 @@ class MemoryCluster:
     def _output_partition(self, key: bytes) -> int:
         return zlib.crc32(key) % len(self.broker._topic(self.output_topic).partitions)
 
-    def close(self) -> None:
-        pass
-
 
 class MemoryMembership:
     def __init__(self, cluster: MemoryCluster) -> None:

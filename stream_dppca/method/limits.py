@@ -37,7 +37,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..arrays import BoolArray, FloatArray, IntArray
+from ..arrays import FloatArray
 from ..mechanisms.correlated import DECAYS, CorrelatedRelease
 from ..mechanisms.independent import IndependentRelease
 from ..noise import Noise
@@ -47,7 +47,15 @@ from ..statistics import Block
 from .components import Components
 from .memory import NoiseOfSums, RunningMean
 from .standard import Standard
-from .statistics import AugmentedMoments, Products, Rule, count_slack, measured, rule
+from .statistics import (
+    AugmentedMoments,
+    Products,
+    Rule,
+    count_slack,
+    rule,
+    standardised,
+    sums_of_squares,
+)
 
 #: Share of mu^2 for both histograms: 2 % more noise in the moments.
 LIMITS = 0.04
@@ -110,48 +118,62 @@ class ScoreCounts:
 
     @cached_property
     def _columns(self) -> FloatArray:
-        """What rows are multiplied with: W, and m/r."""
+        """What u is multiplied with: W, and m/r."""
         return np.column_stack([self.W, self._shift])
+
+    @cached_property
+    def _of_z(self) -> tuple[FloatArray, FloatArray]:
+        """What z is multiplied with, and z^2 for |u|^2, where u = z/r."""
+        return self._columns * self.inverse[:, np.newaxis], self.inverse**2
 
     def __call__(self, block: Block) -> FloatArray:
         how = rule(self.center, self.scale, self.clamp)
-        Z, _, clamped = measured(block, how)
-        return self.counts([self.measure(block, how, Z, clamped)]) / block.each
+        _, found = self.measure(block, how, standardised(block, how))
+        return self.counts([found], how) / block.each
 
-    def measure(
-        self, block: Block, how: Rule, Z: FloatArray, clamped: IntArray
-    ) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """Numbers of standardised rows, of which some were clamped; each from that row alone.
+    def measure(self, block: Block, how: Rule, Z: FloatArray) -> tuple[FloatArray, tuple[Any, ...]]:
+        """Squared lengths of standardised rows, and what `counts` needs; each from that row alone.
 
-        With u = z/r, they are the products of u with the columns, |u|^2, and whether a row is in no
-        bin.
+        With u = z/r, these are the products of u with the columns, and |u|^2; whether a row is in
+        no bin; and the places of the values that were clamped, with what they were.
         """
-        u = np.multiply(Z, self.inverse, out=block.scratch[1])
-        if clamped.size:
-            row, column = np.divmod(np.flatnonzero(np.abs(Z[clamped]) == how.edge), Z.shape[1])
-            row = clamped[row]
-            z = (block.X[row, column] - how.center[column]) * how.factor[column]
-            u[row, column] = grown(z, how.clamp[column]) * self.inverse[column]
-        outside = block.null
+        columns, weights = self._of_z
+        sums = sums_of_squares(block, Z, weights)
+        along, squares = block.along(columns, Z), how.long(block.scratch[1])
+        clamped = np.flatnonzero(squares == how.edge(squares.shape[1]) ** 2)
+        values, sq_u, outside = np.take(block.X, clamped), sums[:, 1], block.null
         if block.partial:  # a missing value is scored as its mean, and too few are not scored
-            there = np.isfinite(block.X)
-            np.copyto(u, self._shift, where=~there)
+            there, shift = np.isfinite(block.X), self._shift[:, np.newaxis]
+            missing = np.subtract(1.0, there, out=block.scratch[1])
+            along += block.along(self._columns * shift, missing)
+            sq_u = sq_u + block.along(shift**2, missing)[:, 0]
             scored = self.inverse > 0
             read = np.count_nonzero(there & scored, axis=1)
             outside = outside | (read < max(1, READABLE * np.count_nonzero(scored)))
-        return block.along(self._columns, u), block.sq_lengths(u), outside
+        return sums[:, 0], (along, sq_u, outside, clamped, values)
 
-    def counts(self, parts: Sequence[tuple[FloatArray, FloatArray, BoolArray]]) -> FloatArray:
+    def counts(self, parts: Sequence[tuple[Any, ...]], how: Rule) -> FloatArray:
         """2 x bins, from what `measure` has found of blocks.
 
         With t = W^T (u - m/r), SPE is |u - m/r|^2 - |t|^2. All arithmetic is number by number, so
         no row changes the bin of another.
         """
-        along, sq_lengths, outside = map(np.concatenate, zip(*parts, strict=True))
+        d, before = len(self.mean), 0
+        for along, *_, clamped, _ in parts:
+            clamped += before
+            before += len(along) * d
+        along, sq_u, outside, clamped, values = map(np.concatenate, zip(*parts, strict=True))
+        # What u has beyond the clamp.
+        row, column = np.divmod(clamped, d)
+        z, edge = (values - how.center[column]) * how.factor[column], how.clamp[column]
+        u = np.copysign(edge, z) * self.inverse[column]
+        beyond = grown(z, edge) * self.inverse[column] - u
+        terms = (*self._columns[column].T, beyond + 2 * u)
+        for total, term in zip((*along.T, sq_u), terms, strict=True):
+            total += np.bincount(row, beyond * term, before // d)
         shift = self._shift
         spe, t2 = scores = np.zeros((2, len(along)))
-        spe += sq_lengths
-        spe -= 2 * along[:, -1]
+        np.subtract(sq_u, 2 * along[:, -1], out=spe)
         spe += float(shift @ shift)
         for t, of_shift, precision in zip(along.T, shift @ self.W, self.precision, strict=False):
             square = (t - of_shift) ** 2
@@ -195,10 +217,11 @@ class MomentsAndScores:
         m, found = self.moments, []
         products, how = Products(len(m.center)), rule(m.center, m.scale, m.clamp)
         for block in blocks:
-            Z, sq_lengths, clamped = measured(block, how)
-            found.append(self.scores.measure(block, how, Z, clamped))
+            Z = standardised(block, how)
+            sq_lengths, numbers = self.scores.measure(block, how, Z)
+            found.append(numbers)
             m.add(products, block, Z, sq_lengths)
-        counts = self.scores.counts(found) / block.each
+        counts = self.scores.counts(found, how) / block.each
         return np.concatenate([products.packed(), counts.ravel()])
 
     @staticmethod

@@ -37,7 +37,7 @@ def block_size(features: int) -> int:
     (4096, 2048, 256)
     """
     power = (262_144 // features).bit_length() - 1
-    return min(int(2 ** max(power, 4)), LARGEST_BLOCK)
+    return int(2 ** min(max(power, 4), 12))
 
 
 @dataclass(frozen=True)

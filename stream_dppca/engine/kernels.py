@@ -40,7 +40,7 @@ def fingerprint(features: int, columns: int) -> str:
     squares = _public(features, 2)
     digest = hashlib.sha256()
     # The products that lengths and scores are made of: `Reading.nulls`, `Block.along`,
-    # `sums_of_squares`, `Block.sq_lengths`. A library may have other kernels, and more threads, for
+    # `squared`, `Block.sq_lengths`. A library may have other kernels, and more threads, for
     # longer blocks; the last block of a batch may have any length, and be a single row.
     for power in range(len(X).bit_length()):
         rows = X[: 2**power]

@@ -47,15 +47,7 @@ from ..statistics import Block
 from .components import Components
 from .memory import NoiseOfSums, RunningMean
 from .standard import Standard
-from .statistics import (
-    AugmentedMoments,
-    Products,
-    Rule,
-    count_slack,
-    rule,
-    standardised,
-    sums_of_squares,
-)
+from .statistics import AugmentedMoments, Products, Rule, count_slack, rule, squared, standardised
 
 #: Share of mu^2 for both histograms: 2 % more noise in the moments.
 LIMITS = 0.04
@@ -138,10 +130,9 @@ class ScoreCounts:
         no bin; and the places of the values that were clamped, with what they were.
         """
         columns, weights = self._of_z
-        sums = sums_of_squares(block, Z, weights)
-        along, squares = block.along(columns, Z), how.long(block.scratch[1])
+        (sq_lengths, sq_u), squares = squared(block, Z, weights).T, how.long(block.scratch[1])
         clamped = np.flatnonzero(squares == how.edge(squares.shape[1]) ** 2)
-        values, sq_u, outside = np.take(block.X, clamped), sums[:, 1], block.null
+        along, values, outside = block.along(columns, Z), np.take(block.X, clamped), block.null
         if block.partial:  # a missing value is scored as its mean, and too few are not scored
             there, shift = np.isfinite(block.X), self._shift[:, np.newaxis]
             missing = np.subtract(1.0, there, out=block.scratch[1])
@@ -150,7 +141,7 @@ class ScoreCounts:
             scored = self.inverse > 0
             read = np.count_nonzero(there & scored, axis=1)
             outside = outside | (read < max(1, READABLE * np.count_nonzero(scored)))
-        return sums[:, 0], (along, sq_u, outside, clamped, values)
+        return sq_lengths, (along, sq_u, outside, clamped, values)
 
     def counts(self, parts: Sequence[tuple[Any, ...]], how: Rule) -> FloatArray:
         """2 x bins, from what `measure` has found of blocks.
@@ -168,25 +159,21 @@ class ScoreCounts:
         z, edge = (values - how.center[column]) * how.factor[column], how.clamp[column]
         u = np.copysign(edge, z) * self.inverse[column]
         beyond = grown(z, edge) * self.inverse[column] - u
-        terms = (*self._columns[column].T, beyond + 2 * u)
-        for total, term in zip((*along.T, sq_u), terms, strict=True):
-            total += np.bincount(row, beyond * term, before // d)
-        shift = self._shift
-        spe, t2 = scores = np.zeros((2, len(along)))
-        np.subtract(sq_u, 2 * along[:, -1], out=spe)
-        spe += float(shift @ shift)
+        adds = np.column_stack([self._columns[column], beyond + 2 * u]).T * beyond
+        for total, terms in zip((*along.T, sq_u), adds, strict=True):
+            total += np.bincount(row, terms, before // d)
+        shift, scores = self._shift, np.zeros((2, len(along)))
+        spe, t2 = scores
+        np.add(sq_u - 2 * along[:, -1], float(shift @ shift), out=spe)
         for t, of_shift, precision in zip(along.T, shift @ self.W, self.precision, strict=False):
             square = (t - of_shift) ** 2
             spe -= square
             t2 += precision * square
         scores /= np.array([self.expected]).T
         # The first bits of a positive number, as an integer: its eighth of an octave.
-        eighths = np.maximum(scores, 1e-300, out=scores).view(np.int64)
-        eighths >>= 49
-        eighths -= _ONE + _FIRST
+        eighths = (np.maximum(scores, 1e-300).view(np.int64) >> 49) - (_ONE + _FIRST)
         np.clip(eighths, 0, _EACH - 1, out=eighths)
-        t2_eighths = eighths[1]
-        t2_eighths += _EACH
+        eighths[1] += _EACH
         eighths[:, outside] = 2 * _EACH
         counts = np.bincount(eighths.ravel(), minlength=2 * _EACH + 1)[:-1].reshape(2, _EACH)
         return np.add.reduceat(counts, _STARTS, axis=1)

@@ -190,7 +190,7 @@ class AugmentedMoments:
         products, how = Products(len(self.center)), rule(self.center, self.scale, self.clamp)
         for block in blocks:
             Z = standardised(block, how)
-            self.add(products, block, Z, sums_of_squares(block, Z)[:, 0])
+            self.add(products, block, Z, squared(block, Z)[:, 0])
         return products.packed()
 
     def add(self, products: Products, block: Block, Z: FloatArray, sq_lengths: FloatArray) -> None:
@@ -300,13 +300,12 @@ def standardised(block: Block, how: Rule) -> FloatArray:
     return np.asarray(Z)
 
 
-def sums_of_squares(block: Block, Z: FloatArray, weights: FloatArray | float = 1.0) -> FloatArray:
+def squared(block: Block, Z: FloatArray, weights: FloatArray | float = 1.0) -> FloatArray:
     """Two sums over each row: of z^2, and of z^2 times weights.
 
     The squares stay in the second scratch array.
     """
-    columns = np.ones((Z.shape[1], 2))
-    columns[:, 1] = weights
+    columns = np.column_stack(np.broadcast_arrays(np.ones(Z.shape[1]), weights))
     return block.along(columns, np.multiply(Z, Z, out=block.scratch[1]))
 
 

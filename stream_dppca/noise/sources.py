@@ -51,10 +51,8 @@ class Noise:
         # sensitivity. It only has an effect when a query is 2^27 noise sds large.
         with np.errstate(over="ignore", under="ignore"):
             values = np.ravel(query) / unit
-            values.clip(-LARGEST, LARGEST, out=values)
-        found = self._rounded_gaussian(values, sd / unit)
-        found *= unit
-        return found.reshape(query.shape)
+        found = self._rounded_gaussian(values.clip(-LARGEST, LARGEST, out=values), sd / unit)
+        return np.multiply(found, unit, out=found).reshape(query.shape)
 
     @staticmethod
     def gaussian_sd(*, sensitivity: float, mu: float) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import BoolArray, FloatArray, Workspace
-from .statistics import Block, Statistic
+from .statistics import BUFFER, Block, Statistic
 from .sums import LARGEST_BLOCK, pairwise_sum
 
 #: A warning of numpy would say something about the records.
@@ -37,7 +37,7 @@ def block_size(features: int) -> int:
     (4096, 2048, 256)
     """
     power = (262_144 // features).bit_length() - 1
-    return min(int(2 ** max(power, 4)), LARGEST_BLOCK)
+    return int(2 ** min(max(power, 4), 12))
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ class Batch:
     @_SILENT
     def total(self, statistic: Statistic) -> FloatArray:
         """Sum of a statistic over all units."""
+        np.setbufsize(BUFFER)  # until `_SILENT` ends
         return pairwise_sum(self._sums(statistic))
 
     def _sums(self, statistic: Statistic) -> Iterator[FloatArray]:

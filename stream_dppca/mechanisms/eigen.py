@@ -9,8 +9,8 @@ import numpy as np
 
 from ..arrays import FloatArray
 
-#: From this size on, and for a few vectors of many, an iteration is faster than a decomposition: of
-#: 1000 features, a clear component takes 1 ms against 49, twenty that are hardly there 30.
+#: From this size on, and for a few vectors of many, an iteration finds them faster than a
+#: decomposition: of 1000 features, a clear component takes 1 ms against 49.
 _ITERATE = 256
 #: From this size on, that is also faster than to find all eigenvalues.
 _LARGE = 512
@@ -19,10 +19,10 @@ _MOST_OF = 12
 _SOME = 48
 #: Most eigenvalues that are looked for.
 MOST = 20
-#: Residuals that are left, in sds of the noise: of vectors, and of other values. A residual r is an
-#: error of at most r in a value, and of about r over the gap to other values in a vector, where
-#: noise makes one of sqrt(d/2) sds over that gap.
-_OF_VECTORS, _OF_VALUES = 1e-3, 0.2
+#: Residuals that are left, in sds of the noise: of vectors, and of other values, or of vectors that
+#: are only compared. A residual r is an error of at most r in a value, and of about r over the gap
+#: to other values in a vector, where noise makes one of sqrt(d/2) sds over that gap.
+_OF_VECTORS, _OF_VALUES = 1e-2, 0.2
 #: They are at least this share of the largest value.
 _ROUNDING = 1e-12
 
@@ -43,16 +43,16 @@ def edge(sd: float, d: int) -> float:
 def spectrum(S: FloatArray, k: int, sd: float, whole: bool = True) -> Spectrum:
     """The k leading eigenvectors of S, and its eigenvalues.
 
-    Of a large matrix, only the k largest eigenvalues and those that stand out of the noise, `MOST`
-    of them at most, are found one by one. The others are few values with weights, so that sums over
-    all eigenvalues come out nearly the same.
+    Of S, only the lower triangle is read. Of a large matrix, only the k largest eigenvalues and
+    those that stand out of the noise, `MOST` of them at most, are found one by one. The others are
+    few values with weights, so that sums over all eigenvalues come out nearly the same.
 
     Parameters
     ----------
     sd
         Noise sd of a variance.
     whole
-        False if only the vectors are wanted.
+        False if only the vectors are wanted, to compare the variance along them with another one.
 
     Examples
     --------
@@ -60,29 +60,31 @@ def spectrum(S: FloatArray, k: int, sd: float, whole: bool = True) -> Spectrum:
     >>> np.abs(found.vectors).tolist(), found.values.tolist()
     ([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [3.0, 2.0, 1.0])
     """
-    d, found = len(S), None
-    large = whole and d >= _LARGE
-    if d >= _ITERATE and k * _MOST_OF <= d:
-        found = _by_iteration(S, k, sd, large)
-        if found is not None and (large or not whole):
+    d = len(S)
+    if d >= (_LARGE if whole else _ITERATE) and k * _MOST_OF <= d:
+        found = _by_iteration(S, k, sd, whole)
+        if found is not None:
             return found
-    found = _by_decomposition(S, k) if found is None else found
-    if whole and d >= _SOME:
-        values = np.asarray(np.linalg.eigvalsh(S)[::-1], dtype=np.float64)
-        return Spectrum(found.vectors, values, np.ones(d))
-    return found
+    return _by_decomposition(S, k, whole)
 
 
-def _by_decomposition(S: FloatArray, k: int) -> Spectrum:
-    """All eigenvalues of a small matrix, the k largest of others, and k vectors."""
+def _by_decomposition(S: FloatArray, k: int, whole: bool) -> Spectrum:
+    """All eigenvalues, or at least the k largest, and k vectors."""
     d = len(S)
     if d < _SOME:
         values, vectors = np.linalg.eigh(S)
-    else:
-        from scipy.linalg import eigh  # takes time: only if needed
+        return Spectrum(vectors[:, : -k - 1 : -1], values[::-1], np.ones(d))
+    # To import them takes time: only if needed.
+    from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal
+    from scipy.linalg.lapack import dormqr, dsytrd, dsytrd_lwork
 
-        values, vectors = eigh(S, subset_by_index=(d - k, d - 1), check_finite=False)
-    return Spectrum(vectors[:, : -k - 1 : -1], values[::-1], np.ones(len(values)))
+    lwork = int(dsytrd_lwork(d, lower=1)[0])
+    reflectors, *tridiagonal, tau, _ = dsytrd(S, lower=1, lwork=lwork)
+    values, found = eigh_tridiagonal(*tridiagonal, select="i", select_range=(d - k, d - 1))
+    vectors = np.array(found[:, ::-1], dtype=np.float64)
+    vectors[1:] = dormqr("L", "N", reflectors[1:, :-1], tau, vectors[1:], lwork)[0]
+    values = np.asarray(eigvalsh_tridiagonal(*tridiagonal) if whole else values, dtype=np.float64)
+    return Spectrum(vectors, values[::-1], np.ones(len(values)))
 
 
 def _by_iteration(S: FloatArray, k: int, sd: float, whole: bool) -> Spectrum | None:
@@ -119,7 +121,8 @@ def _by_iteration(S: FloatArray, k: int, sd: float, whole: bool) -> Spectrum | N
         values, s = np.asarray(ascending[::-1], dtype=np.float64), vectors[:, ::-1]
         out = min(int(np.count_nonzero(values > edge(sd, d))), MOST) if whole else 0
         residuals = beside[j + 1] * np.abs(s[-1, : max(k, out)])
-        allowed = np.where(np.arange(len(residuals)) < k, _OF_VECTORS, _OF_VALUES) * sd
+        exact = whole & (np.arange(len(residuals)) < k)
+        allowed = np.where(exact, _OF_VECTORS, _OF_VALUES) * sd
         if np.all(residuals <= np.maximum(allowed, _ROUNDING * abs(values[0]))):
             weights = s[0] ** 2
             if not weights[out:].sum() > 0:

@@ -23,11 +23,12 @@ def pack(S: FloatArray) -> FloatArray:
     >>> unpack(pack(S)).round(12).tolist()
     [[1.0, 2.0], [2.0, 5.0]]
     """
-    lower, diagonal = _triangle(len(S))
-    packed = S[lower]
+    from scipy.linalg.lapack import dtrttp  # takes time: only if needed
+
+    packed, _ = dtrttp(S.T)
     packed *= math.sqrt(2)
-    packed[diagonal] = S.diagonal()
-    return packed
+    packed[_triangle(len(S))[1]] = S.diagonal()
+    return np.asarray(packed)
 
 
 def unpack(v: FloatArray) -> FloatArray:

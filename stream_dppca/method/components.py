@@ -113,6 +113,8 @@ def components(
     whole
         True if the spectrum is wanted, too.
     """
+    from scipy.linalg.blas import dsyr  # takes time: only if needed
+
     w, (m, variance, sd) = moments.valid, moments.spread()
     d = len(m)
     if known_center:
@@ -124,7 +126,7 @@ def components(
     found = min(k, len(which))
     C = moments.total[:d, :d] * (1 / (max(moments.weight, 1e-300) * w * r))
     C *= (1 / r)[:, np.newaxis]
-    C -= np.outer(m / r, m / r)
+    C = dsyr(-1.0, m / r, a=C.T, overwrite_a=True).T  # the lower triangle, which is enough
     if len(which) < d:
         C = C[np.ix_(which, which)]
     # Features without spread fill up if there are fewer with spread than components.

@@ -37,7 +37,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..arrays import BoolArray, FloatArray, IntArray
+from ..arrays import FloatArray
 from ..mechanisms.correlated import DECAYS, CorrelatedRelease
 from ..mechanisms.independent import IndependentRelease
 from ..noise import Noise
@@ -47,7 +47,7 @@ from ..statistics import Block
 from .components import Components
 from .memory import NoiseOfSums, RunningMean
 from .standard import Standard
-from .statistics import AugmentedMoments, Products, Rule, count_slack, measured, rule
+from .statistics import AugmentedMoments, Products, Rule, count_slack, rule, squared, standardised
 
 #: Share of mu^2 for both histograms: 2 % more noise in the moments.
 LIMITS = 0.04
@@ -110,66 +110,82 @@ class ScoreCounts:
         return self.mean * self.inverse
 
     @cached_property
+    def _variance(self) -> FloatArray:
+        """v; 0 where it is not positive."""
+        return np.where(self.precision > 0, 1 / np.maximum(self.precision, 1e-300), 0.0)
+
+    @cached_property
     def _columns(self) -> FloatArray:
-        """What rows are multiplied with: W, and m/r."""
+        """What u is multiplied with: W, and m/r."""
         return np.column_stack([self.W, self._shift])
+
+    @cached_property
+    def _of_z(self) -> tuple[FloatArray, FloatArray]:
+        """What z is multiplied with, and z^2 for |u|^2, where u = z/r."""
+        return self._columns * self.inverse[:, np.newaxis], self.inverse**2
 
     def __call__(self, block: Block) -> FloatArray:
         how = rule(self.center, self.scale, self.clamp)
-        Z, _, clamped = measured(block, how)
-        return self.counts([self.measure(block, how, Z, clamped)]) / block.each
+        _, found = self.measure(block, how, standardised(block, how))
+        return self.counts([found], how) / block.each
 
-    def measure(
-        self, block: Block, how: Rule, Z: FloatArray, clamped: IntArray
-    ) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """Numbers of standardised rows, of which some were clamped; each from that row alone.
+    def measure(self, block: Block, how: Rule, Z: FloatArray) -> tuple[FloatArray, tuple[Any, ...]]:
+        """Squared lengths of standardised rows, and what `counts` needs; each from that row alone.
 
-        With u = z/r, they are the products of u with the columns, |u|^2, and whether a row is in no
-        bin.
+        With u = z/r, these are the products of u with the columns, and |u|^2; whether a row is in
+        no bin; and the places of the values that were clamped, with what they were.
         """
+        columns, weights = self._of_z
+        (sq_lengths, sq_u), squares = squared(block, Z, weights).T, how.long(block.scratch[1])
+        clamped = np.flatnonzero(squares == how.edge(squares.shape[1]) ** 2)
+        values, outside = np.take(block.X, clamped), block.null
+        if not block.partial:
+            return sq_lengths, (block.along(columns, Z), sq_u, outside, clamped, values)
+        # Missing values are filled in, and too few are not scored.
+        there, scored = np.isfinite(block.X), self.inverse > 0
+        read = np.count_nonzero(there & scored, axis=1)
+        outside = outside | (read < max(1, READABLE * np.count_nonzero(scored)))
+        row, column = np.divmod(clamped, len(self.mean))
+        z = (values - how.center[column]) * how.factor[column]
         u = np.multiply(Z, self.inverse, out=block.scratch[1])
-        if clamped.size:
-            row, column = np.divmod(np.flatnonzero(np.abs(Z[clamped]) == how.edge), Z.shape[1])
-            row = clamped[row]
-            z = (block.X[row, column] - how.center[column]) * how.factor[column]
-            u[row, column] = grown(z, how.clamp[column]) * self.inverse[column]
-        outside = block.null
-        if block.partial:  # missing values are filled in, and too few are not scored
-            there, scored = np.isfinite(block.X), self.inverse > 0
-            read = np.count_nonzero(there & scored, axis=1)
-            outside = outside | (read < max(1, READABLE * np.count_nonzero(scored)))
-            there |= ~scored | outside[:, np.newaxis]
-            with np.errstate(all="ignore"):
-                variance = 1 / self.precision  # infinite where it is not positive
-            u -= self._shift
-            u = filled(u, there, self.W, np.where(self.precision > 0, variance, 0.0), self.rest)
-            u += self._shift
-        return block.along(self._columns, u), block.sq_lengths(u), outside
+        u[row, column] = grown(z, how.clamp[column]) * self.inverse[column]
+        u -= self._shift
+        filled(u, there | ~scored | outside[:, np.newaxis], self.W, self._variance, self.rest)
+        u += self._shift
+        along, sq_u = block.along(self._columns, u), block.sq_lengths(u)
+        return sq_lengths, (along, sq_u, outside, clamped[:0], values[:0])
 
-    def counts(self, parts: Sequence[tuple[FloatArray, FloatArray, BoolArray]]) -> FloatArray:
+    def counts(self, parts: Sequence[tuple[Any, ...]], how: Rule) -> FloatArray:
         """2 x bins, from what `measure` has found of blocks.
 
         With t = W^T (u - m/r), SPE is |u - m/r|^2 - |t|^2. All arithmetic is number by number, so
         no row changes the bin of another.
         """
-        along, sq_lengths, outside = map(np.concatenate, zip(*parts, strict=True))
-        shift = self._shift
-        spe, t2 = scores = np.zeros((2, len(along)))
-        spe += sq_lengths
-        spe -= 2 * along[:, -1]
-        spe += float(shift @ shift)
+        d, before = len(self.mean), 0
+        for along, *_, clamped, _ in parts:
+            clamped += before
+            before += len(along) * d
+        along, sq_u, outside, clamped, values = map(np.concatenate, zip(*parts, strict=True))
+        # What u has beyond the clamp.
+        row, column = np.divmod(clamped, d)
+        z, edge = (values - how.center[column]) * how.factor[column], how.clamp[column]
+        u = np.copysign(edge, z) * self.inverse[column]
+        beyond = grown(z, edge) * self.inverse[column] - u
+        adds = np.column_stack([self._columns[column], beyond + 2 * u]).T * beyond
+        for total, terms in zip((*along.T, sq_u), adds, strict=True):
+            total += np.bincount(row, terms, before // d)
+        shift, scores = self._shift, np.zeros((2, len(along)))
+        spe, t2 = scores
+        np.add(sq_u - 2 * along[:, -1], float(shift @ shift), out=spe)
         for t, of_shift, precision in zip(along.T, shift @ self.W, self.precision, strict=False):
             square = (t - of_shift) ** 2
             spe -= square
             t2 += precision * square
         scores /= np.array([self.expected]).T
         # The first bits of a positive number, as an integer: its eighth of an octave.
-        eighths = np.maximum(scores, 1e-300, out=scores).view(np.int64)
-        eighths >>= 49
-        eighths -= _ONE + _FIRST
+        eighths = (np.maximum(scores, 1e-300).view(np.int64) >> 49) - (_ONE + _FIRST)
         np.clip(eighths, 0, _EACH - 1, out=eighths)
-        t2_eighths = eighths[1]
-        t2_eighths += _EACH
+        eighths[1] += _EACH
         eighths[:, outside] = 2 * _EACH
         counts = np.bincount(eighths.ravel(), minlength=2 * _EACH + 1)[:-1].reshape(2, _EACH)
         return np.add.reduceat(counts, _STARTS, axis=1)
@@ -200,10 +216,11 @@ class MomentsAndScores:
         m, found = self.moments, []
         products, how = Products(len(m.center)), rule(m.center, m.scale, m.clamp)
         for block in blocks:
-            Z, sq_lengths, clamped = measured(block, how)
-            found.append(self.scores.measure(block, how, Z, clamped))
+            Z = standardised(block, how)
+            sq_lengths, numbers = self.scores.measure(block, how, Z)
+            found.append(numbers)
             m.add(products, block, Z, sq_lengths)
-        counts = self.scores.counts(found) / block.each
+        counts = self.scores.counts(found, how) / block.each
         return np.concatenate([products.packed(), counts.ravel()])
 
     @staticmethod

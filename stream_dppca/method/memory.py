@@ -69,7 +69,7 @@ class RunningMean:
 
         A model that is restored then has the same numbers as one that was never stopped.
         """
-        self.total = self.total.astype(np.float32).astype(np.float64)
+        self.total[...] = self.total.astype(np.float32)
 
     def less(self, newest: Self, share: float) -> Self:
         """The same with a share of the newest batches held back.

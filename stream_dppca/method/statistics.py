@@ -17,13 +17,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import ROUNDOFF, BoolArray, FloatArray, IntArray
 from ..mechanisms.packing import pack
-from ..statistics import Block
+from ..statistics import BUFFER, Block
 from ..sums import roundings
 
 #: Bins of `OctaveCounts`: zero in the middle, 128 octaves on either side.
@@ -126,7 +125,7 @@ class LengthCounts:
     edges: tuple[float, ...]  #: of the bins; longer units are in a last bin
 
     def __call__(self, block: Block) -> FloatArray:
-        Z = standardised(block, self.center, self.scale, self.clamp)
+        Z = standardised(block, rule(self.center, self.scale, self.clamp))
         bins = np.searchsorted(np.array(self.edges), block.moment_norms(Z))
         counts = bin_counts(
             bins[:, np.newaxis], len(self.edges) + 1, block.null_units[:, np.newaxis]
@@ -156,7 +155,7 @@ class MomentsInBall:
     radius: float
 
     def __call__(self, block: Block) -> FloatArray:
-        Z = standardised(block, self.center, self.scale, self.clamp)
+        Z = standardised(block, rule(self.center, self.scale, self.clamp))
         terms = np.concatenate([Z, (Z * Z - 1) / 2, np.ones((len(Z), 1))], axis=1)
         return sum_in_ball(block, block.means(terms), self.radius)
 
@@ -190,8 +189,8 @@ class AugmentedMoments:
         """The sum over the units of several blocks, packed."""
         products, how = Products(len(self.center)), rule(self.center, self.scale, self.clamp)
         for block in blocks:
-            Z, sq_lengths, _ = measured(block, how)
-            self.add(products, block, Z, sq_lengths)
+            Z = standardised(block, how)
+            self.add(products, block, Z, squared(block, Z)[:, 0])
         return products.packed()
 
     def add(self, products: Products, block: Block, Z: FloatArray, sq_lengths: FloatArray) -> None:
@@ -287,52 +286,56 @@ def count_slack(units: int, each: int) -> float:
     return 1.0 if each == 1 else 1 + 3 * units * (units * each + 8) * ROUNDOFF
 
 
-def standardised(
-    block: Block, center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]
-) -> FloatArray:
+def standardised(block: Block, how: Rule) -> FloatArray:
     """clamp((x - c)/s) in the scratch memory; zero for nulls and for values that are not finite."""
-    how = rule(center, scale, clamp)
-    return np.asarray(np.clip(_scaled(block, how), -how.edge, how.edge, out=block.scratch[0]))
-
-
-def measured(block: Block, how: Rule) -> tuple[FloatArray, FloatArray, IntArray]:
-    """`standardised` rows, their squared lengths, and the places of those that were clamped.
-
-    Where clamping changes no digit of the length of a row, it changes nothing that matters.
-    """
-    Z = _scaled(block, how)
-    whole = block.sq_lengths(Z)
-    np.clip(Z, -how.edge, how.edge, out=Z)
-    sq_lengths = block.sq_lengths(Z)
-    return Z, sq_lengths, np.flatnonzero(whole != sq_lengths)
-
-
-def _scaled(block: Block, how: Rule) -> FloatArray:
-    """(x - c)/s in the scratch memory; zero for nulls and for values that are not finite."""
-    Z = np.subtract(block.X, how.center, out=block.scratch[0])
-    Z *= how.factor
+    Z, long = block.scratch[0], how.long(block.scratch[0])
+    width = long.shape[1]
+    np.subtract(block.X.reshape(-1, width), how.tiled[0, :width], out=long)
+    long *= how.tiled[1, :width]
     if block.partial:
         Z[~np.isfinite(Z)] = 0.0
     Z[block.null] = 0.0
+    edge = how.edge(width)
+    np.clip(long, -edge, edge, out=long)
     return np.asarray(Z)
 
 
-class Rule(NamedTuple):
+def squared(block: Block, Z: FloatArray, weights: FloatArray | float = 1.0) -> FloatArray:
+    """Two sums over each row: of z^2, and of z^2 times weights.
+
+    The squares stay in the second scratch array.
+    """
+    columns = np.column_stack(np.broadcast_arrays(np.ones(Z.shape[1]), weights))
+    return block.along(columns, np.multiply(Z, Z, out=block.scratch[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
     """The rule by which rows are standardised, as arrays."""
 
     center: FloatArray
     factor: FloatArray  #: 1/s
     clamp: FloatArray
-    edge: FloatArray | float  #: the clamp, as a number if all features have the same
+    same: bool  #: all features have the same clamp
+    tiled: FloatArray  #: centre, factor and clamp of several rows, one after the other
+
+    def long(self, rows: FloatArray) -> FloatArray:
+        """The same memory, with several rows as a long one: see `BUFFER`."""
+        d = rows.shape[1]
+        return rows.reshape(-1, math.gcd(len(rows), self.tiled.shape[1] // d) * d)
+
+    def edge(self, width: int) -> FloatArray | float:
+        """The clamp of long rows, as a number if all features have the same."""
+        return float(self.clamp[0]) if self.same else self.tiled[2, :width]
 
 
 @lru_cache(maxsize=4)
 def rule(center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]) -> Rule:
     """The arrays of these numbers. To find them takes time: once for many blocks."""
-    edges = np.array(clamp)
-    return Rule(
-        np.array(center), 1 / np.array(scale), edges, clamp[0] if len(set(clamp)) == 1 else edges
-    )
+    arrays = np.array([center, scale, clamp])
+    arrays[1] = 1 / arrays[1]
+    tiled = np.tile(arrays, 2 ** (BUFFER // len(center)).bit_length())
+    return Rule(arrays[0], arrays[1], arrays[2], len(set(clamp)) == 1, tiled)
 
 
 def _in_no_bin(block: Block, values: FloatArray) -> BoolArray:

@@ -1,25 +1,31 @@
 """Exact noise at the speed of numpy: inversion in floating point, decided in integers if in doubt.
 
 `rounded_gaussian` draws round(a + S X) with X ~ N(0, 1), `discrete_laplace` the difference of two
-floor(s E) with E ~ Exp(1). Both invert a distribution function at a uniform number U that begins
-with 128 bits from the operating system. In floating point the result before rounding is off by less
-than a bound that is proven below. Where it lies farther than that from the nearest jump of the
-rounding, its rounding is the true one. Otherwise `exact` decides, with as many further bits of U as
-it needs. So, given ideal bits and the hypothesis, the law is exact.
+floor(s E) with E ~ Exp(1). Both invert a distribution function at a uniform number U, of whose bits
+the first 64 or 128 come from the operating system at once. In floating point the result before
+rounding is off by less than a bound that is proven below. Where it lies farther than that from the
+nearest jump of the rounding, its rounding is the true one, whatever the further bits are. Otherwise
+`exact` decides, with as many further bits of U as it needs. So, given ideal bits and the
+hypothesis, the law is exact.
 
 **Hypothesis.** `scipy.special.ndtri` is off by at most 2^-43 on [2^-64, 1/2], `numpy.log` by at
 most 2^-45 on [2^-64, 1]. Measured in tests/test_sampler.py: 2^-48.2 and 2^-48. A library that is
 off by more than half of the allowed error, on a grid of points, is refused at the first draw.
 
-**The float u.** Let v be the first word (63 bits next to a sign, or 64) and w the second, so that U
-is in [V, V+1)/2^128 with V = 2^64 v + w, and U >= 2^-64. Converting v and w, and adding them up,
-takes four roundings of at most 2^-53 u each, and U is within 2^-64 U of V/2^128. So u is within
-2^-50 U of U.
+**The float u.** Let v be the first word, 63 bits next to a sign, or 64.
 
-**Bound for the Gaussian.** S < 2^25. The quantile of u is within 2^-50 U/phi of that of U, where
-phi is the density there: at most 1.26 times 2^-50 (Mills). With the hypothesis: 2^-43 + 2^-49.
-Times S: 2^-18 + 2^-24. The quantile is above -9.2, so that the product and the sum are below 2^29,
-and each is off by at most 2^-25. Together that is less than 2^-17.
+- Of a Gaussian with v >= 2^42, one word is enough. U is in [v, v+1)/2^64, and at least 2^-22.
+  Converting v takes one rounding, so u = v/2^64 is within 2^-64 + 2^-53 U of U.
+- All others have a second word w, so that U is in [V, V+1)/2^128 with V = 2^64 v + w, and
+  U >= 2^-64. Converting v and w, and adding them up, takes four roundings of at most 2^-53 u each,
+  and U is within 2^-64 U of V/2^128. So u is within 2^-50 U of U.
+
+**Bound for the Gaussian.** S < 2^25. Let phi be the density at the quantile. The quantile of u is
+within 2^-50 U/phi, at most 1.26 times 2^-50 (Mills), of that of U; with one word also within
+2^-64/phi: there the quantile is above -5.04, so phi > 2^-20, and that is below 2^-44. With the
+hypothesis: less than 2^-43 + 2^-44 + 2^-49. Times S: 2^-18 + 2^-19 + 2^-24. The quantile is above
+-9.2, so that the product and the sum are below 2^29, and each is off by at most 2^-25. Together
+that is less than 2^-17.
 
 **Bound for the exponential.** The logarithm of u is within 2^-49 of that of U; the hypothesis adds
 2^-45. The product with s is below 45 s, so it is off by at most 2^-47 s. Together that is less than
@@ -29,7 +35,8 @@ and each is off by at most 2^-25. Together that is less than 2^-17.
 fine as what is released, lies near a jump, once in 65,000 draws: that depends on a + S X alone, so
 it tells no more than a release that is not rounded, which has the same mu. If U is below 2^-64:
 that depends on the noise alone, so it would tell how far the result is from the exact value; but
-with 2^-63 it is rarer than any delta.
+with 2^-63 it is rarer than any delta. A second word takes tens of nanoseconds, less than the other
+branches of `ndtri`, which also depend on U.
 """
 
 from __future__ import annotations
@@ -57,6 +64,8 @@ NDTRI_ERROR, LOG_ERROR = 2.0**-43, 2.0**-45
 SMALLEST_U = 2.0**-64
 #: Bound on the error of a + S X before it is rounded, and of s E relative to s.
 GAUSSIAN_ROOM, EXPONENTIAL_ROOM = 2.0**-17, 2.0**-44
+#: First words below this, 5 sds out, have a second word.
+_SHORT = 2**42
 #: Draws at a time: their temporary arrays stay in the cache.
 _BLOCK = 8192
 
@@ -77,9 +86,12 @@ def rounded_gaussian(values: FloatArray, sd: float, entropy: Entropy = os.urando
     found = np.empty(len(values))
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
-        words, w = np.frombuffer(entropy(16 * len(block)), dtype="<i8").reshape(2, -1)
-        v, w = words & 0x7FFF_FFFF_FFFF_FFFF, w.view("<u8")
-        u = _joined(v, w)
+        words = np.frombuffer(entropy(8 * len(block)), dtype="<i8")
+        v = words & 0x7FFF_FFFF_FFFF_FFFF
+        u = v * 2.0**-64
+        low = (v < _SHORT).nonzero()[0]
+        w = np.frombuffer(entropy(8 * len(low)), dtype="<u8")
+        u[low], second = _joined(v[low], w), dict(zip(low.tolist(), w.tolist(), strict=True))
         # Both exact: |values| <= 2^52, and a number less its nearest integer has no new digits.
         whole = np.rint(block)
         rest = block - whole
@@ -90,10 +102,11 @@ def rounded_gaussian(values: FloatArray, sd: float, entropy: Entropy = os.urando
         z -= near
         np.abs(z, out=z)
         doubtful = (z >= 0.5 - GAUSSIAN_ROOM) | (u < SMALLEST_U)
-        for i in doubtful.nonzero()[0]:
+        for i in doubtful.nonzero()[0].tolist():
             sign = -1 if words[i] < 0 else 1
+            further = second[i] if i in second else int.from_bytes(entropy(8), "little")
             near[i] = sign * round_normal(
-                int(v[i]) << 64 | int(w[i]),
+                int(v[i]) << 64 | further,
                 shift=sign * float(rest[i]),
                 sd=sd,
                 guess=sign * int(near[i]),

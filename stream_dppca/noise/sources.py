@@ -50,8 +50,9 @@ class Noise:
         # The clamp acts on each coordinate alone and is 1-Lipschitz: it cannot raise the
         # sensitivity. It only has an effect when a query is 2^27 noise sds large.
         with np.errstate(over="ignore", under="ignore"):
-            values = np.clip(np.ravel(query) / unit, -LARGEST, LARGEST)
-        return self._rounded_gaussian(values, sd / unit).reshape(query.shape) * unit
+            values = np.ravel(query) / unit
+        found = self._rounded_gaussian(values.clip(-LARGEST, LARGEST, out=values), sd / unit)
+        return np.multiply(found, unit, out=found).reshape(query.shape)
 
     @staticmethod
     def gaussian_sd(*, sensitivity: float, mu: float) -> float:

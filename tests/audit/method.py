@@ -100,8 +100,8 @@ def scaled_sensitivity(kind: Any, factor: float) -> Iterator[None]:
 def unclamped() -> Iterator[None]:
     """Nothing is cut off coordinate by coordinate, nor in the ball."""
 
-    def mutant(block: Any, center: Any, scale: Any, clamp: Any) -> Any:
-        Z = (block.X - np.array(center)) / np.array(scale)
+    def mutant(block: Any, how: Any) -> Any:
+        Z = (block.X - how.center) * how.factor
         Z[block.null] = 0.0
         return Z
 

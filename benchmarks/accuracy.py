@@ -3,7 +3,7 @@
     python -m benchmarks.accuracy                 # everything, under an hour on one core
     python -m benchmarks.accuracy --quick         # two minutes, three seeds, nothing to quote
     python -m benchmarks.accuracy --only 'target*' --seeds 40
-    python -m benchmarks.accuracy --ours          # `DPPCA` again; results of the others are kept
+    python -m benchmarks.accuracy --ours          # `DPPCA` again; what is stored of others is kept
     python -m benchmarks.accuracy --render        # tables and figures again, from the JSON
 
 `problems.py` has the problems and `methods.py` the methods; `runs.py` runs a cell, `claims.py`
@@ -116,7 +116,8 @@ def measure(options: argparse.Namespace, results: dict[str, Any], stored: Path) 
         for cell in cells:
             progress.update(task, description=cell.key)
             share = work(cell) / cell.seeds
-            stored_cell = results["cells"].get(cell.key) if options.ours else None
+            new = {"methods": {}, "seeds": cell.seeds}  # of others, nothing is stored
+            stored_cell = results["cells"].get(cell.key, new) if options.ours else None
             results["cells"][cell.key] = run_cell(
                 cell, lambda share=share: progress.advance(task, share), stored_cell
             )

@@ -19,7 +19,8 @@ from .memory import RunningMoments
 
 #: A variance is taken to be at least this many sds of its noise.
 _FLOOR_SDS = 3.0
-#: A feature whose spread is unknown is left out unless its variance is this many sds above zero.
+#: A feature whose spread nobody has seen is left out unless its variance is this many sds above
+#: zero. If it was told to be 1, it is left out only if it is also as many sds below that.
 _SEEN_SDS = 4.0
 #: Relative sd of an eigenvalue because of heavy tails, fitted to real streams.
 HEAVY = 0.03
@@ -98,6 +99,7 @@ def components(
     known: BoolArray,
     known_center: bool,
     spread: FloatArray | None,
+    told: bool = False,
     whole: bool = False,
 ) -> Components:
     """Read off mean, spread and components.
@@ -110,6 +112,8 @@ def components(
         If true, the mean is 0, and second moments take the place of the covariance.
     spread
         r if features are in one unit; None to take the released standard deviations.
+    told
+        If true, scales were given and not seen; variances should be 1.
     whole
         True if the spectrum is wanted, too.
     """
@@ -120,7 +124,8 @@ def components(
     if known_center:
         variance, m = variance + m**2, np.zeros(d)
     learned = np.sqrt(np.maximum(variance, max(_FLOOR_SDS * sd, 1e-12)))
-    seen = known | (variance > _SEEN_SDS * sd)
+    unsure = _SEEN_SDS * sd
+    seen = variance > min(unsure, 1 - unsure) if told else known | (variance > unsure)
     r = np.where(seen, learned if spread is None else spread, np.inf)
     which = np.flatnonzero(seen)
     found = min(k, len(which))

@@ -3,7 +3,8 @@
 The first step sees the beginning of a stream only. Scales are
 
 - *refined* after the first steps, because questions find a scale to about 20 % only;
-- *widened* where a step's second moments are too large for the clamp;
+- *widened* where a step's second moments are too large for the clamp; scales that were told are
+  about the whole stream, and widened only if most values of all steps are at the clamp;
 - *narrowed*, with another centre, where the spread is far too small for them;
 - *found* where the spread was not known, by the sum of the looks.
 
@@ -26,6 +27,8 @@ from .standard import CLAMP, Standard
 
 #: A scale is widened if the second moment of z in one batch is above this.
 WIDEN_ABOVE = 2.25
+#: A scale that was told, if the second moment of z in all batches is above this.
+WIDEN_TOLD_ABOVE = CLAMP**2 / 2
 #: It must be above by more than this many sds of its noise.
 WIDEN_SDS = 3.0
 #: A scale is narrowed if the variance of z is below this by so many sds of its noise, and the mean
@@ -69,8 +72,11 @@ class Correction:
     ) -> Standard:
         if self.given.one_unit:
             return standard
+        above = WIDEN_ABOVE
+        if self.given.scales is not None:
+            squares, sd, above = np.diag(memory.all.mean)[:-1], memory.all.sd, WIDEN_TOLD_ABOVE
         square, sd = squares / memory.all.valid, sd / memory.all.valid
-        too_small = standard.known & (square > WIDEN_ABOVE + WIDEN_SDS * sd)
+        too_small = standard.known & (square > above + WIDEN_SDS * sd)
         factor = np.where(too_small, np.sqrt(np.clip(square, 1.0, CLAMP**2)), 1.0)
         return _rescaled(standard, memory, factor)
 
@@ -148,9 +154,8 @@ class Correction:
         """Resume from a result of `state`, or raise a ValueError."""
         self.refined = int(state["refined"])
         self.refined_by = np.array(state["refined_by"], dtype=np.float64).reshape(-1)
-        least, most = REFINED_MOST
-        within = ((self.refined_by >= least) & (self.refined_by <= most)).all()
-        if len(self.refined_by) != self.given.features or not within:
+        kept = np.clip(self.refined_by, *REFINED_MOST)
+        if len(kept) != self.given.features or (kept != self.refined_by).any():
             raise ValueError("not a state of this method")
         self.looks.load(state["looks"])
 

@@ -23,7 +23,8 @@ Noise: a question with share f has N(0, (sensitivity/mu)^2/f) on every coordinat
 Delta: none beyond that of mu.
 
 Whoever knows the centre (`center="none"`, `"own"`) leaves out the first four questions, whoever
-knows the scales leaves out the distances, and whoever knows both leaves out the sixth, too.
+knows the scales leaves out the distances, whose parts the lengths of standardised records have
+then, and whoever knows both leaves out the sixth, too.
 Features in one unit (`scales=None`) have one scale, which the seventh question finds in place of
 the fifth and the sixth; it is left out otherwise. Nothing else changes.
 
@@ -266,11 +267,11 @@ class Questions:
         left_out |= {"distances", "moments"} if one_unit else {"norms"}
         left_out |= {"distances"} if scales is not None else set()
         left_out |= {"moments"} if known_center and scales is not None else set()
-        self._names = [name for name in SHARES if name not in left_out]
+        parts = {name: part for name, part in SHARES.items() if name not in left_out}
+        parts["lengths"] += 0 if scales is None else SHARES["distances"]
         # Integers, so that shares add up exactly.
-        self._whole = sum(SHARES[name] for name in self._names)
-        ends = np.cumsum([SHARES[name] * rounds for name in self._names]).tolist()
-        self._ends = dict(zip(self._names, ends, strict=True))
+        self._whole = sum(parts.values())
+        self._ends = dict(zip(parts, (np.cumsum([*parts.values()]) * rounds).tolist(), strict=True))
         self.rounds, self.scales = rounds, scales
         self._begin()
 
@@ -369,14 +370,11 @@ class Questions:
         sd = self._question(name)[1] / (self.mu * math.sqrt(share))
         {
             "octaves": self._learn_hulls,
-            "grid": self._learn_places,
-            "fine grid": self._learn_places,
-            "finest grid": self._learn_places,
             "distances": self._learn_scales,
             "moments": self._learn_moments,
             "norms": self._learn_one_scale,
             "lengths": self._learn_radius,
-        }[name](answer, sd)
+        }.get(name, self._learn_places)(answer, sd)
 
     def _learn_hulls(self, counts: FloatArray, sd: float) -> None:
         for j in range(self.d):
@@ -406,10 +404,8 @@ class Questions:
 
     def _learn_scales(self, counts: FloatArray, sd: float) -> None:
         center, resolution = self.standard.center, self.standard.resolution
-        found = [
-            spread(counts[j], sd, float(self.mass[j]), float(resolution[j])) for j in range(self.d)
-        ]
-        scale = np.array([0.0 if value is None else value for value in found])
+        each = zip(counts, self.mass.tolist(), resolution.tolist(), strict=True)
+        scale = np.array([spread(count, sd, mass, to) or 0.0 for count, mass, to in each])
         known = (scale > 0) & (scale > _COARSEST * np.abs(center))
         fallback = np.maximum(resolution, _COARSEST * np.abs(center))
         self.standard = self.standard.with_scale(np.where(known, scale, fallback), known)
@@ -447,9 +443,11 @@ class Questions:
         Noise adds up in the counts beyond a length, so the tolerance grows with the number of bins:
         in doubt the radius is smaller, and so is the noise in every later batch. The first length
         within the tolerance counts, even if noise lets some counts beyond it rise again, unless
-        such a count is `_RISES` sds above zero: then there are long units.
+        such a count is `_RISES` sds above zero: then there are long units. If scales were told, the
+        units of the whole stream have the mean squared length d, however short those of the first
+        step are, and the radius is at least that.
         """
-        if "moments" not in self._names and self.valid[0] > 0:
+        if "moments" not in self._ends and self.valid[0] > 0:
             valid = float(np.clip(counts.sum() / self.units, 0.05, 1.0))
             self.valid = valid, sd * math.sqrt(len(counts)) / self.units
         beyond = np.cumsum(counts[::-1])[::-1][1:]  # longer than each edge
@@ -457,7 +455,8 @@ class Questions:
         excess, noise = beyond - allowed, sd * np.sqrt(np.arange(len(beyond), 0, -1))
         first = np.minimum.accumulate(excess - _FORGIVEN * noise)
         last = np.maximum.accumulate((excess - _RISES * noise)[::-1])[::-1]
-        self.radius = _crossing(length_grid(self.d), np.maximum(first, last))
+        least = 0.0 if self.scales is None else float(self.d)
+        self.radius = max(_crossing(length_grid(self.d), np.maximum(first, last)), least)
 
     # State
 
@@ -489,13 +488,12 @@ class Questions:
         )
         farthest = np.maximum(np.abs(self.low), np.abs(self.high))
         narrowest = np.maximum(_NARROWEST, _NARROWEST_PART * farthest)
-        if not ((farthest <= _FARTHEST).all() and (self.high - self.low >= narrowest).all()):
+        within = (farthest <= _FARTHEST) & (self.high - self.low >= narrowest)
+        if not (within & np.isfinite(self.mass)).all():
             raise ValueError("not a state of these questions")
         self.coarse = np.array(state["coarse"], dtype=np.bool_).reshape(d)
         self.standard = Standard.load(state["standard"], d, self.one_unit)
         self.valid = _checked(state["valid"])
-        if not np.isfinite(self.mass).all():
-            raise ValueError("not a state of these questions")
         self._answer = None
         if state["answer"] is not None:
             total = np.array(state["answer"]["total"], dtype=np.float64)

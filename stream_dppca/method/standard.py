@@ -82,11 +82,8 @@ class Standard:
         known = np.array(state["known"], dtype=np.bool_)
         if not all(a.shape == (d,) for a in (center, scale, resolution, known)):
             raise ValueError("not a standard for these features")
-        if not (
-            (np.abs(center) <= MOST).all() and (scale >= FLOOR).all() and (scale <= MOST).all()
-        ):
-            raise ValueError("not a standard")
-        if not (np.isfinite(resolution).all() and (resolution >= 0).all()):
+        within = (np.abs(center) <= MOST) & (scale >= FLOOR) & (scale <= MOST)
+        if not (within & np.isfinite(resolution) & (resolution >= 0)).all():
             raise ValueError("not a standard")
         if one_unit and not (known.all() and (scale == scale[0]).all()):
             raise ValueError("not a standard of features in one unit")

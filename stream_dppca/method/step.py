@@ -281,6 +281,7 @@ class Method:
             known_center=self.given.known_center,
             # Of features in one unit, components are those of raw records.
             spread=1 / self.standard.scale if self.given.one_unit else None,
+            told=self.given.scales is not None,
             whole=whole,
         )
 

@@ -195,6 +195,31 @@ def test_known_standard_deviations_are_as_good_as_learned_ones() -> None:
     assert sine(m.components[0], v) < 0.05
 
 
+def test_one_loud_batch_does_not_widen_known_scales() -> None:
+    """They are about the whole stream; if all of it is far wider, they were wrong."""
+    X, _ = telemetry(8 * B)
+    X = (X - MEANS * UNITS) / UNITS
+    for factor, widened in ((np.repeat([3.0, 1.0], [B, 7 * B])[:, np.newaxis], 0), (30.0, D)):
+        m = model(center="none", scales=[1.0] * D)
+        m.learn_array(X * factor)
+        assert m.last_release is not None and m.last_release.scale is not None
+        assert (np.array(m.last_release.scale) > 2.0).sum() == widened
+
+
+def test_features_that_hardly_vary_do_not_bring_noise_if_scales_are_known() -> None:
+    """Most of what varies in rare features is beyond the clamp. Told so, it is no worse."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(16 * B, 60)) * (rng.random((16 * B, 60)) < 0.0002)
+    X[:, :6] = telemetry(16 * B)[0]
+    v = np.linalg.eigh(np.corrcoef(X.T))[1][:, -1]
+    names, sds = tuple(map(str, range(60))), X.std(axis=0).tolist()
+    for seed in range(3):
+        told = model(features=names, scales=sds, seed=seed)
+        told.learn_array(X)
+        assert sine(told.components[0], v) < 0.1
+        assert (told.components[0, 6:] == 0).sum() > 40
+
+
 def test_features_in_one_unit_have_the_components_of_raw_records() -> None:
     X, _ = telemetry(16 * B)
     X = (X / UNITS - MEANS + 1) * np.array([1.0, 1.0, 3.0, 5.0, 1.0, 0.0])

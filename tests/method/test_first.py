@@ -101,6 +101,13 @@ def test_known_scales_are_kept_and_the_centre_is_found() -> None:
     assert known.standard.center.tolist() == [0.0, 0.0]
 
 
+def test_a_quiet_beginning_does_not_shorten_the_radius_of_known_scales() -> None:
+    X = 0.1 * np.random.default_rng(3).normal(size=(UNITS, 8))
+    assert answered(X, scales=np.ones(8)).radius == 8.0
+    assert answered(X, scales=np.ones(8), known_center=True).radius == 8.0
+    assert answered(X * 30, scales=np.ones(8)).radius > 40
+
+
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e12])
 def test_features_in_one_unit_have_one_scale_and_no_clamp(size: float) -> None:
     X = size * (np.random.default_rng(3).normal(size=(UNITS, 4)) * [3.0, 1.0, 0.1, 0.0] + 5)

@@ -14,6 +14,7 @@ behind them, for the records that the model has learned from.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,12 +22,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from . import scores
 from .arrays import FloatArray
 from .checks import one_of
 from .errors import ParameterError
-from .frames import frame_like, is_frame, rows_of
+from .frames import frame_like, is_frame, raw_column, rows_of
 from .paths import member, path_of
 from .release import RATES, Limit, Release, Score
 from .values import number, numbers
@@ -104,6 +106,10 @@ class Projector:
                 known = Release.model_validate(
                     release if isinstance(release, Release) else dict(release)
                 )
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = "".join(f"{part}: " for part in first["loc"])
+            raise ValueError(f"`release` is not a release: {where}{first['msg']}") from None
         except (TypeError, ValueError) as error:
             raise ValueError(f"`release` is not a release: {error}") from None
         W = np.array(known.components, dtype=np.float64).reshape(-1, len(known.features)).T
@@ -254,7 +260,9 @@ class Projector:
         if isinstance(X, list) and X and all(isinstance(x, Mapping) for x in X):
             return np.array([self._row(x) for x in X])
         if not isinstance(X, np.ndarray) and is_frame(X):
-            return rows_of(X, self.features)
+            rows = rows_of(X, self.features)
+            self._warn_of_text(X, rows)
+            return rows
         try:
             rows = numbers(X)
         except (TypeError, ValueError):
@@ -263,6 +271,14 @@ class Projector:
             found = rows.shape if isinstance(X, np.ndarray) else type(X).__name__
             raise ParameterError("X", f"must be a dict, a frame or of shape (n, {d})", found)
         return rows
+
+    def _warn_of_text(self, frame: Any, rows: FloatArray) -> None:
+        """Warn of columns that hold text and no number, as a CSV does where one cell is text."""
+        for name, column in zip(self.features, rows.T, strict=True):
+            cells = raw_column(frame, name) if np.isnan(column).all() else None
+            if cells is not None and any(isinstance(cell, str) for cell in cells):
+                rule = f"column {name!r} holds text and no number, so it is missing in every row"
+                warnings.warn(f"{rule}: read numbers (`pandas.to_numeric`)", stacklevel=2)
 
     def _row(self, x: Mapping[Any, Any]) -> list[float]:
         return [number(x[name] if name in x else member(x, path)) for name, path in self._paths]

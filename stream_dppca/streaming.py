@@ -340,6 +340,10 @@ class StreamingPCA(base.MiniBatchTransformer):
         """Squared distance of records along the components, in variances along each."""
         return self._projector().t2(X)
 
+    def n_read(self, X: Any) -> Any:
+        """Number of features that records have, of those with spread."""
+        return self._projector().n_read(X)
+
     def contributions(self, X: Any, to: Score = "spe") -> Any:
         """What each feature adds to a score of records; negative if the feature is too low."""
         return self._projector().contributions(X, to)

@@ -52,7 +52,7 @@ def error_lines(errors: Sequence[tuple[int, float]], unit: str, first_share: flo
         f"error due to noise: {sine:.2g} after {first} {unit}"
         + "".join(f", {sine:.2g} after {after}" for after, sine in later),
         "  (sine of the angle to the true component: 0 is exact, 1 is no better than chance;",
-        f"  for data whose first component holds {100 * first_share:.2g} % of the variance, and "
+        f"  for data whose first component holds {100 * first_share:.3g} % of the variance, and "
         "stands out;",
         "  heavy tails and streams that change add to it, up to ten times as much and more)",
     ]

@@ -112,6 +112,26 @@ def test_a_record_that_cannot_be_read_has_no_score(nothing: dict[str, Any]) -> N
     assert flags.mask.tolist() == [True, False] and flags.sum() == 1
 
 
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_a_column_of_text_is_warned_of(frame: Any) -> None:
+    """One text makes a column of a CSV text in pandas; then it is missing in every row."""
+    cells = {name: ROWS[:, j].tolist() for j, name in enumerate(FEATURES)}
+    text = frame(cells | {"cpu": ["60", "n/a", "50"], "still": [None] * 3})
+    with pytest.warns(UserWarning, match="column 'cpu' holds text and no number") as told:
+        found = PROJECTOR.n_read(text)
+    assert found.tolist() == [2, 2, 2] and len(told) == 1
+    for quiet in (text.drop(["cpu"], axis=1) if frame is pd.DataFrame else text.drop("cpu"),
+                  frame(cells | {"cpu": [None, math.nan, None]}), text[:0]):  # fmt: skip
+        PROJECTOR.n_read(quiet)  # a warning would be an error here
+
+
+def test_what_is_no_release_is_said_in_a_line() -> None:
+    for wrong, why in ((b"", "Invalid JSON: EOF"), ({}, "status: Field required"), (3, "not iter")):
+        with pytest.raises(ValueError, match=why) as told:
+            Projector.from_release(wrong)  # type: ignore[arg-type]
+        assert str(told.value).count("\n") == 0 and "pydantic" not in str(told.value)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [None, 3.0, "text", b"text", np.ones(4), np.ones((2, 3)), np.ones((1, 1, 4)), [1.0, 2.0], [],
@@ -154,6 +174,7 @@ def test_a_missing_value_raises_no_alarm_and_hides_none() -> None:
             holes, broken = X[50_000:].copy(), X[50_000:].copy()
             holes[:, j] = broken[:, j] = np.nan
             broken[:, (j + 1) % 5] += 2.0
+            assert (model.n_read(holes) == 4).all() and model.n_read({name: 1.0}) == 1
             assert model.is_anomaly(holes).mean() < 0.03
             assert model.is_anomaly(broken).mean() > 0.97
             found = dict(zip(names, np.abs(model.contributions(holes)).mean(axis=0), strict=True))

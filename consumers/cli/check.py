@@ -11,7 +11,7 @@ from ..kafka.configure import open_registry
 from ..messages.recipe import MessageRecipe
 from ..messages.sample import describe_sample
 from ..protocols import Cluster
-from ..service.stored import check_complete, other_models, reads_old_records
+from ..service.stored import USED_TWICE, check_complete, other_models
 from ..service.topics import ensure_topics
 from ..settings import Settings
 
@@ -29,12 +29,9 @@ def check_cluster(cluster: Cluster, settings: Settings, config: TaskConfig) -> N
         sys.stdout.write(f"will be created: {', '.join(missing)}\n")
     if stored is not None:
         sys.stdout.write(f"the settings fit the stored model, at batch {stored:,}\n")
-    elif reads_old_records(settings) and (others := other_models(cluster, settings)):
-        sys.stderr.write(
-            f"warning: {settings.input_topic!r} has been read by {', '.join(others)}: a new model "
-            "that begins at the earliest offset spends the privacy of those records a second time. "
-            "Set start=latest to begin with new records only.\n"
-        )
+    elif others := other_models(cluster, settings):
+        read = f"{settings.input_topic!r} has been read by {', '.join(others)}"
+        sys.stderr.write(f"warning: {read}: {USED_TWICE}.\n")
 
 
 def show_sample(cluster: Cluster, settings: Settings, count: int) -> tuple[str, bool]:

@@ -55,9 +55,10 @@ def watch(
         while not stop.is_set() and (options.releases is None or count < options.releases):
             sys.stdout.flush()
             tracker.wait(count, LOOK_SECONDS)
+            left = None if options.releases is None else options.releases - count
             count, news = tracker.history(count)
             if not (options.web or terminal):
-                sys.stdout.writelines(_line(point, simulation) for point in news.points)
+                sys.stdout.writelines(_line(point, simulation) for point in news.points[:left])
     if terminal and tracker.release is not None:
         sys.stdout.write(describe(tracker.release) + "\n")
     return 0

@@ -76,7 +76,7 @@ def _jsonl(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) ->
 def _csv(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) -> Decode:
     """Each line is one row: a quote that is not closed must not swallow the lines after it."""
     header = csv_cells(first_line(stream, len(features)).removeprefix(codecs.BOM_UTF8))
-    what = "the CSV (its header is its first line, and each line after it is one record)"
+    what = "the CSV (commas between columns, a header, then one record per line)"
     _require(what, header, [*features, *others])
     first, rest = [*map(header.index, features)], [*map(header.index, others)]
 
@@ -104,7 +104,8 @@ def _require(source: str, columns: Sequence[str], names: Sequence[str]) -> None:
     if missing := [name for name in names if name not in columns]:
         raise ConfigurationError(
             f"{source} has no column {', '.join(missing)}. The columns that it has are not shown "
-            "here, because the first line of a file without a header is a record."
+            "here, because the first line of a file without a header is a record. Give names with "
+            'blanks around them or commas in them as a JSON list: ["a", " b"].'
         )
 
 

@@ -44,6 +44,7 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     anomaly: bool | None  #: beyond a limit; None if it is not, and a score or a limit is missing
     #: The features that add most to the score that is further beyond its limit, with signs.
     contributions: Sequence[tuple[str, float]]
+    by: str | None = None  #: that score, "spe" or "t2"; None if too little could be read
     subject: str | UnsetType = UNSET
     round: str | UnsetType = UNSET  #: its beginning
     private: bool = False
@@ -124,9 +125,10 @@ class Scorer:
         most = np.fmax(*over)
         no = None if self.unlimited else False
         # The score that is further beyond its limit says which features.
-        part = np.where((over[1] == most)[:, None], parts[1], parts[0])
-        top: NDArray[np.intp] = np.argsort(-np.abs(part), axis=1)[:, : self._top]
-        sizes = np.take_along_axis(part, top, axis=1)
+        by = np.where(over[1] == most, "t2", "spe")
+        part = np.where((by == "t2")[:, None], parts[1], parts[0])
+        largest: NDArray[np.intp] = np.argsort(-np.abs(part), axis=1)[:, : self._top]
+        sizes = np.take_along_axis(part, largest, axis=1)
         columns = (
             rows.places,
             p.n_read(X).tolist(),
@@ -134,16 +136,17 @@ class Scorer:
             _listed(spe),
             _listed(t2),
             [True if one > 1 else None if one != one else no for one in most.tolist()],
-            np.take(self._names, top).tolist(),
+            np.take(self._names, largest).tolist(),
             _listed(sizes * np.abs(sizes)),
+            by.tolist(),
         )
         model, batch = release.model, release.batch
         found = []
-        for place, n, t, q, h, flag, names, adds in zip(*columns, strict=True):
+        for place, n, t, q, h, flag, names, adds, of in zip(*columns, strict=True):
             partition, offset, row, subject = place
             place, numbers = (model, batch, partition, offset, row), (n, t, q, h)
-            most = () if t is None else list(zip(names, adds, strict=True))
-            found.append(Score(*place, *numbers, rate, flag, most, subject, rows.round))
+            top, of = ((), None) if t is None else (list(zip(names, adds, strict=True)), of)
+            found.append(Score(*place, *numbers, rate, flag, top, of, subject, rows.round))
         return found
 
 

@@ -31,7 +31,7 @@ from ..web.tracker import Tracker
 from .config import RoundConfig, TaskConfig
 from .http import HttpServer
 from .metrics import Metrics
-from .stored import check_stored, other_models, reads_old_records
+from .stored import USED_TWICE, check_stored, other_models
 from .task import Task
 from .topics import ensure_topics
 from .watchdog import Watchdog
@@ -47,11 +47,6 @@ GROUP_SECONDS: Final = 0.1
 IDLE_SECONDS: Final = 0.2
 #: Brokers that have not answered for longer are mentioned in /readyz.
 SILENT_SECONDS: Final = 5.0
-#: Warning about a new model on a topic that another model has read.
-USED_TWICE: Final = (
-    "another model has learned from these records: using them again spends their privacy a second "
-    "time. To begin with new records only, set start=latest before the first batch"
-)
 BACKOFF_SECONDS: Final = (0.1, 0.3, 1.0, 3.0, 5.0)
 
 
@@ -256,9 +251,7 @@ class Service:
     def _check_stored(self) -> None:
         """Refuse settings that do not fit the stored state now, not when a task is taken over."""
         stored = check_stored(self._cluster, self.settings, self._config)
-        if stored or not reads_old_records(self.settings):
-            return
-        if others := other_models(self._cluster, self.settings):
+        if not stored and (others := other_models(self._cluster, self.settings)):
             log_event("records_used_before", level="warning", groups=others, advice=USED_TWICE)
 
     def _turn(self) -> None:

@@ -35,7 +35,7 @@ class Alarms:
             if self._new.seen.total() >= WINDOW:
                 self._old, self._new = self._new, _Window()
 
-    def shown(self) -> list[dict[str, Any]]:
+    def shown(self, most: int | None = MOST) -> list[dict[str, Any]]:
         """The keys most of whose records are beyond a limit, and the worst record of each."""
         with self._lock:
             seen, beyond = self._old.seen + self._new.seen, self._old.beyond + self._new.beyond
@@ -49,9 +49,9 @@ class Alarms:
                 "t2": worst[key].t2,
                 "contributions": worst[key].contributions,
             }
-            for key, count in beyond.most_common(MOST)
+            for key, count in beyond.most_common()
             if seen[key] >= LEAST and count >= SHARE * seen[key]
-        ]
+        ][:most]
 
 
 class _Window:
@@ -108,6 +108,11 @@ class ScoreStatus(Registered):
             "dppca_beyond_rate",
             "The share that may be beyond a limit: --rate for each score with a limit.",
         )
+        self._gauge(
+            "dppca_keys_beyond",
+            "Keys (machines, devices) with at least half of their records beyond a limit, of about "
+            "the last 10,000 records, if a key has 5 or more of them. Not private.",
+        ).set_function(lambda: len(self._alarms.shown(None)))
         self._recent = self._recent_beyond = 0.0
 
     def follow(self, rate: float) -> None:

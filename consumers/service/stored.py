@@ -22,6 +22,11 @@ WAY_OUT: Final = (
     "Restore the state topic; or, to begin a new model, give it its own name, group and state "
     "topic, and start='latest'."
 )
+#: Warning about a new model on a topic that another model has read.
+USED_TWICE: Final = (
+    "a record that two models learn from spends the epsilon of both. With start=latest a new model "
+    "leaves out the records so far; those that come, both learn from, unless the other has stopped"
+)
 
 
 def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> int | None:
@@ -81,11 +86,6 @@ def check_complete(
             f"no state: states are lost. {WAY_OUT}"
         )
     return stored
-
-
-def reads_old_records(settings: Settings) -> bool:
-    """Tell whether a new model begins with records that are already in the topic."""
-    return settings.start == "earliest" and settings.unit == "record"
 
 
 def other_models(cluster: Cluster, settings: Settings) -> list[str]:

@@ -260,17 +260,22 @@ def test_a_new_model_on_records_that_were_used_is_warned_of(
     with learned() as broker:
         on(broker, monkeypatch)
         other = [*MODEL[:-1], "another"]
-        assert cli.main(["check-config", *other]) == 0
-        assert "has been read by stream-dppca.m" in capsys.readouterr().err
-        assert cli.main(["check-config", *other, "--start", "latest"]) == 0
+        broker.topics["in"].configs["message.timestamp.type"] = "LogAppendTime"
+        rounds = ["--subject", "@key", "--round", "1h", "--places", "100"]
+        for how in (other, [*other, "--start", "latest"], [*other[:6], *other[8:], *rounds]):
+            assert cli.main(["check-config", *how]) == 0
+            told = capsys.readouterr().err
+            assert "has been read by stream-dppca.m: " in told and "epsilon of both" in told
+        assert cli.main(["check-config", *MODEL]) == 0
         assert "has been read" not in capsys.readouterr().err
         set_up_logs(sys.stdout)
-        with running(broker, settings(model="another")) as service:
-            wait_for("it to work", lambda: service.ready()[1].startswith("working"))
-        events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        said = [e for e in events if e["event"] == "records_used_before"]
-        assert len(said) == 1 and said[0]["groups"] == ["stream-dppca.m"]
-        assert "start=latest" in said[0]["advice"]
+        for start in ("earliest", "latest"):
+            with running(broker, settings(model=f"another-{start}", start=start)) as service:
+                wait_for("it to work", lambda: service.ready()[1].startswith("working"))
+            events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+            said = [e for e in events if e["event"] == "records_used_before"]
+            assert len(said) == 1 and said[0]["groups"][-1] == "stream-dppca.m"
+            assert "start=latest" in said[0]["advice"]
 
 
 def test_groups_that_score_are_not_models() -> None:

@@ -71,12 +71,13 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     """Those that are there are not: they may be a record."""
     path = tmp_path / "x.csv"
     path.write_text("device,aa,memory\n1,2,3\n")
-    header = r"the CSV \(its header is its first line, and each line after it is one record\)"
+    header = r"the CSV \(commas between columns, a header, then one record per line\)"
     with pytest.raises(
         ConfigurationError, match=rf"^{header} has no column memroy, zzz\."
     ) as caught:
         list(read_blocks(str(path), "csv", ("memroy", "aa", "zzz")))
     assert "memory" not in str(caught.value) and "device" not in str(caught.value)
+    assert 'as a JSON list: ["a", " b"]' in str(caught.value)
     pd.DataFrame({"cpu": [1.0]}).to_parquet(tmp_path / "x.parquet")
     with pytest.raises(ConfigurationError, match=r"x\.parquet has no column a, b\.") as caught:
         rows_of(tmp_path / "x.parquet", "parquet")

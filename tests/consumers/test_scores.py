@@ -142,6 +142,7 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
         if offset in (3, 5):
             assert found["scores"] is found["spe"] is found["t2"] is found["anomaly"] is None
             assert found["contributions"] == [] and found["n_read"] == (offset == 5)
+            assert found["by"] is None
             continue
         record = few if offset == 4 else dict(zip(FEATURES, X[offset], strict=True))
         spe, t2 = projector.spe(record), projector.t2(record)
@@ -155,6 +156,7 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
         shares = projector.contributions(record, "t2" if t2 / 4 > spe else "spe")
         assert dict(found["contributions"]) == pytest.approx(shares, abs=1e-6)
         assert [name for name, _ in found["contributions"]] == list(shares)
+        assert found["by"] == ("t2" if t2 / 4 > spe else "spe")
     assert 0 < sum(flags) < len(flags) and metrics.unlimited == 0
     shown = re.sub("#.*\n", "", metrics.render().decode())
     assert f"dppca_scored_total 50.0\ndppca_beyond_total {sum(flags)}.0" in re.sub(
@@ -279,6 +281,11 @@ def test_alarms_are_for_keys_most_of_whose_records_are_beyond_a_limit() -> None:
     [alarm] = alarms.shown()
     assert (alarm["key"], alarm["spe"]) == ("b", 50.0)
     assert alarm["beyond"] == alarm["seen"] <= 2 * WINDOW
+    status = ScoreStatus()
+    for number in range(9):  # of which the page shows five
+        status.see([b"%d" % number] * 5, [many if number % 9 else few] * 5)
+    assert status.registry.get_sample_value("dppca_keys_beyond") == 8
+    assert len(status.facts()["beyond"]["alarms"]) == 5
     for _ in range(2 * WINDOW):  # what is over is forgotten
         alarms.see([b"b"], [few])
     assert alarms.shown() == []

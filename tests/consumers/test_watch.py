@@ -112,6 +112,8 @@ def test_watch_writes_lines_into_a_pipe(
     assert cli.main(["watch", "--model", "m", "--releases", "6"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6 and lines[-1].startswith("batch 6  published 20")
+    assert cli.main(["watch", "--model", "m", "--releases", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == lines[:2]
 
 
 def test_watch_says_that_there_is_no_such_model(

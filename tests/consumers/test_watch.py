@@ -107,11 +107,17 @@ def test_inspect_a_state_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_watch_writes_lines_into_a_pipe(
-    releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str]
-) -> None:
+    releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     assert cli.main(["watch", "--model", "m", "--releases", "6"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6 and lines[-1].startswith("batch 6  published 20")
+
+    def wait_for_all(tracker: Tracker, *_: Any) -> None:
+        wait_for("all releases", lambda: tracker.history()[0] == 6)
+
+    monkeypatch.setattr(Tracker, "wait", wait_for_all)
     assert cli.main(["watch", "--model", "m", "--releases", "2"]) == 0
     assert capsys.readouterr().out.splitlines() == lines[:2]
 

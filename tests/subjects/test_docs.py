@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stream_dppca import plan_subjects
 from stream_dppca.calibration import epsilon_of_periods, gaussian_epsilon, gaussian_mu
 
 PAGE = Path(__file__).parents[2] / "docs" / "subjects.md"
@@ -29,3 +30,10 @@ def test_the_figures_on_the_page() -> None:
     for rounds, more in ((1, 1.455), (24, 1.02)):  # one round more
         over = gaussian_epsilon(mu * ((rounds + 1) / rounds) ** 0.5, 1e-6)
         assert over == pytest.approx(more, abs=0.006) and f"{more}" in text
+    for d, subjects, said in ((10, 550, "544"), (50, 4000, "3712"), (200, 27_000, "25,856")):
+        guess = {"d": d, "epsilon": 1.0, "delta": 1e-6, "subjects": subjects}
+        (first, needed), *_ = plan_subjects(**guess, center="none", scales=None).subjects_needed
+        assert first == 1 and str(needed) == said.replace(",", "")
+        assert said in text
+    assert plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=550).question_rounds == 3
+    assert '"components from round 4 on"' in text

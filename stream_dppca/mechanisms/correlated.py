@@ -137,14 +137,12 @@ class CorrelatedRelease(Forgetful):
     def _moved(
         self, sums: list[FloatArray], column: Weights, newest: FloatArray
     ) -> list[FloatArray]:
-        """The running sums, one release later; in the same memory, if there are any."""
-        added = (weight * newest for weight in column.later)
-        if not sums:
-            return list(added)
-        for part, more, decay in zip(sums, added, self.decays, strict=True):
+        """The running sums, one release later."""
+        added = [weight * newest for weight in column.later]
+        for total, part, decay in zip(added, sums, self.decays, strict=bool(sums)):
             part *= decay
-            part += more
-        return sums
+            total += part
+        return added
 
 
 def claimed(sensitivity: float, part: float) -> float:

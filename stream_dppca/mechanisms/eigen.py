@@ -61,10 +61,9 @@ def spectrum(S: FloatArray, k: int, sd: float, whole: bool = True) -> Spectrum:
     ([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [3.0, 2.0, 1.0])
     """
     d = len(S)
-    if d >= (_LARGE if whole else _ITERATE) and k * _MOST_OF <= d:
-        found = _by_iteration(S, k, sd, whole)
-        if found is not None:
-            return found
+    few = d >= (_LARGE if whole else _ITERATE) and k * _MOST_OF <= d
+    if few and (found := _by_iteration(S, k, sd, whole)) is not None:
+        return found
     return _by_decomposition(S, k, whole)
 
 

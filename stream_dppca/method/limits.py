@@ -64,8 +64,6 @@ _WIDTHS = np.diff(np.log2(_EDGES), prepend=-np.inf, append=np.inf)  # in octaves
 _FIRST, _EACH = _EIGHTHS[0] - 1, _EIGHTHS[-1] - _EIGHTHS[0] + 2
 #: The first eighth of each bin.
 _STARTS = np.array([_FIRST, *_EIGHTHS]) - _FIRST
-#: The first bits of 1.0.
-_ONE = 1023 * 8
 #: A count tells a limit if it is this many sds of its noise.
 _CLEAR = 3.0
 #: In the tail, a bin is at most this many times as dense as the one before.
@@ -136,8 +134,8 @@ class ScoreCounts:
         no bin; and the places of the values that were clamped, with what they were.
         """
         columns, weights = self._of_z
-        (sq_lengths, sq_u), squares = squared(block, Z, weights).T, how.long(block.scratch[1])
-        clamped = np.flatnonzero(squares == how.edge(squares.shape[1]) ** 2)
+        sq_lengths, sq_u = squared(block, Z, weights).T
+        clamped = np.flatnonzero(block.scratch[1] == how.edge**2)
         values, outside = np.take(block.X, clamped), block.null
         if not block.partial:
             return sq_lengths, (block.along(columns, Z), sq_u, outside, clamped, values)
@@ -161,19 +159,17 @@ class ScoreCounts:
         With t = W^T (u - m/r), SPE is |u - m/r|^2 - |t|^2. All arithmetic is number by number, so
         no row changes the bin of another.
         """
-        d, before = len(self.mean), 0
-        for along, *_, clamped, _ in parts:
-            clamped += before
-            before += len(along) * d
+        rows, clamps = np.array([(len(part[0]), len(part[3])) for part in parts]).T
         along, sq_u, outside, clamped, values = map(np.concatenate, zip(*parts, strict=True))
         # What u has beyond the clamp.
-        row, column = np.divmod(clamped, d)
+        row, column = np.divmod(clamped, len(self.mean))
+        row += np.repeat(np.cumsum(rows) - rows, clamps)
         z, edge = (values - how.center[column]) * how.factor[column], how.clamp[column]
         u = np.copysign(edge, z) * self.inverse[column]
         beyond = grown(z, edge) * self.inverse[column] - u
         adds = np.column_stack([self._columns[column], beyond + 2 * u]).T * beyond
         for total, terms in zip((*along.T, sq_u), adds, strict=True):
-            total += np.bincount(row, terms, before // d)
+            total += np.bincount(row, terms, len(along))
         shift, scores = self._shift, np.zeros((2, len(along)))
         spe, t2 = scores
         np.add(sq_u - 2 * along[:, -1], float(shift @ shift), out=spe)
@@ -182,8 +178,9 @@ class ScoreCounts:
             spe -= square
             t2 += precision * square
         scores /= np.array([self.expected]).T
-        # The first bits of a positive number, as an integer: its eighth of an octave.
-        eighths = (np.maximum(scores, 1e-300).view(np.int64) >> 49) - (_ONE + _FIRST)
+        # The first bits of a positive number, as an integer, are its eighth of an octave: 1023 * 8
+        # for 1.0.
+        eighths = (np.maximum(scores, 1e-300).view(np.int64) >> 49) - (1023 * 8 + _FIRST)
         np.clip(eighths, 0, _EACH - 1, out=eighths)
         eighths[1] += _EACH
         eighths[:, outside] = 2 * _EACH
@@ -291,15 +288,9 @@ class Limits:
         """The limits that can be told, in order."""
         if self.expected is None or self.histograms.weight == 0:
             return {}
-        found: dict[Score, tuple[Limit, ...]] = {}
-        sd = math.sqrt(self.histograms.noise)
-        for score, expected, counts in zip(
-            SCORES, (self.expected, float(self.k)), np.split(self.histograms.total, 2), strict=True
-        ):
-            limits = _limits(counts, sd, expected)
-            if limits:
-                found[score] = limits
-        return found
+        counts, sd = np.split(self.histograms.total, 2), math.sqrt(self.histograms.noise)
+        found = map(_limits, counts, (sd, sd), (self.expected, float(self.k)))
+        return {score: limits for score, limits in zip(SCORES, found, strict=True) if limits}
 
     # State
 
@@ -336,9 +327,8 @@ def _limits(counts: FloatArray, sd: float, expected: float) -> tuple[Limit, ...]
             continue
         if density[at] > _RISES * density[at - 1] + _CLEAR * of_density[at]:
             continue  # many equal scores: a limit would be anywhere among them
-        low, high = place[at - 1], place[at]
-        slope = (score[at] - score[at - 1]) / (high - low)
-        value = math.exp(score[at - 1] + (-ndtri(rate) - low) * slope)
+        slope = (score[at] - score[at - 1]) / (place[at] - place[at - 1])
+        value = math.exp(score[at - 1] + (-ndtri(rate) - place[at - 1]) * slope)
         of_count = math.hypot(noise[at - 1], math.sqrt(rate * every)) / every
         normal = math.exp(-(float(ndtri(rate)) ** 2) / 2) / math.sqrt(2 * math.pi)
         sd_of_log = math.hypot(slope * of_count / normal, _SETTLES)

@@ -83,9 +83,7 @@ class RunningMean:
         return held
 
     def copy(self) -> Self:
-        other = copy.copy(self)
-        other.total = self.total.copy()
-        return other
+        return copy.deepcopy(self)
 
     def _numbers(self) -> FloatArray:
         """The total, as it is written into a state."""
@@ -277,9 +275,8 @@ class NoiseOfSums:
 
     def of_next(self, released: Released) -> float:
         """Noise sd of `alone` in a release that has not been added yet."""
-        earlier = (
-            0.0 if released.first else float(self._covariance[self._sums :, self._sums :].sum())
-        )
+        n = self._sums
+        earlier = 0.0 if released.first else float(self._covariance[n:, n:].sum())
         return math.sqrt(1 + earlier) / released.weights.own
 
     def add(self, released: Released, gain: float) -> None:

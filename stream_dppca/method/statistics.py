@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -127,10 +128,8 @@ class LengthCounts:
     def __call__(self, block: Block) -> FloatArray:
         Z = standardised(block, rule(self.center, self.scale, self.clamp))
         bins = np.searchsorted(np.array(self.edges), block.moment_norms(Z))
-        counts = bin_counts(
-            bins[:, np.newaxis], len(self.edges) + 1, block.null_units[:, np.newaxis]
-        )
-        return np.asarray(counts[0])
+        outside = block.null_units[:, np.newaxis]
+        return np.asarray(bin_counts(bins[:, np.newaxis], len(self.edges) + 1, outside)[0])
 
     @property
     def sensitivity(self) -> float:
@@ -254,8 +253,7 @@ def moments_sensitivity(radius: float, units: int, each: int = 1) -> float:
     `each` products y y^T of which it is the trace: together they are at most sqrt(each) times as
     long as the term. Twice the bound is paid for, on both neighbours.
     """
-    rows = units * each
-    rounding = 2 * rows * roundings(rows) * math.sqrt(each) * ROUNDOFF
+    rounding = 2 * units * each * roundings(units * each) * math.sqrt(each) * ROUNDOFF
     return math.sqrt(2) * radius + 2 * rounding * radius
 
 
@@ -288,16 +286,16 @@ def count_slack(units: int, each: int) -> float:
 
 def standardised(block: Block, how: Rule) -> FloatArray:
     """clamp((x - c)/s) in the scratch memory; zero for nulls and for values that are not finite."""
-    Z, long = block.scratch[0], how.long(block.scratch[0])
-    width = long.shape[1]
-    np.subtract(block.X.reshape(-1, width), how.tiled[0, :width], out=long)
-    long *= how.tiled[1, :width]
+    Z = block.scratch[0]
+    # Several rows as a long one, see `BUFFER`.
+    width = math.gcd(len(Z), how.tiled.shape[1] // Z.shape[1]) * Z.shape[1]
+    long, (center, factor) = Z.reshape(-1, width), how.tiled[:, :width]
+    np.subtract(block.X.reshape(-1, width), center, out=long)
+    long *= factor
     if block.partial:
         Z[~np.isfinite(Z)] = 0.0
     Z[block.null] = 0.0
-    edge = how.edge(width)
-    np.clip(long, -edge, edge, out=long)
-    return np.asarray(Z)
+    return np.asarray(np.clip(Z, -how.edge, how.edge, out=Z))
 
 
 def squared(block: Block, Z: FloatArray, weights: FloatArray | float = 1.0) -> FloatArray:
@@ -309,33 +307,23 @@ def squared(block: Block, Z: FloatArray, weights: FloatArray | float = 1.0) -> F
     return block.along(columns, np.multiply(Z, Z, out=block.scratch[1]))
 
 
-@dataclass(frozen=True, eq=False)
-class Rule:
+class Rule(NamedTuple):
     """The rule by which rows are standardised, as arrays."""
 
     center: FloatArray
     factor: FloatArray  #: 1/s
     clamp: FloatArray
-    same: bool  #: all features have the same clamp
-    tiled: FloatArray  #: centre, factor and clamp of several rows, one after the other
-
-    def long(self, rows: FloatArray) -> FloatArray:
-        """The same memory, with several rows as a long one: see `BUFFER`."""
-        d = rows.shape[1]
-        return rows.reshape(-1, math.gcd(len(rows), self.tiled.shape[1] // d) * d)
-
-    def edge(self, width: int) -> FloatArray | float:
-        """The clamp of long rows, as a number if all features have the same."""
-        return float(self.clamp[0]) if self.same else self.tiled[2, :width]
+    edge: FloatArray | float  #: the clamp, as a number if all features have the same
+    tiled: FloatArray  #: centres and factors of several rows, one after the other
 
 
 @lru_cache(maxsize=4)
 def rule(center: tuple[float, ...], scale: tuple[float, ...], clamp: tuple[float, ...]) -> Rule:
     """The arrays of these numbers. To find them takes time: once for many blocks."""
-    arrays = np.array([center, scale, clamp])
-    arrays[1] = 1 / arrays[1]
+    arrays, edges = np.array([center, 1 / np.array(scale)]), np.array(clamp)
     tiled = np.tile(arrays, 2 ** (BUFFER // len(center)).bit_length())
-    return Rule(arrays[0], arrays[1], arrays[2], len(set(clamp)) == 1, tiled)
+    edge = clamp[0] if len(set(clamp)) == 1 else edges
+    return Rule(arrays[0], arrays[1], edges, edge, tiled)
 
 
 def _in_no_bin(block: Block, values: FloatArray) -> BoolArray:

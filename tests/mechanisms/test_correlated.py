@@ -86,7 +86,7 @@ def test_columns_as_they_act() -> None:
     "method, old, new",
     [
         ("_moved", "part *= decay", "pass"),
-        ("_moved", "part += more", "part += 2 * more"),
+        ("_moved", "total += part", "total += 2 * part"),
         ("_moved", "weight * newest", "newest"),
         ("release", "self._releases >= self.horizon", "False"),
         ("release", "self._releases >= self.horizon", "self._releases > self.horizon"),

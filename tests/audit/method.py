@@ -138,8 +138,8 @@ def limits_from_exact_scores() -> Iterator[None]:
 def missing_values_from_other_records() -> Iterator[None]:
     honest = statistics.standardised
 
-    def mutant(block: Any, center: Any, scale: Any, clamp: Any) -> Any:
-        Z = honest(block, center, scale, clamp)
+    def mutant(block: Any, how: Any) -> Any:
+        Z = honest(block, how)
         return np.where(np.isfinite(block.X), Z, Z.max(axis=0))
 
     with patch.object(statistics, "standardised", mutant):

@@ -107,8 +107,15 @@ def test_every_cell_has_its_own_name() -> None:
     keys = [c.key for c in accuracy.CELLS] + [c.key for c in accuracy.DRIFTS]
     assert len(set(keys)) == len(keys)
     assert [c.target for c in accuracy.CELLS if c.group == "target"] == [
-        1.15, 1.4, 1.2, 1.45, 0.8, 1.45, 0.85, 0.12,
-    ]  # fmt: skip
+        1.15,
+        1.4,
+        1.2,
+        1.45,
+        0.8,
+        1.45,
+        0.85,
+        0.12,
+    ]
 
 
 def test_a_run_writes_json_and_markdown(
@@ -147,11 +154,18 @@ def test_a_missed_target_says_why(tmp_path: Path) -> None:
         speed.Row("this", "that", 0.5, 0.6, limit="it is far"),
         speed.Row("these", "those", 0.5, 0.6, True, limit="never said"),
         *(
-            speed.Row(f"cost against {x}, 1 to 2", "linear", 1.0, 1.15, True, unit="",
-                      detail={f"{x} = 1, ms": 1.0, f"{x} = 2, ms": 2.0})
+            speed.Row(
+                f"cost against {x}, 1 to 2",
+                "linear",
+                1.0,
+                1.15,
+                True,
+                unit="",
+                detail={f"{x} = 1, ms": 1.0, f"{x} = 2, ms": 2.0},
+            )
             for x in ("d", "B")
         ),
-    ]  # fmt: skip
+    ]
     text = speed.markdown(rows, {"cpu": "abacus"})
     assert "| **no** |" in text and "- this, against that: it is far" in text
     assert "never said" not in text and "abacus" in text

@@ -12,8 +12,16 @@ from stream_dppca.checks import between, one_of, positive, whole
 from stream_dppca.errors import ParameterError
 
 NOT_NUMBERS: list[Any] = [
-    True, None, "1", [1], 1j, math.nan, np.bool_(True), np.timedelta64(1), np.float64("nan"),
-]  # fmt: skip
+    True,
+    None,
+    "1",
+    [1],
+    1j,
+    math.nan,
+    np.bool_(True),
+    np.timedelta64(1),
+    np.float64("nan"),
+]
 
 
 @pytest.mark.parametrize("value", NOT_NUMBERS, ids=repr)

@@ -66,9 +66,21 @@ def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "EPSILONS": (3.0,),
     }.items():
         monkeypatch.setattr(detection, name, value)
-    monkeypatch.setattr(sys, "argv", [
-        "detection", "--smd", str(tmp_path / "smd.npz"), "--labels", str(tmp_path / "labels.npz"),
-        "--seeds", "2", "--out", str(tmp_path)])  # fmt: skip
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "detection",
+            "--smd",
+            str(tmp_path / "smd.npz"),
+            "--labels",
+            str(tmp_path / "labels.npz"),
+            "--seeds",
+            "2",
+            "--out",
+            str(tmp_path),
+        ],
+    )
     detection.main()
     cells = json.loads((tmp_path / "detection.json").read_text())["cells"]
     assert min(cells["fleet k=1 epsilon=3"]["spe auc"]) > 0.9

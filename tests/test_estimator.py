@@ -101,9 +101,13 @@ def test_the_three_ways_in_agree(method: str, batch_size: int, k: int, center: s
     X[8] = 1e200
     frame = pd.DataFrame(X, columns=list(FEATURES))
     settings = {
-        "batch_size": batch_size, "n_components": k, "center": center,
-        "epsilon": 8.0, "delta": 1e-3, "seed": 3,
-    }  # fmt: skip
+        "batch_size": batch_size,
+        "n_components": k,
+        "center": center,
+        "epsilon": 8.0,
+        "delta": 1e-3,
+        "seed": 3,
+    }
     if method == "paper":
         settings["C1"] = 10.0
     one, many, array = (MODELS[method](**settings) for _ in range(3))
@@ -345,10 +349,18 @@ def test_state_is_plain_json_and_small() -> None:
 
 @pytest.mark.parametrize(
     "name, value",
-    [("features", ("a", "b", "c", "d", "x")), ("epsilon", 1.0), ("delta", 1e-6), ("seed", 1),
-     ("n_components", 2), ("center", "mean"), ("memory", "all"),
-     ("batch_size", 2000), ("scales", (1.0, 1.0, 1.0, 1.0, 2.0))],
-)  # fmt: skip
+    [
+        ("features", ("a", "b", "c", "d", "x")),
+        ("epsilon", 1.0),
+        ("delta", 1e-6),
+        ("seed", 1),
+        ("n_components", 2),
+        ("center", "mean"),
+        ("memory", "all"),
+        ("batch_size", 2000),
+        ("scales", (1.0, 1.0, 1.0, 1.0, 2.0)),
+    ],
+)
 def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: Any) -> None:
     state = model(epsilon=20.0).state()
     with pytest.raises(StateError, match=rf"`config\.{name}`"):
@@ -357,9 +369,16 @@ def test_a_state_of_another_configuration_is_refused_by_name(name: str, value: A
 
 @pytest.mark.parametrize(
     "name, value",
-    [("K", 2.0), ("a", 1.0), ("zeta", 0.1), ("C1", 8.0), ("center", "pairs"),
-     ("step", InverseTime(2.0, 0.0)), ("scales", (1.0, 1.0, 1.0, 1.0, 2.0))],
-)  # fmt: skip
+    [
+        ("K", 2.0),
+        ("a", 1.0),
+        ("zeta", 0.1),
+        ("C1", 8.0),
+        ("center", "pairs"),
+        ("step", InverseTime(2.0, 0.0)),
+        ("scales", (1.0, 1.0, 1.0, 1.0, 2.0)),
+    ],
+)
 def test_a_paper_state_of_another_configuration_is_refused(name: str, value: Any) -> None:
     state = paper(epsilon=20.0).state()
     with pytest.raises(StateError, match=rf"`config\.{name}`"):
@@ -368,12 +387,23 @@ def test_a_paper_state_of_another_configuration_is_refused(name: str, value: Any
 
 @pytest.mark.parametrize(
     "broken",
-    [None, [], {}, {"version": 3}, {"version": 2}, {"version": 1}, {"version": 1, "config": {}},
-     {**model().state(), "version": 3}, {**model().state(), "learned": {}, "n_batches": -1},
-     {**model().state(), "centre": [0.0]}, {**model().state(), "config": None},
-     {**model().state(), "method": {}}, {**model().state(), "method": {"W": [[1.0]]}},
-     {**model().state(), "n_batches": None}],
-)  # fmt: skip
+    [
+        None,
+        [],
+        {},
+        {"version": 3},
+        {"version": 2},
+        {"version": 1},
+        {"version": 1, "config": {}},
+        {**model().state(), "version": 3},
+        {**model().state(), "learned": {}, "n_batches": -1},
+        {**model().state(), "centre": [0.0]},
+        {**model().state(), "config": None},
+        {**model().state(), "method": {}},
+        {**model().state(), "method": {"W": [[1.0]]}},
+        {**model().state(), "n_batches": None},
+    ],
+)
 def test_a_broken_state_is_refused(broken: Any) -> None:
     with pytest.raises(StateError):
         DPPCA.from_state(broken)
@@ -385,19 +415,41 @@ def test_a_broken_state_is_refused(broken: Any) -> None:
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("features", ()), ("features", "abc"), ("features", ("a", "a")), ("features", None),
-        ("epsilon", 0), ("epsilon", "1"), ("delta", 0.0), ("delta", 2.0),
-        ("batch_size", 0), ("batch_size", 10.5), ("batch_size", True), ("batch_size", None),
-        ("n_components", 0), ("n_components", 6), ("n_components", 1.0),
-        ("center", "median"), ("center", "pairs"), ("center", "own"),
-        ("memory", 1), ("memory", "long"), ("memory", True),
-        ("missing", "mean"), ("scales", "guess"), ("batches", 2), ("batches", True),
-        ("seed", -1), ("seed", 0.5),
-        ("scales", (1.0,)), ("scales", 2.0),
-        ("scales", dict.fromkeys("vwxyz", 1.0)), ("scales", "abcde"),
-        ("scales", (1.0, 1.0, 1.0, 1.0, 0.0)), ("scales", (1.0, 1.0, 1.0, 1.0, math.nan)),
+        ("features", ()),
+        ("features", "abc"),
+        ("features", ("a", "a")),
+        ("features", None),
+        ("epsilon", 0),
+        ("epsilon", "1"),
+        ("delta", 0.0),
+        ("delta", 2.0),
+        ("batch_size", 0),
+        ("batch_size", 10.5),
+        ("batch_size", True),
+        ("batch_size", None),
+        ("n_components", 0),
+        ("n_components", 6),
+        ("n_components", 1.0),
+        ("center", "median"),
+        ("center", "pairs"),
+        ("center", "own"),
+        ("memory", 1),
+        ("memory", "long"),
+        ("memory", True),
+        ("missing", "mean"),
+        ("scales", "guess"),
+        ("batches", 2),
+        ("batches", True),
+        ("seed", -1),
+        ("seed", 0.5),
+        ("scales", (1.0,)),
+        ("scales", 2.0),
+        ("scales", dict.fromkeys("vwxyz", 1.0)),
+        ("scales", "abcde"),
+        ("scales", (1.0, 1.0, 1.0, 1.0, 0.0)),
+        ("scales", (1.0, 1.0, 1.0, 1.0, math.nan)),
     ],
-)  # fmt: skip
+)
 def test_a_bad_parameter_is_named(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=rf"`{name}` must .*Found"):
         model(**{name: value})
@@ -406,12 +458,25 @@ def test_a_bad_parameter_is_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("features", ()), ("epsilon", 0), ("delta", 2.0), ("batch_size", 0), ("batch_size", None),
-        ("batch_size", 2**22 + 2), ("n_components", 6), ("seed", -1),
-        ("center", "mean"), ("center", "own"), ("scales", "learn"), ("scales", (1.0,)),
-        ("K", math.nan), ("a", -1.0), ("zeta", 0.0), ("C1", 0.0), ("step", 3),
+        ("features", ()),
+        ("epsilon", 0),
+        ("delta", 2.0),
+        ("batch_size", 0),
+        ("batch_size", None),
+        ("batch_size", 2**22 + 2),
+        ("n_components", 6),
+        ("seed", -1),
+        ("center", "mean"),
+        ("center", "own"),
+        ("scales", "learn"),
+        ("scales", (1.0,)),
+        ("K", math.nan),
+        ("a", -1.0),
+        ("zeta", 0.0),
+        ("C1", 0.0),
+        ("step", 3),
     ],
-)  # fmt: skip
+)
 def test_a_bad_parameter_of_the_paper_is_named(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=rf"`{name}` must .*Found"):
         paper(**{name: value})
@@ -465,11 +530,17 @@ def test_a_batch_too_small_says_the_smallest(method: str, center: str) -> None:
 
 
 EXTREMES = {
-    "zeros": np.zeros(5), "negative zeros": -np.zeros(5), "constants": np.full(5, 7.0),
-    "huge": np.full(5, 4e17), "beyond the cap": np.full(5, 1e300), "tiny": np.full(5, 1e-300),
-    "subnormal": np.full(5, 5e-324), "nulls": np.full(5, np.nan), "infinite": np.full(5, -np.inf),
+    "zeros": np.zeros(5),
+    "negative zeros": -np.zeros(5),
+    "constants": np.full(5, 7.0),
+    "huge": np.full(5, 4e17),
+    "beyond the cap": np.full(5, 1e300),
+    "tiny": np.full(5, 1e-300),
+    "subnormal": np.full(5, 5e-324),
+    "nulls": np.full(5, np.nan),
+    "infinite": np.full(5, -np.inf),
     "mixed": np.array([1e17, 1e-300, 0.0, -1.0, 5e-324]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -515,10 +586,23 @@ def _column(kind: str, scale: float, n: int, rng: np.random.Generator) -> np.nda
 
 
 COLUMNS = st.tuples(
-    st.sampled_from(["constant", "normal", "normal", "far from 0", "heavy", "rare", "two values",
-                     "grows", "infinite", "missing", "nothing"]),
+    st.sampled_from(
+        [
+            "constant",
+            "normal",
+            "normal",
+            "far from 0",
+            "heavy",
+            "rare",
+            "two values",
+            "grows",
+            "infinite",
+            "missing",
+            "nothing",
+        ]
+    ),
     st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e-300, 1e-18, 1e-9, 1e9, 1e17, 1e300]),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -533,16 +617,31 @@ COLUMNS = st.tuples(
     st.integers(0, 2**32 - 1),
 )
 def test_every_number_of_a_release_is_finite(
-    batches: list[list[tuple[str, float]]], epsilon: float, center: Any, scales: Any, memory: Any,
-    reading: str, n: int, seed: int,
-) -> None:  # fmt: skip
+    batches: list[list[tuple[str, float]]],
+    epsilon: float,
+    center: Any,
+    scales: Any,
+    memory: Any,
+    reading: str,
+    n: int,
+    seed: int,
+) -> None:
     """Whatever the records are: a release with another number could be neither made nor kept."""
     rng = np.random.default_rng(seed)
     how: dict[str, Any] = {"batch_size": n, "missing": reading}
     if reading == "subjects":
         how = {"unit": PerSubject("id", places=n, records=2, period=2)}
-    m = DPPCA(features=("a", "b", "c"), epsilon=epsilon, delta=1e-2, n_components=2, center=center,
-              scales=scales, memory=memory, seed=seed, **how)  # fmt: skip
+    m = DPPCA(
+        features=("a", "b", "c"),
+        epsilon=epsilon,
+        delta=1e-2,
+        n_components=2,
+        center=center,
+        scales=scales,
+        memory=memory,
+        seed=seed,
+        **how,
+    )
     for columns in batches:
         size = n * m.step_batches
         X = np.column_stack([_column(*column, size, rng) for column in columns])
@@ -574,8 +673,9 @@ def test_a_batch_that_was_interrupted_is_used_and_ends_the_model(
 ) -> None:
     """Half a batch has spent budget: its records, and the model, must not be used again."""
     scales = "learn" if center == "mean" else None
-    pca = DPPCA(features=("a", "b"), epsilon=4.0, delta=1e-4, batch_size=500, center=center,
-                scales=scales)  # fmt: skip
+    pca = DPPCA(
+        features=("a", "b"), epsilon=4.0, delta=1e-4, batch_size=500, center=center, scales=scales
+    )
     X = np.random.default_rng(0).standard_normal((1000, 2))
     pca.learn_array(X[:500])
 
@@ -618,11 +718,14 @@ def test_one_cell_does_not_decide_where_the_rows_of_a_frame_lie() -> None:
     assert {X.strides for X in found} == {(24, 8)}
 
 
-@pytest.mark.parametrize(("loose", "said"), [
-    ({"epsilon": 50.0}, "epsilon = 50 promises next to nothing"),
-    ({"delta": 0.1}, "delta = 0.1 is above 1/batch_size.*1e-06 is usual"),
-    ({"delta": 1e-6, "batch_size": 2_000_000}, "delta = 1e-06 is above.*1e-08 is usual"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loose", "said"),
+    [
+        ({"epsilon": 50.0}, "epsilon = 50 promises next to nothing"),
+        ({"delta": 0.1}, "delta = 0.1 is above 1/batch_size.*1e-06 is usual"),
+        ({"delta": 1e-6, "batch_size": 2_000_000}, "delta = 1e-06 is above.*1e-08 is usual"),
+    ],
+)
 def test_a_budget_that_protects_nobody_is_warned_of(loose: dict[str, float], said: str) -> None:
     budget = {"epsilon": 1.0, "delta": 1e-6}
     with pytest.warns(LooseBudgetWarning, match=said):

@@ -26,9 +26,11 @@ def stream(n: int = 1200) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     a = rng.standard_normal(n) * 3
     return {
-        "a": a, "b": (a + rng.standard_normal(n)).astype(np.float32),
-        "c": rng.integers(-5, 5, n), "other": np.full(n, "text", dtype=object),
-    }  # fmt: skip
+        "a": a,
+        "b": (a + rng.standard_normal(n)).astype(np.float32),
+        "c": rng.integers(-5, 5, n),
+        "other": np.full(n, "text", dtype=object),
+    }
 
 
 def model(**more: Any) -> DPPCA:
@@ -85,11 +87,13 @@ def test_baselines_take_frames(kind: Any) -> None:
     columns = {name: values for name, values in stream().items() if name != "other"}
     X = np.column_stack(list(columns.values())).astype(float)
     steps = [0.01] * len(X)
-    assert np.array_equal(oja(kind(columns), steps=steps, seed=1).components,
-                          oja(X, steps=steps, seed=1).components)  # fmt: skip
+    assert np.array_equal(
+        oja(kind(columns), steps=steps, seed=1).components, oja(X, steps=steps, seed=1).components
+    )
     options = {"epsilon": 1.0, "delta": 1e-5, "clip": 10.0, "seed": 1}
-    assert np.array_equal(analyze_gauss(kind(columns), **options).components,
-                          analyze_gauss(X, **options).components)  # fmt: skip
+    assert np.array_equal(
+        analyze_gauss(kind(columns), **options).components, analyze_gauss(X, **options).components
+    )
 
 
 def test_missing_columns_and_empty_frames() -> None:
@@ -102,9 +106,17 @@ def test_missing_columns_and_empty_frames() -> None:
         assert type(pca.transform_many(frame)) is type(frame)
 
 
-@pytest.mark.parametrize("wrong", [
-    None, [1, 2], {"a": [1.0]}, np.eye(3), pl.DataFrame({"a": [1.0]}).lazy(), pl.Series([1.0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [1, 2],
+        {"a": [1.0]},
+        np.eye(3),
+        pl.DataFrame({"a": [1.0]}).lazy(),
+        pl.Series([1.0]),
+    ],
+)
 def test_what_is_not_a_frame(wrong: Any) -> None:
     for method in (model().learn_many, model().transform_many):
         with pytest.raises(ParameterError, match="`X` must be a frame in memory: pandas, polars"):
@@ -127,8 +139,9 @@ def test_a_cell_that_python_cannot_hold_changes_no_other() -> None:
     """A time in nanoseconds in a union: arrow cannot list the column, but its numbers are read."""
     times = pa.array([1], pa.timestamp("ns"))
     kinds = pa.array([0, 1, 0], pa.int8())
-    mixed = pa.UnionArray.from_dense(kinds, pa.array([0, 0, 1], pa.int32()),
-                                     [pa.array([1.5, 2.5]), times])  # fmt: skip
+    mixed = pa.UnionArray.from_dense(
+        kinds, pa.array([0, 0, 1], pa.int32()), [pa.array([1.5, 2.5]), times]
+    )
     found = column(pa.table({"a": mixed}), "a")
     assert np.array_equal(found, [1.5, np.nan, 2.5], equal_nan=True)
 
@@ -230,8 +243,11 @@ def test_a_cell_that_cannot_be_read_is_a_null_of_its_own(
 def test_one_id_changes_no_other(kind: Any, cell: Any) -> None:
     expected = [b"0", b"1", canonical(cell), b"3"]
     ids = [0, 1, cell, 3]
-    as_objects = pl.Series(ids, dtype=pl.Object) if kind is pl.DataFrame else np.array(
-        [*ids, None], dtype=object)[:4]  # fmt: skip
+    as_objects = (
+        pl.Series(ids, dtype=pl.Object)
+        if kind is pl.DataFrame
+        else np.array([*ids, None], dtype=object)[:4]
+    )
     assert canonical_all(raw_column(kind({"id": as_objects}), "id")) == expected
     if kind is pd.DataFrame:
         assert canonical_all(raw_column(kind({"id": ids}), "id")) == expected

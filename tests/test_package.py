@@ -76,8 +76,11 @@ def test_another_package_of_the_same_name(tmp_path: Path, shape: str) -> None:
 
 def test_the_image_is_pinned_and_has_all_that_it_needs() -> None:
     lines = (ROOT / "docker/requirements.txt").read_text().splitlines()
-    pins = dict(re.match(r"([\w.-]+)(?:\[.*\])?==(\S+)", line).groups()  # type: ignore[union-attr]
-                for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line))  # fmt: skip
+    pins = dict(
+        re.match(r"([\w.-]+)(?:\[.*\])?==(\S+)", line).groups()  # type: ignore[union-attr]
+        for line in lines
+        if re.match(r"[\w.-]+(\[.*\])?==", line)
+    )
     assert all(line.startswith(("#", "    ")) or "==" in line for line in lines)
     hashes = [line for line in lines if line.startswith("    --hash=sha256:")]
     assert len(hashes) >= len(pins) > 20

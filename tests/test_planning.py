@@ -45,9 +45,14 @@ def test_power_laws_are_predicted_too(k: int) -> None:
         pca.learn_array(X)
         errors.append(float(np.linalg.norm(pca.components[:, k:], 2)))
     p = plan(
-        d=d, batch_size=batch_size, n_components=k, trace_ratio=values.sum(),
-        gap=values[k - 1] - values[k], **BASE, **KNOWN,
-    )  # fmt: skip
+        d=d,
+        batch_size=batch_size,
+        n_components=k,
+        trace_ratio=values.sum(),
+        gap=values[k - 1] - values[k],
+        **BASE,
+        **KNOWN,
+    )
     assert 0.5 < least(p, batches * batch_size) / np.median(errors) < 2 * k
 
 
@@ -73,9 +78,13 @@ def test_quiet_data_is_predicted_too() -> None:
     pca = DPPCA(features=range(d), batch_size=4000, seed=3, **BASE, **KNOWN)
     pca.learn_array(X)
     p = plan(
-        d=d, batch_size=4000, trace_ratio=1 + d * sigma**2, gap=1.0,
-        **BASE, **KNOWN,
-    )  # fmt: skip
+        d=d,
+        batch_size=4000,
+        trace_ratio=1 + d * sigma**2,
+        gap=1.0,
+        **BASE,
+        **KNOWN,
+    )
     eight, sixteen = (least(p, t * 4000) for t in (8, 16))
     assert sixteen / 2 < sine(pca.components[0], v) < 2 * eight
 
@@ -122,10 +131,21 @@ def test_time_to_useful() -> None:
 
 @pytest.mark.parametrize(
     "name, value",
-    [("d", 0), ("d", 2.5), ("n_components", 0), ("n_components", 99), ("center", "median"),
-     ("rate", -1.0), ("scales", "guess"), ("gap", 0.0), ("trace_ratio", 0.5),
-     ("d", 2049), ("epsilon", 0.0), ("delta", 1.0)],
-)  # fmt: skip
+    [
+        ("d", 0),
+        ("d", 2.5),
+        ("n_components", 0),
+        ("n_components", 99),
+        ("center", "median"),
+        ("rate", -1.0),
+        ("scales", "guess"),
+        ("gap", 0.0),
+        ("trace_ratio", 0.5),
+        ("d", 2049),
+        ("epsilon", 0.0),
+        ("delta", 1.0),
+    ],
+)
 def test_bad_parameters(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=f"`{name}` must"):
         plan(**{"d": 10, **BASE, name: value})

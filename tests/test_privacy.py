@@ -71,10 +71,28 @@ class Raises:
 
 
 BAD_VALUES: list[Any] = [
-    math.nan, math.inf, -math.inf, 1e19, -1e300, 10**400, None, "text", str(SECRET), b"1", 1j,
-    [1.0], {}, Decimal("NaN"), Decimal("1e400"), pd.NaT, pd.NA, object(), Raises(),
-    np.datetime64("2024-01-01"), float,
-]  # fmt: skip
+    math.nan,
+    math.inf,
+    -math.inf,
+    1e19,
+    -1e300,
+    10**400,
+    None,
+    "text",
+    str(SECRET),
+    b"1",
+    1j,
+    [1.0],
+    {},
+    Decimal("NaN"),
+    Decimal("1e400"),
+    pd.NaT,
+    pd.NA,
+    object(),
+    Raises(),
+    np.datetime64("2024-01-01"),
+    float,
+]
 BAD_RECORDS: list[Any] = [{}, None, 3.0, "abcd", [1.0] * D, Raises(), {"a": 1.0, "b": 2.0}]
 
 
@@ -258,11 +276,17 @@ def test_a_secret_is_nowhere(kind: str, extra: int) -> None:
         if slot < len(records):
             records[slot] = dict.fromkeys(FEATURES, SECRET)
     shown = seen(kind, records)
-    everything = b"".join([
-        *shown["pickles"], shown["deepcopy"], shown["state"].encode(), shown["repr"].encode(),
-        shown["release"].encode(), repr(shown["scores"]).encode(),
-        *(components for _, _, components in shown["progress"]),
-    ])  # fmt: skip
+    everything = b"".join(
+        [
+            *shown["pickles"],
+            shown["deepcopy"],
+            shown["state"].encode(),
+            shown["repr"].encode(),
+            shown["release"].encode(),
+            repr(shown["scores"]).encode(),
+            *(components for _, _, components in shown["progress"]),
+        ]
+    )
     for value in (SECRET, SECRET**2, SECRET * 0.5**0.5):
         for trace in traces(value):
             assert trace not in everything

@@ -161,6 +161,11 @@ def test_our_detectors_in_filters(detector: Any) -> None:
         assert model.n_seen == N
         for bad in BAD:
             assert made.score_one(bad) == 0.0
-        far = dict(zip(FEATURES, (90.0, -90.0, 0.0, 0.0) if detector is SubspaceDistance
-                       else (90.0, 90.0, 0.0, 0.0), strict=True))  # fmt: skip
+        far = dict(
+            zip(
+                FEATURES,
+                (90.0, -90.0, 0.0, 0.0) if detector is SubspaceDistance else (90.0, 90.0, 0.0, 0.0),
+                strict=True,
+            )
+        )
         assert made.classify(made.score_one(far)) and not made.classify(made.score_one(RECORDS[1]))

@@ -74,11 +74,17 @@ def test_the_formulas() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [ROWS, ROWS.tolist(), ROWS.astype(object), [record(row) for row in ROWS],
-     [nested(row) for row in ROWS], pd.DataFrame(ROWS, columns=FEATURES, index=list("xyz")),
-     pl.DataFrame(ROWS, schema=list(FEATURES))],
+    [
+        ROWS,
+        ROWS.tolist(),
+        ROWS.astype(object),
+        [record(row) for row in ROWS],
+        [nested(row) for row in ROWS],
+        pd.DataFrame(ROWS, columns=FEATURES, index=list("xyz")),
+        pl.DataFrame(ROWS, schema=list(FEATURES)),
+    ],
     ids=["array", "lists", "objects", "dicts", "nested", "pandas", "polars"],
-)  # fmt: skip
+)
 def test_every_form_is_scored_alike(given: Any) -> None:
     for score in (PROJECTOR.spe, PROJECTOR.t2, PROJECTOR.n_read, PROJECTOR.is_anomaly):
         assert np.array_equal(score(given), score(ROWS))
@@ -96,10 +102,18 @@ def test_every_form_is_scored_alike(given: Any) -> None:
 
 @pytest.mark.parametrize(
     "nothing",
-    [{}, {"other": 1.0}, {"cpu": "93"}, {"cpu": 50.0}, dict.fromkeys(FEATURES, math.nan),
-     dict.fromkeys(FEATURES), {"cpu": math.inf, "disk.free": -math.inf, "load[1]": 0.0},
-     {"disk": {"free": "much"}, "load": 3.0, "cpu": {}}, {"still": 7.0, "cpu": 1.0}],
-)  # fmt: skip
+    [
+        {},
+        {"other": 1.0},
+        {"cpu": "93"},
+        {"cpu": 50.0},
+        dict.fromkeys(FEATURES, math.nan),
+        dict.fromkeys(FEATURES),
+        {"cpu": math.inf, "disk.free": -math.inf, "load[1]": 0.0},
+        {"disk": {"free": "much"}, "load": 3.0, "cpu": {}},
+        {"still": 7.0, "cpu": 1.0},
+    ],
+)
 def test_a_record_that_cannot_be_read_has_no_score(nothing: dict[str, Any]) -> None:
     assert math.isnan(PROJECTOR.spe(nothing)) and math.isnan(PROJECTOR.t2(nothing))
     assert PROJECTOR.is_anomaly(nothing) is None
@@ -120,8 +134,11 @@ def test_a_column_of_text_is_warned_of(frame: Any) -> None:
     with pytest.warns(UserWarning, match="column 'cpu' holds text and no number") as told:
         found = PROJECTOR.n_read(text)
     assert found.tolist() == [2, 2, 2] and len(told) == 1
-    for quiet in (text.drop(["cpu"], axis=1) if frame is pd.DataFrame else text.drop("cpu"),
-                  frame(cells | {"cpu": [None, math.nan, None]}), text[:0]):  # fmt: skip
+    for quiet in (
+        text.drop(["cpu"], axis=1) if frame is pd.DataFrame else text.drop("cpu"),
+        frame(cells | {"cpu": [None, math.nan, None]}),
+        text[:0],
+    ):
         PROJECTOR.n_read(quiet)  # a warning would be an error here
 
 
@@ -134,12 +151,29 @@ def test_what_is_no_release_is_said_in_a_line() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [None, 3.0, "text", b"text", np.ones(4), np.ones((2, 3)), np.ones((1, 1, 4)), [1.0, 2.0], [],
-     [[1.0, 2.0], [3.0]], np.array(1.0)],
-)  # fmt: skip
+    [
+        None,
+        3.0,
+        "text",
+        b"text",
+        np.ones(4),
+        np.ones((2, 3)),
+        np.ones((1, 1, 4)),
+        [1.0, 2.0],
+        [],
+        [[1.0, 2.0], [3.0]],
+        np.array(1.0),
+    ],
+)
 def test_what_is_no_record_is_an_error(wrong: Any) -> None:
-    for method in (PROJECTOR.transform, PROJECTOR.spe, PROJECTOR.t2, PROJECTOR.contributions,
-                   PROJECTOR.is_anomaly, PROJECTOR.n_read):  # fmt: skip
+    for method in (
+        PROJECTOR.transform,
+        PROJECTOR.spe,
+        PROJECTOR.t2,
+        PROJECTOR.contributions,
+        PROJECTOR.is_anomaly,
+        PROJECTOR.n_read,
+    ):
         with pytest.raises(ParameterError, match=r"`X` must be a dict, .* of shape \(n, 4\)"):
             method(wrong)
 
@@ -239,12 +273,16 @@ def test_what_a_release_does_not_say_is_not_made_up() -> None:
     assert np.isnan(silent.t2(ROWS)).all() and not np.isnan(silent.spe(ROWS)).any()
     assert silent.is_anomaly(ROWS).mask.all() and silent.is_anomaly(record(ROWS[0])) is None
     assert np.isnan(silent.contributions(ROWS, to="t2")).all()
-    three = RELEASE.model_copy(update={"components": tuple(map(tuple, np.eye(4)[:3].tolist())),
-                                       "spread": (1.0, 1.0, 1.0)})  # fmt: skip
+    three = RELEASE.model_copy(
+        update={"components": tuple(map(tuple, np.eye(4)[:3].tolist())), "spread": (1.0, 1.0, 1.0)}
+    )
     full = Projector.from_release(three)  # no feature with spread is left over
     assert np.isnan(full.spe(ROWS)).all() and not np.isnan(full.t2(ROWS)).any()
-    empty = Projector.from_release(RELEASE.model_copy(update={
-        "status": "nothing_learned", "components": (), "spread": None, "limits": {}}))  # fmt: skip
+    empty = Projector.from_release(
+        RELEASE.model_copy(
+            update={"status": "nothing_learned", "components": (), "spread": None, "limits": {}}
+        )
+    )
     assert np.isnan(empty.spe(ROWS)).all() and np.isnan(empty.t2(ROWS)).all()
     assert empty.transform(ROWS).shape == (3, 0) and empty.is_anomaly(record(ROWS[0])) is None
 

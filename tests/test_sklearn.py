@@ -117,8 +117,9 @@ def test_partial_fit_is_a_stream() -> None:
     pca = private(batch_size=3000, seed=0)
     for rows in np.array_split(X, 7):
         pca.partial_fit(rows)
-    same = DPPCA(features=tuple(range(4)), n_components=2, epsilon=1.0, delta=1e-6, batch_size=3000,
-                 seed=0)  # fmt: skip
+    same = DPPCA(
+        features=tuple(range(4)), n_components=2, epsilon=1.0, delta=1e-6, batch_size=3000, seed=0
+    )
     same.learn_array(X)
     assert np.array_equal(pca.components_, same.components) and pca.model_.n_batches == 4
     assert pca.n_samples_seen_ == 12_000 and aligned(pca) > 0.99
@@ -268,8 +269,12 @@ def test_habits_of_scikit_learn_find_the_way() -> None:
             getattr(pca, name)
     with pytest.raises(AttributeError, match="no attribute 'fits'"):
         pca.fits  # noqa: B018
-    subjects = DPPCA(features=("a", "b"), epsilon=1.0, delta=1e-6,
-                     unit=PerSubject(subject="id", places=1000, records=1))  # fmt: skip
+    subjects = DPPCA(
+        features=("a", "b"),
+        epsilon=1.0,
+        delta=1e-6,
+        unit=PerSubject(subject="id", places=1000, records=1),
+    )
     with pytest.raises(AttributeError, match="n_seen is not public"):
         subjects.n_seen  # noqa: B018
 

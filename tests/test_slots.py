@@ -22,13 +22,38 @@ from stream_dppca.slots import SlotBuffer
 
 FEATURES = ("a", "b")
 BAD_VALUES = [
-    None, "1.5", "", b"2", 1j, [], {}, (1.0,), math.nan, math.inf, -math.inf, 10**400, 1e200,
-    object(), pd.NA, pd.NaT, dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.timedelta(1),
+    None,
+    "1.5",
+    "",
+    b"2",
+    1j,
+    [],
+    {},
+    (1.0,),
+    math.nan,
+    math.inf,
+    -math.inf,
+    10**400,
+    1e200,
+    object(),
+    pd.NA,
+    pd.NaT,
+    dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+    dt.timedelta(1),
     decimal.Decimal("NaN"),
-]  # fmt: skip
+]
 GOOD_VALUES = [
-    1.5, -2, 0.0, -0.0, True, 5e-324, 1e17, np.float32(0.5), np.int8(3), decimal.Decimal("2.5"),
-]  # fmt: skip
+    1.5,
+    -2,
+    0.0,
+    -0.0,
+    True,
+    5e-324,
+    1e17,
+    np.float32(0.5),
+    np.int8(3),
+    decimal.Decimal("2.5"),
+]
 
 
 def buffer(size: int = 4, max_norm: float = 1e18) -> SlotBuffer:
@@ -157,10 +182,17 @@ def test_frames_of_every_dtype() -> None:
     rows = pd.DataFrame(frames.rows_of(frame, names), columns=names)
     nan = math.nan
     for name, expected in {
-        "float32": [1, 2], "int": [1, 2], "bool": [1, 0], "nullable": [1, nan],
-        "text": [nan, nan], "object": [1.5, nan], "category": [1, 2], "time": [nan, nan],
-        "complex": [nan, 2], "missing": [nan, nan],
-    }.items():  # fmt: skip
+        "float32": [1, 2],
+        "int": [1, 2],
+        "bool": [1, 0],
+        "nullable": [1, nan],
+        "text": [nan, nan],
+        "object": [1.5, nan],
+        "category": [1, 2],
+        "time": [nan, nan],
+        "complex": [nan, 2],
+        "missing": [nan, nan],
+    }.items():
         assert np.array_equal(rows[name], expected, equal_nan=True), name
 
 

@@ -80,8 +80,12 @@ def test_a_batch_in_parts_answers_the_same(d: int, how: dict[str, Any]) -> None:
 def test_the_mechanism_never_asks_for_the_matrix(d: int, known: bool) -> None:
     """Batches in parts give the releases that local ones give: rows are seen through sums alone."""
     how: dict[str, Any] = {
-        "features": range(d), "epsilon": 1.0, "delta": 1e-6, "batch_size": 12_288, "seed": 1,
-    }  # fmt: skip
+        "features": range(d),
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "batch_size": 12_288,
+        "seed": 1,
+    }
     how |= {"center": "none", "scales": None} if known else {}
     one, other = DPPCA(**how), DPPCA(**how)
     X = records(3 * 12_288, d)

@@ -30,23 +30,63 @@ FEATURES = ("a", "b")
 NAN = math.nan
 
 RULE: list[tuple[Any, float]] = [
-    (1.5, 1.5), (-0.0, -0.0), (5e-324, 5e-324), (3, 3.0), (True, 1.0), (False, 0.0),
-    (2**53 + 1, 2.0**53), (2**63 + 1, 2.0**63), (10**400, NAN), (math.inf, math.inf),
-    (np.float16(0.1), float(np.float16(0.1))), (np.float32(0.1), float(np.float32(0.1))),
-    (np.float64(0.1), 0.1), (np.longdouble("0.1"), 0.1), (np.bool_(True), 1.0),
-    (np.int8(-3), -3.0), (np.uint64(2**64 - 1), 2.0**64), (Decimal("0.1"), 0.1),
-    (Decimal("sNaN"), NAN), (Decimal("1e400"), math.inf), (Fraction(1, 3), 1 / 3),
-    (2 + 0j, 2.0), (complex(2, -0.0), 2.0), (2 + 1j, NAN), (complex(2, NAN), NAN),
-    (np.complex64(2), 2.0), (np.complex128(0.1), 0.1), (np.complex128(2 + 1j), NAN),
-    (np.clongdouble(2 + 1j), NAN), (np.complex64(2 + 1e-30j), NAN),
-    ("1.5", NAN), (np.str_("1.5"), NAN), (b"1.5", NAN), ("", NAN), ([1.5], NAN), ((1.5,), NAN),
-    ({}, NAN), (None, NAN), (pd.NA, NAN), (pd.NaT, NAN), (NAN, NAN), (np.array(1.5), NAN),
-    (np.array([1.5]), NAN), (pd.Series([1.5]), NAN), (object(), NAN), (float, NAN),
-    (dt.datetime(2024, 1, 1, tzinfo=dt.UTC), NAN), (dt.date(2024, 1, 1), NAN),
-    (dt.timedelta(seconds=1), NAN), (np.datetime64(5, "ns"), NAN), (np.datetime64("2024"), NAN),
-    (np.timedelta64(5, "s"), NAN), (pd.Timestamp(5), NAN), (pd.Timedelta(5), NAN),
-    (pd.Period("2024"), NAN), (pd.Interval(0, 1), NAN),
-]  # fmt: skip
+    (1.5, 1.5),
+    (-0.0, -0.0),
+    (5e-324, 5e-324),
+    (3, 3.0),
+    (True, 1.0),
+    (False, 0.0),
+    (2**53 + 1, 2.0**53),
+    (2**63 + 1, 2.0**63),
+    (10**400, NAN),
+    (math.inf, math.inf),
+    (np.float16(0.1), float(np.float16(0.1))),
+    (np.float32(0.1), float(np.float32(0.1))),
+    (np.float64(0.1), 0.1),
+    (np.longdouble("0.1"), 0.1),
+    (np.bool_(True), 1.0),
+    (np.int8(-3), -3.0),
+    (np.uint64(2**64 - 1), 2.0**64),
+    (Decimal("0.1"), 0.1),
+    (Decimal("sNaN"), NAN),
+    (Decimal("1e400"), math.inf),
+    (Fraction(1, 3), 1 / 3),
+    (2 + 0j, 2.0),
+    (complex(2, -0.0), 2.0),
+    (2 + 1j, NAN),
+    (complex(2, NAN), NAN),
+    (np.complex64(2), 2.0),
+    (np.complex128(0.1), 0.1),
+    (np.complex128(2 + 1j), NAN),
+    (np.clongdouble(2 + 1j), NAN),
+    (np.complex64(2 + 1e-30j), NAN),
+    ("1.5", NAN),
+    (np.str_("1.5"), NAN),
+    (b"1.5", NAN),
+    ("", NAN),
+    ([1.5], NAN),
+    ((1.5,), NAN),
+    ({}, NAN),
+    (None, NAN),
+    (pd.NA, NAN),
+    (pd.NaT, NAN),
+    (NAN, NAN),
+    (np.array(1.5), NAN),
+    (np.array([1.5]), NAN),
+    (pd.Series([1.5]), NAN),
+    (object(), NAN),
+    (float, NAN),
+    (dt.datetime(2024, 1, 1, tzinfo=dt.UTC), NAN),
+    (dt.date(2024, 1, 1), NAN),
+    (dt.timedelta(seconds=1), NAN),
+    (np.datetime64(5, "ns"), NAN),
+    (np.datetime64("2024"), NAN),
+    (np.timedelta64(5, "s"), NAN),
+    (pd.Timestamp(5), NAN),
+    (pd.Timedelta(5), NAN),
+    (pd.Period("2024"), NAN),
+    (pd.Interval(0, 1), NAN),
+]
 
 
 def bits(value: float) -> bytes:
@@ -107,13 +147,22 @@ def by_frame(frame: Any) -> np.ndarray:
 # One cell is replaced by anything at all
 
 ANYTHING: list[Any] = [value for value, _ in RULE]
-COLUMNS = st.sampled_from([
-    st.floats(-1e9, 1e9), st.integers(-100, 100), st.integers(-(2**63), 2**63 - 1), st.booleans(),
-    st.integers(2**53, 2**54), st.floats(width=32), st.decimals(allow_nan=False, places=3),
-    st.floats(width=16).map(np.float16), st.floats(-9, 9).map(np.float32),
-    st.floats(-9, 9).map(lambda x: complex(x, 0)), st.sampled_from(["1", "x"]),
-    st.sampled_from([pd.Timestamp(0), pd.Timestamp(5)]),
-])  # fmt: skip
+COLUMNS = st.sampled_from(
+    [
+        st.floats(-1e9, 1e9),
+        st.integers(-100, 100),
+        st.integers(-(2**63), 2**63 - 1),
+        st.booleans(),
+        st.integers(2**53, 2**54),
+        st.floats(width=32),
+        st.decimals(allow_nan=False, places=3),
+        st.floats(width=16).map(np.float16),
+        st.floats(-9, 9).map(np.float32),
+        st.floats(-9, 9).map(lambda x: complex(x, 0)),
+        st.sampled_from(["1", "x"]),
+        st.sampled_from([pd.Timestamp(0), pd.Timestamp(5)]),
+    ]
+)
 
 
 def by_numpy(cells: list[Any]) -> pd.Series:
@@ -189,10 +238,12 @@ def frame_of(rows: list[tuple[Any, ...]], maker: str) -> Any:
         except Exception:
             return pd.Series(cells, dtype=object)
 
-    return pd.DataFrame({
-        name: made(list(cells))
-        for name, cells in zip(FEATURES, zip(*rows, strict=True), strict=True)
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            name: made(list(cells))
+            for name, cells in zip(FEATURES, zip(*rows, strict=True), strict=True)
+        }
+    )
 
 
 def rows_bits(X: np.ndarray) -> list[list[bytes]]:
@@ -207,10 +258,19 @@ def neighbours(draw: st.DrawFn) -> tuple[list[tuple[Any, ...]], int, list[tuple[
     rows = list(zip(*columns, strict=True))
     at, feature = draw(st.integers(0, n - 1)), draw(st.integers(0, 1))
     changed = list(rows[at])
-    changed[feature] = draw(st.one_of(
-        st.sampled_from(ANYTHING), st.floats(), st.integers(), st.text(), st.complex_numbers(),
-        st.decimals(), st.fractions(), st.booleans(), st.lists(st.floats()),
-    ))  # fmt: skip
+    changed[feature] = draw(
+        st.one_of(
+            st.sampled_from(ANYTHING),
+            st.floats(),
+            st.integers(),
+            st.text(),
+            st.complex_numbers(),
+            st.decimals(),
+            st.fractions(),
+            st.booleans(),
+            st.lists(st.floats()),
+        )
+    )
     return rows, at, [*rows[:at], tuple(changed), *rows[at + 1 :]]
 
 
@@ -280,8 +340,13 @@ def as_objects(rows: list[tuple[Any, ...]]) -> np.ndarray:
 
 @given(pair=neighbours())
 @example(pair=([(1.0, 0.0), (0.1, 0.0)], 0, [(None, 0.0), (0.1, 0.0)]))
-@example(pair=([(np.float64(1), 0.0), (np.float64(0.1), 0.0)], 0,
-               [(np.complex64(2), 0.0), (np.float64(0.1), 0.0)]))  # fmt: skip
+@example(
+    pair=(
+        [(np.float64(1), 0.0), (np.float64(0.1), 0.0)],
+        0,
+        [(np.complex64(2), 0.0), (np.float64(0.1), 0.0)],
+    )
+)
 @settings(max_examples=150, deadline=None)
 def test_one_cell_of_an_array_or_a_list_changes_no_other_row(pair: Any) -> None:
     _, _, replaced = pair
@@ -300,8 +365,15 @@ def test_one_cell_of_an_array_or_a_list_changes_no_other_row(pair: Any) -> None:
 @pytest.mark.parametrize("cell", ["SECRET", None, 1j, {}, np.datetime64(5, "ns"), b"1"])
 def test_scores_of_an_array_with_a_bad_cell(cell: Any) -> None:
     """A bad cell counts as the mean of its feature, in an array as in a dict."""
-    pca = DPPCA(features=FEATURES, epsilon=9.0, delta=1e-3, batch_size=500, seed=1, scales=None,
-                center="none")  # fmt: skip
+    pca = DPPCA(
+        features=FEATURES,
+        epsilon=9.0,
+        delta=1e-3,
+        batch_size=500,
+        seed=1,
+        scales=None,
+        center="none",
+    )
     pca.learn_array(np.random.default_rng(0).standard_normal((500, 2)))
     X = as_objects([(1.0, 2.0), (cell, 3.0)])
     expected = np.array([[1.0, 2.0], [NAN, 3.0]])
@@ -311,8 +383,15 @@ def test_scores_of_an_array_with_a_bad_cell(cell: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "X", [np.array([["1", "2"]]), np.zeros((1, 2), "M8[ns]"), np.zeros((1, 2), "m8[s]"),
-          np.full((1, 2), 1j), np.array([[b"1", b"2"]])], ids=lambda X: str(X.dtype),
-)  # fmt: skip
+    "X",
+    [
+        np.array([["1", "2"]]),
+        np.zeros((1, 2), "M8[ns]"),
+        np.zeros((1, 2), "m8[s]"),
+        np.full((1, 2), 1j),
+        np.array([[b"1", b"2"]]),
+    ],
+    ids=lambda X: str(X.dtype),
+)
 def test_arrays_of_anything_but_numbers_hold_nulls(X: np.ndarray) -> None:
     assert np.isnan(by_array(X)).all() and not clean(X).any()

@@ -68,11 +68,15 @@ def _planted(function: str, changes: list[tuple[str, str]]) -> Iterator[None]:
     made: dict[str, Any] = {}
     exec(compile(source, function, "exec"), vars(module), made)  # noqa: S102
     # Other modules may have imported it by name.
-    places = [owner] if owners else [
-        m
-        for m in list(sys.modules.values())
-        if m.__name__.startswith(PACKAGE) and getattr(m, name, None) is original
-    ]  # fmt: skip
+    places = (
+        [owner]
+        if owners
+        else [
+            m
+            for m in list(sys.modules.values())
+            if m.__name__.startswith(PACKAGE) and getattr(m, name, None) is original
+        ]
+    )
     with ExitStack() as stack:
         for place in places:
             stack.enter_context(patch.object(place, name, made[name]))

@@ -32,8 +32,14 @@ def driver() -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     # In a container there is neither a sandbox nor much shared memory.
-    for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu",
-                 "hide-scrollbars", "disable-background-networking"):  # fmt: skip
+    for flag in (
+        "headless=new",
+        "no-sandbox",
+        "disable-dev-shm-usage",
+        "disable-gpu",
+        "hide-scrollbars",
+        "disable-background-networking",
+    ):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     made = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
@@ -51,10 +57,15 @@ class Browser:
 
     def screen(self, width: int, height: int, *, dark: bool = False) -> None:
         phone = width < 600
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-            "width": width, "height": height, "deviceScaleFactor": 2 if phone else 1,
-            "mobile": phone,
-        })  # fmt: skip
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {
+                "width": width,
+                "height": height,
+                "deviceScaleFactor": 2 if phone else 1,
+                "mobile": phone,
+            },
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 

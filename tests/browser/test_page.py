@@ -41,8 +41,9 @@ class Releases:
     def __init__(self) -> None:
         broker = MemoryBroker()
         broker.create(TOPIC, 1)
-        self.log = MemoryCluster(broker, group="g", state_topic="s", input_topic="i",
-                                 output_topic=TOPIC)  # fmt: skip
+        self.log = MemoryCluster(
+            broker, group="g", state_topic="s", input_topic="i", output_topic=TOPIC
+        )
         self.at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=59, seconds=20)
 
     def publish(self, *releases: PublishedRelease) -> None:
@@ -84,12 +85,22 @@ def wide(like: PublishedRelease, batch: int, d: int = 1000) -> PublishedRelease:
     w = w + 0.05 * np.random.default_rng(batch).standard_normal((1, d))
     w /= np.linalg.norm(w)
     ones = (1.0,) * d
-    return like.model_copy(update={
-        "features": names, "components": (tuple(w[0].tolist()),), "batch": batch,
-        "drift": batch == 30, "spread": (0.3 * d,), "explained_variance_ratio": (0.3,),
-        "explained_variance_ratio_sd": (0.01,),
-        "center": ones, "scale": ones, "clamp": ones, "mean": ones, "deviation": ones,
-    })  # fmt: skip
+    return like.model_copy(
+        update={
+            "features": names,
+            "components": (tuple(w[0].tolist()),),
+            "batch": batch,
+            "drift": batch == 30,
+            "spread": (0.3 * d,),
+            "explained_variance_ratio": (0.3,),
+            "explained_variance_ratio_sd": (0.01,),
+            "center": ones,
+            "scale": ones,
+            "clamp": ones,
+            "mean": ones,
+            "deviation": ones,
+        }
+    )
 
 
 def test_it_shows_a_model(browser: Browser) -> None:
@@ -108,8 +119,9 @@ def test_it_shows_a_model(browser: Browser) -> None:
         assert browser.text("age").endswith("ago") and "about" in browser.text("next")
         assert browser.hidden("waiting") and not browser.hidden("charts")
         rows = "#loadings > div:not([hidden]) "
-        names = browser.run(f"return [...document.querySelectorAll('{rows}.name')]"
-                            ".map(e => e.textContent)")  # fmt: skip
+        names = browser.run(
+            f"return [...document.querySelectorAll('{rows}.name')].map(e => e.textContent)"
+        )
         weights = dict(zip(FEATURES, made[-2].components[0], strict=True))
         assert names == sorted(weights, key=lambda name: -abs(weights[name]))
         whiskers = f"return document.querySelectorAll('{rows}.whisker:not([hidden])').length"
@@ -132,8 +144,12 @@ def test_it_shows_a_model(browser: Browser) -> None:
         wait_for("dark", lambda: browser.run(shade) == "rgb(14, 19, 26)")
         browser.shoot("page-dark")
         browser.screen(390, 844)
-        wait_for("a phone", lambda: browser.run(
-            "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"))  # fmt: skip
+        wait_for(
+            "a phone",
+            lambda: browser.run(
+                "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"
+            ),
+        )
         browser.shoot("page-phone")
         assert browser.complaints() == []
 
@@ -149,8 +165,13 @@ def test_several_components(browser: Browser) -> None:
         browser.run("document.querySelectorAll('#tabs button')[1].click()")
         second = zip(map(abs, made[-1].components[1]), FEATURES, strict=True)
         largest = max(second)[1]
-        wait_for("the second component", lambda: browser.run(
-            "return document.querySelector('#loadings .name').textContent") == largest)  # fmt: skip
+        wait_for(
+            "the second component",
+            lambda: (
+                browser.run("return document.querySelector('#loadings .name').textContent")
+                == largest
+            ),
+        )
         assert browser.complaints() == []
 
 
@@ -158,14 +179,22 @@ def test_limits_spectrum_and_records_beyond_a_limit(browser: Browser) -> None:
     """A page that shows records says so; texts of records are only ever text."""
     made = fleet(5, k=1)
     given = {"spe": ((0.1, 20.0), (0.01, 31.5)), "t2": ((0.01, 6.6),)}
-    limits = {name: tuple(Limit(rate=rate, value=value, sd=0.5) for rate, value in at)
-              for name, at in given.items()}  # fmt: skip
+    limits = {
+        name: tuple(Limit(rate=rate, value=value, sd=0.5) for rate, value in at)
+        for name, at in given.items()
+    }
     more = {"eigenvalues": (4.2, 1.5, 1.1), "eigenvalues_sd": (0.1, 0.05, 0.05)}
     releases = Releases()
     releases.publish(*made[:3])
     releases.publish(*(r.model_copy(update={"limits": limits, **more}) for r in made[3:]))
-    alarm = {"key": HOSTILE, "beyond": 155, "seen": 156, "spe": 90.0, "t2": 1.0,
-             "contributions": [["fan_rpm", -64.2], ["temperature_c", 21.0]]}  # fmt: skip
+    alarm = {
+        "key": HOSTILE,
+        "beyond": 155,
+        "seen": 156,
+        "spe": 90.0,
+        "t2": 1.0,
+        "contributions": [["fan_rpm", -64.2], ["temperature_c", 21.0]],
+    }
     beyond: dict[str, Any] = {"share": None, "rate": 0.02, "alarms": []}
     with releases.served(facts=lambda: {"state": "scoring", "beyond": beyond}) as url:
         browser.driver.get(url)
@@ -186,8 +215,12 @@ def test_limits_spectrum_and_records_beyond_a_limit(browser: Browser) -> None:
         assert browser.run("return document.images.length") == 1
         browser.shoot("page-score")
         browser.screen(390, 844)
-        wait_for("a phone", lambda: browser.run(
-            "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"))  # fmt: skip
+        wait_for(
+            "a phone",
+            lambda: browser.run(
+                "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"
+            ),
+        )
         assert browser.complaints() == []
 
 
@@ -206,14 +239,20 @@ def test_a_thousand_features(browser: Browser) -> None:
         size = browser.run("const c = document.getElementById('heat'); return [c.width, c.height]")
         assert size == [40, 1000]
         browser.shoot("page-wide")
-        browser.run("const f = document.getElementById('filter'); f.value = 'rack03.sensor1';"
-                    "f.dispatchEvent(new Event('input'))")  # fmt: skip
+        browser.run(
+            "const f = document.getElementById('filter'); f.value = 'rack03.sensor1';"
+            "f.dispatchEvent(new Event('input'))"
+        )
         assert browser.run(rows) == 10
         releases.publish(wide(like, 47))
         wait_for("the next release", lambda: browser.text("batch") == "47")
         browser.screen(390, 844, dark=True)
-        wait_for("a phone", lambda: browser.run(
-            "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"))  # fmt: skip
+        wait_for(
+            "a phone",
+            lambda: browser.run(
+                "return innerWidth == 390 && document.documentElement.scrollWidth <= 390"
+            ),
+        )
         assert browser.complaints() == []
 
 
@@ -221,9 +260,12 @@ def test_before_anything_is_learned(browser: Browser) -> None:
     releases = Releases()
     learned = fleet(4)[-1]
     unknown = {
-        "components": (), "skipped": True, "spread": None, "explained_variance_ratio": None,
+        "components": (),
+        "skipped": True,
+        "spread": None,
+        "explained_variance_ratio": None,
         "explained_variance_ratio_sd": None,
-    }  # fmt: skip
+    }
     starting = learned.model_copy(
         update=unknown | {"status": "starting", "batch": 1, "first_batches": 3}
     )
@@ -260,10 +302,20 @@ NAMES = ("cpu", HOSTILE, "disk.read")
 
 def settings(port: int) -> Settings:
     return load_settings(
-        {"features": NAMES, "epsilon": 8.0, "delta": 1e-3, "batch_size": 300, "nested": False,
-         "center": "none", "scales": "none", "input_topic": "in", "model": "m", "http_port": port,
-         "partition_refresh_s": 0.1}
-    )  # fmt: skip
+        {
+            "features": NAMES,
+            "epsilon": 8.0,
+            "delta": 1e-3,
+            "batch_size": 300,
+            "nested": False,
+            "center": "none",
+            "scales": "none",
+            "input_topic": "in",
+            "model": "m",
+            "http_port": port,
+            "partition_refresh_s": 0.1,
+        }
+    )
 
 
 @contextmanager

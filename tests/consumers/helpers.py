@@ -27,9 +27,13 @@ from ..support.processes import PATIENCE_SECONDS, wait_for
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH = 300
 ESTIMATOR: dict[str, Any] = {
-    "features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "batch_size": BATCH,
-    "center": "none", "scales": None,
-}  # fmt: skip
+    "features": FEATURES,
+    "epsilon": 8.0,
+    "delta": 1e-3,
+    "batch_size": BATCH,
+    "center": "none",
+    "scales": None,
+}
 MODEL, INPUT, STATE, OUTPUT, GROUP = "m", "in", "m.state", "m.out", "g"
 PLAN_KEY = b"g.plan"
 
@@ -53,8 +57,15 @@ def cluster(partitions: int = 1) -> MemoryBroker:
 
 
 def memory_log(on: MemoryBroker, max_records: int = 100, max_bytes: int = 1 << 20) -> MemoryCluster:
-    return MemoryCluster(on, group=GROUP, state_topic=STATE, input_topic=INPUT, output_topic=OUTPUT,
-                         max_records=max_records, max_bytes=max_bytes)  # fmt: skip
+    return MemoryCluster(
+        on,
+        group=GROUP,
+        state_topic=STATE,
+        input_topic=INPUT,
+        output_topic=OUTPUT,
+        max_records=max_records,
+        max_bytes=max_bytes,
+    )
 
 
 def make_codec(

@@ -32,8 +32,12 @@ Schema = tuple[str, list[RegisteredSchema], list[bytes]]  #: format, schemas 1, 
 
 
 def record(name: str, fields: list[Any], **more: Any) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": [
-        {"name": f"f{i}", "type": kind} for i, kind in enumerate(fields)], **more}  # fmt: skip
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": f"f{i}", "type": kind} for i, kind in enumerate(fields)],
+        **more,
+    }
 
 
 def avro(kind: Any) -> Schema:
@@ -53,10 +57,13 @@ def unions(levels: int) -> Any:
     kind: Any = {"type": "record", "name": "V0", "fields": [{"name": "x", "type": "double"}]}
     for level in range(1, levels + 1):
         branches = [
-            {"type": "record", "name": f"U{level}_{i}", "fields": [
-                {"name": "b", "type": kind if i == 0 else f"V{level - 1}"}]}
+            {
+                "type": "record",
+                "name": f"U{level}_{i}",
+                "fields": [{"name": "b", "type": kind if i == 0 else f"V{level - 1}"}],
+            }
             for i in range(30)
-        ]  # fmt: skip
+        ]
         kind = {"type": "record", "name": f"V{level}", "fields": [{"name": "a", "type": branches}]}
     return kind
 
@@ -88,11 +95,13 @@ def wide(types: int, fields: int, package: str = "", kind: str = "", depth: int 
         made = (inner.nested_type if depth else inner.message_type).add(name=f"M{i}")
         for j in range(fields):
             if kind and j == 0:
-                made.field.add(name="a", number=1, type=F.TYPE_MESSAGE, type_name=kind,
-                               label=F.LABEL_REPEATED)  # fmt: skip
+                made.field.add(
+                    name="a", number=1, type=F.TYPE_MESSAGE, type_name=kind, label=F.LABEL_REPEATED
+                )
             else:
-                made.field.add(name=f"x{j}", number=j + 1, type=F.TYPE_DOUBLE,
-                               label=F.LABEL_OPTIONAL)  # fmt: skip
+                made.field.add(
+                    name=f"x{j}", number=j + 1, type=F.TYPE_DOUBLE, label=F.LABEL_OPTIONAL
+                )
     return file
 
 
@@ -102,8 +111,9 @@ def relatives(package: str, count: int) -> Any:
     made = file.message_type.add(name="M")
     made.field.add(name="a", number=1, type=F.TYPE_MESSAGE, type_name="A", label=F.LABEL_OPTIONAL)
     for i in range(count):
-        made.field.add(name=f"g{i}", number=i + 2, type=F.TYPE_MESSAGE, type_name="A",
-                       label=F.LABEL_OPTIONAL)  # fmt: skip
+        made.field.add(
+            name=f"g{i}", number=i + 2, type=F.TYPE_MESSAGE, type_name="A", label=F.LABEL_OPTIONAL
+        )
     file.message_type.add(name="A").field.add(
         name="b", number=1, type=F.TYPE_MESSAGE, type_name="A", label=F.LABEL_OPTIONAL
     )
@@ -193,7 +203,7 @@ HOSTILE: dict[str, Callable[[], Schema]] = {
     "a large enum of protobuf": lambda: proto(enums(12_000, LONG[:20_000])),
     "many imports": lambda: imports(150),
     "messages of many types": lambda: paths(3000),
-}  # fmt: skip
+}
 
 
 class _Source(dict[int, RegisteredSchema]):
@@ -217,9 +227,12 @@ def _cost(schema: Schema) -> list[float]:
     codec = make_codec(format, FEATURES, LIMIT, registry=source)  # type: ignore[arg-type]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     last = len(messages) if len(given) > 1 else 0
-    codec.decode([
-        b"\0" + struct.pack(">I", i + 1 if last else 1) + value for i, value in enumerate(messages)
-    ])  # fmt: skip
+    codec.decode(
+        [
+            b"\0" + struct.pack(">I", i + 1 if last else 1) + value
+            for i, value in enumerate(messages)
+        ]
+    )
     seconds = time.process_time() - began
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     stop.set()

@@ -20,9 +20,16 @@ from .helpers import drain, memory_log, releases, start_task  # isort: skip
 from .test_task import Crash, check_states, crash_at, fill, grouped, riding, states
 
 SETTINGS = Settings(
-    bootstrap_servers="b:9092", input_topic=INPUT, state_topic=STATE, output_topic=OUTPUT,
-    group=GROUP, features="cpu", epsilon=1, delta=1e-6, batch_size=BATCH,
-)  # fmt: skip
+    bootstrap_servers="b:9092",
+    input_topic=INPUT,
+    state_topic=STATE,
+    output_topic=OUTPUT,
+    group=GROUP,
+    features="cpu",
+    epsilon=1,
+    delta=1e-6,
+    batch_size=BATCH,
+)
 
 
 @pytest.fixture(autouse=True)

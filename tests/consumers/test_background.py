@@ -74,8 +74,10 @@ def test_work_that_never_ends_is_given_up(how: str) -> None:
     work = Background[int]("the end of a batch", lambda items: bool(gate.wait()) or None, 0.2)
     work.give(1)
     again: dict[str, Callable[[], None]] = {
-        "wait": work.wait, "check": work.check, "give": lambda: work.give(2)
-    }  # fmt: skip
+        "wait": work.wait,
+        "check": work.check,
+        "give": lambda: work.give(2),
+    }
 
     def given_up() -> bool:
         try:

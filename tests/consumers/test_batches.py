@@ -274,10 +274,18 @@ def topic(servers: str, name: str, partitions: int, **configs: str) -> Iterator[
 
 def service(servers: str, name: str, reader: str, **settings: Any) -> tuple[Service, Cluster]:
     s = load_settings(
-        {**ESTIMATOR, "bootstrap_servers": servers, "input_topic": name, "http_port": 0,
-         # A task that a busy machine drops would begin again: its batches would come twice.
-         "reader": reader, "session_timeout_s": 600, "request_timeout_s": 120, **settings}
-    )  # fmt: skip
+        {
+            **ESTIMATOR,
+            "bootstrap_servers": servers,
+            "input_topic": name,
+            "http_port": 0,
+            # A task that a busy machine drops would begin again: its batches would come twice.
+            "reader": reader,
+            "session_timeout_s": 600,
+            "request_timeout_s": 120,
+            **settings,
+        }
+    )
     made = KafkaCluster(kafka_config(s))
     return Service(s, made, watched=False), made
 
@@ -338,8 +346,9 @@ def test_transactions_on_a_broker(
     servers, name = broker.bootstrap_servers, fresh_name("transactions")
     X = rows(3 * BATCH)
     with topic(servers, name, 2) as plain_producer:
-        producer = KafkaProducer(bootstrap_servers=servers, transactional_id=fresh_name("txn"),
-                                 **PATIENT_TRANSACTION)  # fmt: skip
+        producer = KafkaProducer(
+            bootstrap_servers=servers, transactional_id=fresh_name("txn"), **PATIENT_TRANSACTION
+        )
         producer.init_transactions()
         null = []
         offset = 0
@@ -383,8 +392,10 @@ def test_a_compacted_input_on_a_broker(
     """Offsets that the cleaner has emptied are nulls, and the plan counts them."""
     servers, name = broker.bootstrap_servers, fresh_name("compacted")
     eager = {
-        "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01",
-    }  # fmt: skip
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.01",
+    }
     X = rows(BATCH)
     with topic(servers, name, 1, **eager) as producer:
         for i, row in enumerate(X):
@@ -406,8 +417,13 @@ def test_a_compacted_input_on_a_broker(
             return found
 
         sent: list[int] = []
-        config = KafkaConfig(connection={"bootstrap_servers": servers}, group="", input_topic=name,
-                             state_topic="", output_topic="")  # fmt: skip
+        config = KafkaConfig(
+            connection={"bootstrap_servers": servers},
+            group="",
+            input_topic=name,
+            state_topic="",
+            output_topic="",
+        )
         # The cleaner may come more than once. In the end the 100 that have newer ones are gone.
         kept = wait_for("the cleaner", lambda: (f := there()) and f[0] == BATCH - 200 and f)
         for reader in READERS:

@@ -44,8 +44,11 @@ def made(
 ) -> bytes:
     """A batch of records as a broker stores it, every `step`th offset."""
     options = {
-        "is_transactional": False, "producer_id": -1, "producer_epoch": -1, "base_sequence": -1,
-    } | how  # fmt: skip
+        "is_transactional": False,
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "base_sequence": -1,
+    } | how
     builder = DefaultRecordBatchBuilder(
         magic=2, compression_type=codec, batch_size=1 << 30, **options
     )
@@ -69,9 +72,12 @@ def both(data: bytes, start: int = 0, aborted: Sequence[Any] = ()) -> tuple[list
     found: list[Any] = []
     for kind in (bounded._Fetched, Fetcher.PartitionRecords):
         part = kind(
-            start, PARTITION, MemoryRecords(data), aborted_transactions=aborted,
+            start,
+            PARTITION,
+            MemoryRecords(data),
+            aborted_transactions=aborted,
             isolation_level=IsolationLevel.READ_COMMITTED,
-        )  # fmt: skip
+        )
         found += [part.take(), part.next_fetch_offset, part.leader_epoch, bool(part)]
     ours, theirs = ([_used(record) for record in found[at]] for at in (0, 4))
     assert ours == theirs
@@ -123,10 +129,15 @@ def test_aborted_transactions_are_passed_over() -> None:
         end = [(struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0), [])]
         return marked(made(end, producer_id=5, **how), base, DefaultRecordBatch.CONTROL_MASK)
 
-    fetched = b"".join([
-        made(records, 0, producer_id=5, **how), made(records, 2, producer_id=6, **how),
-        mark(0, 4), made(records, 5, producer_id=5, **how), mark(1, 7),
-    ])  # fmt: skip
+    fetched = b"".join(
+        [
+            made(records, 0, producer_id=5, **how),
+            made(records, 2, producer_id=6, **how),
+            mark(0, 4),
+            made(records, 5, producer_id=5, **how),
+            mark(1, 7),
+        ]
+    )
     aborted = [SimpleNamespace(first_offset=0, producer_id=5)]
     entries, following = both(fetched, 0, aborted)
     assert [entry.offset for entry in entries] == [2, 3, 5, 6] and following == 8
@@ -236,8 +247,12 @@ def test_an_unknown_compression_is_passed() -> None:
 def test_the_neighbours_of_a_huge_message_are_read(codec: int) -> None:
     """It is decompressed in pieces and skipped: memory depends on the limit, not on the message."""
     huge = bytes(48 << 20)
-    records: list[Record] = [(b"k", b"before", []), (huge[: 2 << 20], b"long key", []),
-                             (None, huge, [("h", b"x")]), (b"k", b"after", [])]  # fmt: skip
+    records: list[Record] = [
+        (b"k", b"before", []),
+        (huge[: 2 << 20], b"long key", []),
+        (None, huge, [("h", b"x")]),
+        (b"k", b"after", []),
+    ]
     batch = made(records, 0, codec)
     entries_of(batch[:0])
     tracemalloc.start()

@@ -38,9 +38,24 @@ from .test_registered import Schemas, avro, framed
 from .test_service import BATCH, feed, log_of, running, settings
 from .test_watch import fleet
 
-MODEL = ["--features", "cpu,memory,disk.read", "--epsilon", "8", "--delta", "1e-3",
-         "--batch-size", str(BATCH), "--center", "none", "--scales", "none", "--input-topic", "in",
-         "--model", "m"]  # fmt: skip
+MODEL = [
+    "--features",
+    "cpu,memory,disk.read",
+    "--epsilon",
+    "8",
+    "--delta",
+    "1e-3",
+    "--batch-size",
+    str(BATCH),
+    "--center",
+    "none",
+    "--scales",
+    "none",
+    "--input-topic",
+    "in",
+    "--model",
+    "m",
+]
 
 
 # Samples
@@ -78,8 +93,9 @@ def test_packed_rows_of_the_wrong_width_are_found() -> None:
     def packed(*shape: int) -> bytes:
         return np.ones(shape, dtype="<f4").tobytes()
 
-    text = sample(packed(2, 3), packed(2, 4), packed(5, 3), b"x", format="float32",
-                  rows_per_message=2)  # fmt: skip
+    text = sample(
+        packed(2, 3), packed(2, 4), packed(5, 3), b"x", format="float32", rows_per_message=2
+    )
     assert "1 of 4 messages" in text and "must have 24 bytes" in text
     assert all(f"1 of 4 have {size} bytes" in text for size in (1, 24, 32, 60))
     text = sample(b"[1,2,3]", b"[1,2]", b"{}", format="json-array")
@@ -92,8 +108,11 @@ def registered(format: str) -> tuple[Schemas, bytes]:
     if format == "avro":
         number = {"type": ["null", "double"]}
         disk = {"type": "record", "name": "D", "fields": [{"name": "read", **number}]}
-        fields = [{"name": "cpu", **number}, {"name": "memory", **number},
-                  {"name": "disk", "type": disk}]  # fmt: skip
+        fields = [
+            {"name": "cpu", **number},
+            {"name": "memory", **number},
+            {"name": "disk", "type": disk},
+        ]
         schema = {"type": "record", "name": "R", "fields": fields}
         message = avro(schema, {"cpu": 1.0, "memory": 2.0, "disk": {"read": 3.0}})
         return Schemas({7: RegisteredSchema("avro", json.dumps(schema))}), framed(7, message)
@@ -161,8 +180,9 @@ def test_a_sample_says_whether_subjects_are_named() -> None:
     named = [row[:-1] + b', "device": {"id": %d}}' % number for number in (1, 2, 2)]
     assert text_of(*named, subject="device.id") == (
         "sample: 3 of 3 messages have all features\n"
-        "  subject device.id: in every message; 2 different in 3 records", True,
-    )  # fmt: skip
+        "  subject device.id: in every message; 2 different in 3 records",
+        True,
+    )
     said, fits = text_of(*named, row, subject="device.id")
     assert "missing or not usable in 1 of 4 records" in said and not fits
     said, fits = text_of(*named, subject="device_id")
@@ -280,8 +300,13 @@ def test_a_new_model_on_records_that_were_used_is_warned_of(
 
 def test_groups_that_score_are_not_models() -> None:
     """They learn nothing. A model may be called so, too: then it has no model of the other name."""
-    read = ["other", "stream-dppca.m", "stream-dppca.m.scores", "stream-dppca.new.scores",
-            "stream-dppca.x.scores"]  # fmt: skip
+    read = [
+        "other",
+        "stream-dppca.m",
+        "stream-dppca.m.scores",
+        "stream-dppca.new.scores",
+        "stream-dppca.x.scores",
+    ]
     cluster: Any = SimpleNamespace(groups_of=lambda topic: read)
     found = other_models(cluster, settings(model="new"))
     assert found == ["stream-dppca.m", "stream-dppca.x.scores"]
@@ -300,8 +325,17 @@ def test_settings_that_are_seldom_meant(
 
 def test_scales_by_name_are_those_of_the_features(capsys: pytest.CaptureFixture[str]) -> None:
     def check(scales: str) -> tuple[int, str]:
-        arguments = [*MODEL, "--center", "mean", "--batch-size", "3000", "--delta", "1e-6",
-                     "--scales", scales]  # fmt: skip
+        arguments = [
+            *MODEL,
+            "--center",
+            "mean",
+            "--batch-size",
+            "3000",
+            "--delta",
+            "1e-6",
+            "--scales",
+            scales,
+        ]
         return cli.main(["check-config", "--offline", *arguments]), capsys.readouterr().err
 
     assert check('{"cpu": 10, "memory": 5, "disk.read": 1e6}') == (0, "")
@@ -408,8 +442,10 @@ def test_what_the_client_repeats_is_summarised(capsys: pytest.CaptureFixture[str
     say("Connection failed: KafkaConnectionError: 111 ECONNREFUSED", 1040.0)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [
-        "waiting_for_brokers", "client", "waiting_for_brokers",
-    ]  # fmt: skip
+        "waiting_for_brokers",
+        "client",
+        "waiting_for_brokers",
+    ]
     assert lines[0]["reason"] == "0 ECONNREFUSED" and "repeated" not in lines[0]
     assert lines[2]["repeated"] == 199
     assert {line["level"] for line in lines} == {"warning"}
@@ -425,19 +461,35 @@ def recognised(*values: bytes, format: Any = "json", **more: Any) -> str:
 @pytest.mark.parametrize(
     ("value", "settings"),
     [
-        ({"host": "a", "metric": "cpu", "value": 1.2, "ts": 3},
-         "format=long long_fields=name=metric,value=value,time=ts subject=host"),
-        ([{"host": "a", "metric": "cpu", "value": 1.2}],
-         "format=long long_fields=name=metric,value=value subject=host"),
-        ({"name": "cpu", "timestamp": "1970-01-01T00:00:01Z", "value": "9.5",
-          "labels": {"instance": "h:1", "mode": "idle"}},
-         "format=long long_fields=name=name,value=value,time=timestamp,labels=labels "
-         "text_values=true subject=labels.instance"),
-        ({"metrics": [{"name": "cpu", "tags": {"host": "a"}, "fields": {"x": 1}, "timestamp": 1}]},
-         "format=long long_fields=name=name,value=fields,time=timestamp,labels=tags "
-         "subject=tags.host"),
+        (
+            {"host": "a", "metric": "cpu", "value": 1.2, "ts": 3},
+            "format=long long_fields=name=metric,value=value,time=ts subject=host",
+        ),
+        (
+            [{"host": "a", "metric": "cpu", "value": 1.2}],
+            "format=long long_fields=name=metric,value=value subject=host",
+        ),
+        (
+            {
+                "name": "cpu",
+                "timestamp": "1970-01-01T00:00:01Z",
+                "value": "9.5",
+                "labels": {"instance": "h:1", "mode": "idle"},
+            },
+            "format=long long_fields=name=name,value=value,time=timestamp,labels=labels "
+            "text_values=true subject=labels.instance",
+        ),
+        (
+            {
+                "metrics": [
+                    {"name": "cpu", "tags": {"host": "a"}, "fields": {"x": 1}, "timestamp": 1}
+                ]
+            },
+            "format=long long_fields=name=name,value=fields,time=timestamp,labels=tags "
+            "subject=tags.host",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_metric_per_message_is_recognised(value: Any, settings: str) -> None:
     sent = json.dumps(value).encode()
     for format in ("json", "json-array", "otlp", "otlp-json"):

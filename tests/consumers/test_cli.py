@@ -22,8 +22,18 @@ from tests.support.memory import MemoryBroker, MemoryCluster
 from ..support import zygote
 from ..support.processes import PATIENCE_SECONDS
 
-LEAST = ["--features", "a,b", "--epsilon", "1", "--delta", "1e-6", "--batch-size", "1000",
-         "--input-topic", "t"]  # fmt: skip
+LEAST = [
+    "--features",
+    "a,b",
+    "--epsilon",
+    "1",
+    "--delta",
+    "1e-6",
+    "--batch-size",
+    "1000",
+    "--input-topic",
+    "t",
+]
 
 
 #: Packages that take long to import.

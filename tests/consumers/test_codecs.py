@@ -26,8 +26,11 @@ class AnySchema:
 
     def __init__(self, format: str) -> None:
         fields = {"a": "double", "b": {"type": "map", "values": "long"}}
-        schema = {"type": "record", "name": "R",
-                  "fields": [{"name": n, "type": t} for n, t in fields.items()]}  # fmt: skip
+        schema = {
+            "type": "record",
+            "name": "R",
+            "fields": [{"name": n, "type": t} for n, t in fields.items()],
+        }
         self._schema = RegisteredSchema(format, json.dumps(schema) if format == "avro" else "")
 
     def schema(self, number: int) -> RegisteredSchema:
@@ -50,13 +53,28 @@ def test_objects() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None, b"", b"{", b"null", b"[]", b"{}", b"1", b'"a"', GOOD[:-1], GOOD + b"x",
-        b'{"a":1,"b":{"c":2,"d":3}}', b'{"a":1,"b":[1,2]}', b'{"a":"1","b":{"c":2,"d":{"e":3}}}',
+        None,
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"{}",
+        b"1",
+        b'"a"',
+        GOOD[:-1],
+        GOOD + b"x",
+        b'{"a":1,"b":{"c":2,"d":3}}',
+        b'{"a":1,"b":[1,2]}',
+        b'{"a":"1","b":{"c":2,"d":{"e":3}}}',
         b'{"a":NaN,"b":{"c":2,"d":{"e":3}}}',
-        b'{"a":Infinity,"b":{"c":2,"d":{"e":3}}}', b'{"a":[1],"b":{"c":2,"d":{"e":3}}}',
-        b'\xff\xfe{"a":1}', b"[" * 9000, b'{"a":' * 1500, GOOD[:-1] + b" " * 10_000 + b"}",
+        b'{"a":Infinity,"b":{"c":2,"d":{"e":3}}}',
+        b'{"a":[1],"b":{"c":2,"d":{"e":3}}}',
+        b'\xff\xfe{"a":1}',
+        b"[" * 9000,
+        b'{"a":' * 1500,
+        GOOD[:-1] + b" " * 10_000 + b"}",
     ],
-)  # fmt: skip
+)
 def test_a_bad_object_is_one_null_and_its_neighbours_are_not(value: bytes | None) -> None:
     rows = decode("json", [GOOD, value, GOOD])
     assert np.isnan(rows).tolist() == [[False] * 3, [True] * 3, [False] * 3]
@@ -66,12 +84,14 @@ def test_a_bad_object_is_one_null_and_its_neighbours_are_not(value: bytes | None
 @pytest.mark.parametrize(
     "value, there",
     [
-        (b'{"a":1,"b":{"c":2.5}}', [1, 2.5, None]), (b'{"a":1}', [1, None, None]),
+        (b'{"a":1,"b":{"c":2.5}}', [1, 2.5, None]),
+        (b'{"a":1}', [1, None, None]),
         (b'{"a":null,"b":{"c":2.5,"d":{"e":-3}}}', [None, 2.5, -3]),
         (b'{"b":{"c":null,"d":{"e":-3}}}', [None, None, -3]),
-        (b'{"a":1,"b":null}', [1, None, None]), (b'{"a":"1","b":{"c":2.5}}', [None] * 3),
+        (b'{"a":1,"b":null}', [1, None, None]),
+        (b'{"a":"1","b":{"c":2.5}}', [None] * 3),
     ],
-)  # fmt: skip
+)
 def test_a_missing_feature_is_missing_by_itself(value: bytes, there: list[float | None]) -> None:
     rows = decode("json", [GOOD, value, GOOD])
     assert rows[0].tolist() == rows[2].tolist() == [1.0, 2.5, -3.0]
@@ -173,10 +193,12 @@ def test_nothing_at_all(format: str) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-        st.sampled_from(["a", "b", "c", "d", "e"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), inner, max_size=4)
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 messages = st.one_of(
     st.none(),
     st.binary(max_size=60),
@@ -212,14 +234,23 @@ def test_json_floats_come_through_bit_for_bit(numbers: list[float]) -> None:
 
 
 def whose(
-    format: str, values: list[bytes | None], keys: list[bytes | None] | None = None,
-    subject: str = "@key", records: int = 4, **options: Any,
-) -> tuple[Any, list[Any]]:  # fmt: skip
+    format: str,
+    values: list[bytes | None],
+    keys: list[bytes | None] | None = None,
+    subject: str = "@key",
+    records: int = 4,
+    **options: Any,
+) -> tuple[Any, list[Any]]:
     if format.startswith("float"):
         options = {"rows_per_message": 3, **options}
     codec = make_subject_codec(
-        format, FEATURES, 10_000, subject=subject, records=records, **options  # type: ignore[arg-type]
-    )  # fmt: skip
+        format,
+        FEATURES,
+        10_000,
+        subject=subject,
+        records=records,
+        **options,  # type: ignore[arg-type]
+    )
     return codec.decode(values, [None] * len(values) if keys is None else keys)
 
 
@@ -243,8 +274,12 @@ def test_the_subject_is_a_member(subject: str) -> None:
 
 @pytest.mark.parametrize("format", ["json", "json-array", "float32", "float64"])
 def test_the_subject_is_the_key(format: str) -> None:
-    good = {"json": GOOD, "json-array": b"[1,2,3]", "float32": struct.pack("<9f", *range(9)),
-            "float64": struct.pack("<9d", *range(9))}[format]  # fmt: skip
+    good = {
+        "json": GOOD,
+        "json-array": b"[1,2,3]",
+        "float32": struct.pack("<9f", *range(9)),
+        "float64": struct.pack("<9d", *range(9)),
+    }[format]
     rows, found = whose(format, [good, None, good], [b"x", b"y", None])
     per_message = 3 if format.startswith("float") else 1
     assert found == [b"x"] * per_message + [b"y"] * per_message + [None] * per_message

@@ -57,9 +57,11 @@ def test_files(releases: Releases, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_topics_and_what_is_refused(
-    releases: Releases, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    releases: Releases,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     broker = MemoryBroker()
     broker.create("m.components", 1)
     on(broker, monkeypatch)
@@ -71,11 +73,17 @@ def test_topics_and_what_is_refused(
     assert cli.main(["compare", "--model", "m", "@6", "@13"]) == 78
     assert "there is no such release" in capsys.readouterr().err
     other = releases[-1].model_copy(update={"features": tuple(map(str.upper, FEATURES))})
-    files = {"other.json": other.model_dump_json(), "text.json": "text", "one.json":
-             releases[0].model_dump_json()}  # fmt: skip
+    files = {
+        "other.json": other.model_dump_json(),
+        "text.json": "text",
+        "one.json": releases[0].model_dump_json(),
+    }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    for name, why in {"other.json": "other features", "text.json": "no such release",
-                      "none.json": "cannot be read"}.items():  # fmt: skip
+    for name, why in {
+        "other.json": "other features",
+        "text.json": "no such release",
+        "none.json": "cannot be read",
+    }.items():
         assert cli.main(["compare", str(tmp_path / "one.json"), str(tmp_path / name)]) == 78
         assert why in capsys.readouterr().err

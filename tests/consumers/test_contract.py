@@ -79,9 +79,11 @@ def kafka_case(
     connection = {"bootstrap_servers": broker.bootstrap_servers}
     fast = {"bootstrap.servers": broker.bootstrap_servers}
     config = KafkaConfig(
-        connection=connection, session_timeout_s=12.0, **named,  # a busy machine ends none
+        connection=connection,
+        session_timeout_s=12.0,
+        **named,  # a busy machine ends none
         librdkafka=fast if request.param == "confluent" else None,
-    )  # fmt: skip
+    )
     producer = KafkaProducer(**connection)
 
     def produce(topic: str, value: bytes | None, partition: int = 0) -> None:
@@ -553,9 +555,10 @@ class TestKafka(Contract):
 
         topic = case.names["input_topic"]
         producer = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("txn"),
+            bootstrap_servers=broker.bootstrap_servers,
+            transactional_id=fresh_name("txn"),
             **PATIENT_TRANSACTION,
-        )  # fmt: skip
+        )
         producer.init_transactions()
         for end in (producer.commit_transaction, producer.abort_transaction):
             producer.begin_transaction()
@@ -602,9 +605,10 @@ class TestKafka(Contract):
 
         topic = case.names["input_topic"]
         producer = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open"),
+            bootstrap_servers=broker.bootstrap_servers,
+            transactional_id=fresh_name("open"),
             **PATIENT_TRANSACTION,
-        )  # fmt: skip
+        )
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"open", partition=0).get(PATIENCE_SECONDS)
@@ -683,9 +687,10 @@ class TestKafka(Contract):
         left = old._producer.send(place.topic, b"2", key=old._key, partition=0)
         left.get(PATIENCE_SECONDS)
         died = KafkaProducer(
-            **case.log.config.connection, **PATIENT_TRANSACTION,
+            **case.log.config.connection,
+            **PATIENT_TRANSACTION,
             transactional_id=f"stream-dppca.{case.names['group']}",
-        )  # fmt: skip
+        )
         died.init_transactions()
         died.begin_transaction()
         died.send(place.topic, None, key=b"mark", partition=0).get(PATIENCE_SECONDS)
@@ -713,9 +718,10 @@ class TestKafka(Contract):
 
         claim = settled(case.kept(case.log.join()))
         other = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("other"),
+            bootstrap_servers=broker.bootstrap_servers,
+            transactional_id=fresh_name("other"),
             **PATIENT_TRANSACTION,
-        )  # fmt: skip
+        )
         other.init_transactions()
         other.begin_transaction()
         topic = case.names["state_topic"]
@@ -739,9 +745,10 @@ class TestKafka(Contract):
         ledger = case.kept(case.log.ledger(claim))
         ledger.commit(b"1", {0: 5})
         other = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh_name("open"),
+            bootstrap_servers=broker.bootstrap_servers,
+            transactional_id=fresh_name("open"),
             **PATIENT_TRANSACTION,
-        )  # fmt: skip
+        )
         other.init_transactions()
         other.begin_transaction()
         other.send_offsets_to_transaction(

@@ -131,8 +131,14 @@ def test_the_cooling_of_one_machine_fails_for_a_while() -> None:
 
 
 def test_flags_of_score() -> None:
-    alarm = {"key": "machine-07", "beyond": 300, "seen": 301, "spe": 160.6, "t2": 0.9,
-             "contributions": [["fan_rpm", -95.0], ["temperature_c", 58.1]]}  # fmt: skip
+    alarm = {
+        "key": "machine-07",
+        "beyond": 300,
+        "seen": 301,
+        "spe": 160.6,
+        "t2": 0.9,
+        "contributions": [["fan_rpm", -95.0], ["temperature_c", 58.1]],
+    }
     said: dict[str, Any] = {"share": None, "rate": 0.0, "alarms": []}
     deployment = Fake(pages={"/facts": lambda: json.dumps({"beyond": said})})
     assert list(_flags(deployment)) == []
@@ -149,12 +155,22 @@ def test_flags_of_score() -> None:
 
 def release(batch: int, w: np.ndarray, **changes: Any) -> PublishedRelease:
     return PublishedRelease(
-        status="learned", model="m", batch=batch, n_seen=1000 * batch,
+        status="learned",
+        model="m",
+        batch=batch,
+        n_seen=1000 * batch,
         features=FEATURES,
-        components=(tuple(w.tolist()),), spread=(3.0,), range=1.0, step=0.5, sigma=0.02,
-        privacy=PROMISE, center=(50.0,) * len(FEATURES), scale=(2.0,) * len(FEATURES),
-        mean=(0.0,) * len(FEATURES), deviation=(1.0,) * len(FEATURES),
-    ).model_copy(update=changes)  # fmt: skip
+        components=(tuple(w.tolist()),),
+        spread=(3.0,),
+        range=1.0,
+        step=0.5,
+        sigma=0.02,
+        privacy=PROMISE,
+        center=(50.0,) * len(FEATURES),
+        scale=(2.0,) * len(FEATURES),
+        mean=(0.0,) * len(FEATURES),
+        deviation=(1.0,) * len(FEATURES),
+    ).model_copy(update=changes)
 
 
 def sample(n: int = 30) -> tuple[Tracker, Simulated]:
@@ -243,9 +259,12 @@ class Fake(Deployment):
     def cluster(self) -> Any:
         settings = self.settings
         return MemoryCluster(
-            self._broker, group=settings.group, state_topic=settings.state_topic,
-            input_topic=settings.input_topic, output_topic=settings.output_topic,
-        )  # fmt: skip
+            self._broker,
+            group=settings.group,
+            state_topic=settings.state_topic,
+            input_topic=settings.input_topic,
+            output_topic=settings.output_topic,
+        )
 
     def get(self, part: str, path: str) -> str:
         return self._pages[path]() if path in self._pages else ""
@@ -341,8 +360,11 @@ def run_demo(broker: Any, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, ADDRESS_VARIABLE: broker.bootstrap_servers}
     return subprocess.Popen(
         [sys.executable, "-m", "demo", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
 
 
 @pytest.mark.broker

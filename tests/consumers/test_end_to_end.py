@@ -61,9 +61,13 @@ def test_a_stopped_owner_wakes_as_a_zombie(broker: Any, fresh_name: Callable[[st
         m.finish(standby)
         before, said = m.outputs(), len(owner.events)
         owner.signal(signal.SIGCONT)
-        wait_for("the zombie to stand by", lambda: any(
-            e["event"] == "group_changed" and e["role"] == "standby" for e in owner.events[said:]
-        ))  # fmt: skip
+        wait_for(
+            "the zombie to stand by",
+            lambda: any(
+                e["event"] == "group_changed" and e["role"] == "standby"
+                for e in owner.events[said:]
+            ),
+        )
         # What was out before the stop may be said only now. The group has changed, so the owner
         # may have published the last release again; nothing else may be there.
         since = [(message.key, message.value) for message in m.outputs()[len(before) :]]
@@ -79,12 +83,22 @@ def test_broken_messages_leave_no_trace(broker: Any, fresh_name: Callable[[str],
     rng = np.random.default_rng(0)
     good = as_json([1.0, 2.0, 3.0])
     broken: list[bytes | None] = [
-        None, b"", b"{", good[:20], b"[1,2,3]", b"null", b"\xff" * 30, b"{" * 5000,
-        good.replace(b"1.0", b"NaN"), good.replace(b"1.0", b'"1.0"'),
+        None,
+        b"",
+        b"{",
+        good[:20],
+        b"[1,2,3]",
+        b"null",
+        b"\xff" * 30,
+        b"{" * 5000,
+        good.replace(b"1.0", b"NaN"),
+        good.replace(b"1.0", b'"1.0"'),
         good.replace(b"1.0", b"1e999"),
         f'{{"cpu":"{planted}","memory":1,"disk":{{"read":2}}}}'.encode(),
-        f'{{"cpu":1,"memory":{planted}}}'.encode(), planted.encode(), b"x" * 500_000,
-    ]  # fmt: skip
+        f'{{"cpu":1,"memory":{planted}}}'.encode(),
+        planted.encode(),
+        b"x" * 500_000,
+    ]
     settings = {"batch": BATCH, "max_message_bytes": 100_000, "session_timeout_s": 600}
     with model(broker.bootstrap_servers, fresh_name("broken"), **settings) as m:
         for i in range(3 * BATCH):

@@ -27,8 +27,20 @@ from ..support import zygote
 from ..support.processes import PATIENCE_SECONDS, ROOT
 
 FEATURES = ("a", "b")
-SETTINGS = ("--features", "a,b", "--epsilon", "5", "--delta", "1e-3", "--batch-size", "500",
-            "--center", "none", "--scales", "none")  # fmt: skip
+SETTINGS = (
+    "--features",
+    "a,b",
+    "--epsilon",
+    "5",
+    "--delta",
+    "1e-3",
+    "--batch-size",
+    "500",
+    "--center",
+    "none",
+    "--scales",
+    "none",
+)
 
 
 def csv(n: int = 1200) -> bytes:
@@ -157,8 +169,10 @@ def test_the_cli_extra_suffices_for_csv(tmp_path: Path) -> None:
     """Without the packages of the service."""
     path = tmp_path / "x.csv.gz"
     path.write_bytes(compressed(csv(), ".gz"))
-    code = (f"import sys; sys.modules.update(dict.fromkeys({BLOCKED.split()!r}))\n"
-            "from consumers.cli import main; raise SystemExit(main(sys.argv[1:]))")  # fmt: skip
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({BLOCKED.split()!r}))\n"
+        "from consumers.cli import main; raise SystemExit(main(sys.argv[1:]))"
+    )
     command = [sys.executable, "-c", code, "run", "--input", str(path), *SETTINGS]
     done = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr

@@ -30,8 +30,20 @@ from .conftest import Outputs
 from .helpers import FEATURES, as_json, rows
 
 BATCH = 300
-FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3",
-         "--batch-size", str(BATCH), "--center", "none", "--scales", "none"]  # fmt: skip
+FLAGS = [
+    "--features",
+    ",".join(FEATURES),
+    "--epsilon",
+    "8",
+    "--delta",
+    "1e-3",
+    "--batch-size",
+    str(BATCH),
+    "--center",
+    "none",
+    "--scales",
+    "none",
+]
 
 
 def write(folder: Path, format: str, X: np.ndarray) -> Path:
@@ -70,8 +82,16 @@ def test_bad_cells_are_missing_by_themselves(tmp_path: Path) -> None:
         b'\xef\xbb\xbfcpu,memory,disk.read\r\n1,2,3\r\n1,2\n,,\n1,x,3\n\n"1,2,3\n\xff,1,2\n4,5,6\n'
     )
     nan, nothing = np.nan, [np.nan] * 3
-    expected = [[1, 2, 3], [1, 2, nan], nothing, [1, nan, 3], nothing, nothing, [nan, 1, 2],
-                [4, 5, 6]]  # fmt: skip
+    expected = [
+        [1, 2, 3],
+        [1, 2, nan],
+        nothing,
+        [1, nan, 3],
+        nothing,
+        nothing,
+        [nan, 1, 2],
+        [4, 5, 6],
+    ]
     np.testing.assert_array_equal(read(path, "csv"), expected)
     path = tmp_path / "x.jsonl"
     path.write_bytes(as_json([1, 2, 3]) + b"\n{\n\n[]\n7\n" + as_json([4, 5, 6]))
@@ -79,8 +99,15 @@ def test_bad_cells_are_missing_by_themselves(tmp_path: Path) -> None:
 
 
 MISSING = ("", "NA", "NaN", "nan", "null", " ", "x", "\xff")
-NUMBERS = {"1.5": 1.5, " 2 ": 2.0, "1e400": np.inf, "true": 1.0, "False": 0.0, "-0": 0.0,
-           "9007199254740993": 2.0**53}  # fmt: skip
+NUMBERS = {
+    "1.5": 1.5,
+    " 2 ": 2.0,
+    "1e400": np.inf,
+    "true": 1.0,
+    "False": 0.0,
+    "-0": 0.0,
+    "9007199254740993": 2.0**53,
+}
 
 
 @pytest.mark.parametrize("text", [*MISSING, *NUMBERS])
@@ -112,10 +139,14 @@ def test_a_row_is_the_same_row_in_every_format(tmp_path: Path, text: str) -> Non
         np.testing.assert_array_equal(read(path, "parquet"), expected)
 
 
-@pytest.mark.parametrize("line", [
-    b'{"cpu": 1, "disk": {"read": 3}}', b'{"cpu": "1", "memory": {}, "disk": {"read": "3"}}',
-    b'{"cpu": 1, "memory": [], "disk": {"read": 3}}',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"cpu": 1, "disk": {"read": 3}}',
+        b'{"cpu": "1", "memory": {}, "disk": {"read": "3"}}',
+        b'{"cpu": 1, "memory": [], "disk": {"read": 3}}',
+    ],
+)
 def test_a_row_without_a_member_is_a_row_with_a_missing_cell(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "x"
     path.write_bytes(line)
@@ -225,10 +256,13 @@ def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "text.parquet").write_bytes(b"cpu,memory\n987654,2\n" * 9)
     for name, said in (
-        ("objects.npy", "holds objects, not numbers"), ("several.npy", "is not a .npy file"),
-        ("empty.npy", "is not a .npy file"), ("empty.parquet", "is not a valid Parquet file"),
-        ("text.parquet", "is not a valid Parquet file"), ("none.npy", "there is no file"),
-    ):  # fmt: skip
+        ("objects.npy", "holds objects, not numbers"),
+        ("several.npy", "is not a .npy file"),
+        ("empty.npy", "is not a .npy file"),
+        ("empty.parquet", "is not a valid Parquet file"),
+        ("text.parquet", "is not a valid Parquet file"),
+        ("none.npy", "there is no file"),
+    ):
         path = tmp_path / name
         with pytest.raises(ConfigurationError, match=said) as caught:
             list(read_blocks(str(path), path.suffix[1:], FEATURES))  # type: ignore[arg-type]
@@ -290,8 +324,17 @@ def test_a_file_that_teaches_nothing_is_a_failure(
     """After three batches that cannot be read the rest of the file is left alone."""
     path, text = tmp_path / "text.csv", "cpu,host\n" + "1.5,web\n" * 3000
     path.write_text(text)
-    arguments = ["run", "--input", str(path), "--features", "cpu,host", "--epsilon", "5",
-                 "--delta", "1e-5"]  # fmt: skip
+    arguments = [
+        "run",
+        "--input",
+        str(path),
+        "--features",
+        "cpu,host",
+        "--epsilon",
+        "5",
+        "--delta",
+        "1e-5",
+    ]
     for size, released, code in (("500", 3, 78), ("1500", 2, 1)):
         assert main([*arguments, "--batch-size", size]) == code
         said = capfd.readouterr()
@@ -343,8 +386,17 @@ def test_new_records_on_standard_input(
 ) -> None:
     state = tmp_path / "state.json"
     X = rows(2 * BATCH)
-    arguments = ["run", "--input", "-", "--format", "jsonl", "--state", str(state),
-                 "--new-records", *FLAGS]  # fmt: skip
+    arguments = [
+        "run",
+        "--input",
+        "-",
+        "--format",
+        "jsonl",
+        "--state",
+        str(state),
+        "--new-records",
+        *FLAGS,
+    ]
     for part in (X[:BATCH], X[BATCH:]):
         data = b"\n".join(as_json(r) for r in part)
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -404,13 +456,18 @@ def test_a_state_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     "more, said",
-    [((), "stopped; without --state nothing was kept."),
-     (("--state",), "stopped after batch 1; run again to resume"),
-     (("--state", "--new-records"), "stopped after batch 1; run again without --new-records to")],
-)  # fmt: skip
+    [
+        ((), "stopped; without --state nothing was kept."),
+        (("--state",), "stopped after batch 1; run again to resume"),
+        (("--state", "--new-records"), "stopped after batch 1; run again without --new-records to"),
+    ],
+)
 def test_an_interrupt_says_how_far_it_came(
-    more: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    more: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     path = write(tmp_path, "npy", rows(3 * BATCH))
     given = [part for m in more for part in ((m, str(tmp_path / "s")) if m == "--state" else (m,))]
     released = []
@@ -539,11 +596,13 @@ def test_new_records_can_be_resumed_without_the_flag(
 
 @pytest.mark.parametrize(
     "change, said",
-    [(lambda X: X[: BATCH // 2], "has 150 rows, but the state has used 600 rows"),
-     (lambda X: X[::-1], "its first 600 rows differ"),
-     (lambda X: np.vstack([X[:599], 2 * X[599:600], X[600:]]), "its first 600 rows differ")],
+    [
+        (lambda X: X[: BATCH // 2], "has 150 rows, but the state has used 600 rows"),
+        (lambda X: X[::-1], "its first 600 rows differ"),
+        (lambda X: np.vstack([X[:599], 2 * X[599:600], X[600:]]), "its first 600 rows differ"),
+    ],
     ids=["fewer rows", "other rows", "one row changed"],
-)  # fmt: skip
+)
 def test_another_file_of_the_same_name_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, said: str
 ) -> None:
@@ -670,11 +729,17 @@ def test_a_state_that_was_fully_written_is_the_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "torn",
-    [lambda b: b[:-1], lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b + b"{",
-     lambda b: b[:-9] + bytes(9), lambda b: bytes(4096) + b[4096:],
-     lambda b: b.replace(b'"parent":"', b'"parent":"0')],
+    [
+        lambda b: b[:-1],
+        lambda b: b[: len(b) // 2],
+        lambda b: b"",
+        lambda b: b + b"{",
+        lambda b: b[:-9] + bytes(9),
+        lambda b: bytes(4096) + b[4096:],
+        lambda b: b.replace(b'"parent":"', b'"parent":"0'),
+    ],
     ids=["cut", "half", "empty", "longer", "zeros", "a hole", "another parent"],
-)  # fmt: skip
+)
 def test_a_torn_state_is_computed_again(tmp_path: Path, torn: Any) -> None:
     path, state, part = write(tmp_path, "npy", rows(2 * BATCH)), tmp_path / "s", tmp_path / "s.part"
     done = run("--input", path, "--state", state, **{CRASH_AT: "inside_transaction:2"})
@@ -690,8 +755,9 @@ def test_a_torn_state_is_computed_again(tmp_path: Path, torn: Any) -> None:
 def test_a_damaged_state_is_replaced_by_nothing(tmp_path: Path) -> None:
     """What is no state is refused, whatever lies next to it."""
     path, state = write(tmp_path, "npy", rows(BATCH)), tmp_path / "s"
-    assert run("--input", path, "--state", state,
-               **{CRASH_AT: "inside_transaction"}).returncode == -9  # fmt: skip
+    assert (
+        run("--input", path, "--state", state, **{CRASH_AT: "inside_transaction"}).returncode == -9
+    )
     state.write_bytes(b"damaged")
     assert learn(state, path) == 65 and state.read_bytes() == b"damaged"
 
@@ -756,8 +822,17 @@ def test_links_that_others_have_left_are_not_followed(tmp_path: Path) -> None:
 
 def test_nobody_reads_any_more(tmp_path: Path) -> None:
     path = write(tmp_path, "npy", rows(20 * BATCH))
-    command = [sys.executable, "-m", "consumers.cli", "run", "--input", str(path), *FLAGS,
-               "--state", str(tmp_path / "state")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "consumers.cli",
+        "run",
+        "--input",
+        str(path),
+        *FLAGS,
+        "--state",
+        str(tmp_path / "state"),
+    ]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)

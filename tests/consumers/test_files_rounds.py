@@ -31,9 +31,26 @@ from .test_task import Crash, crash_at
 HOUR = 3600
 START = 1_700_000_000 // HOUR * HOUR
 PLACES = 60
-FLAGS = ["--features", ",".join(FEATURES), "--epsilon", "8", "--delta", "1e-3", "--places",
-         str(PLACES), "--center", "none", "--scales", "none", "--subject", "device", "--round",
-         "1h", "--time", "at"]  # fmt: skip
+FLAGS = [
+    "--features",
+    ",".join(FEATURES),
+    "--epsilon",
+    "8",
+    "--delta",
+    "1e-3",
+    "--places",
+    str(PLACES),
+    "--center",
+    "none",
+    "--scales",
+    "none",
+    "--subject",
+    "device",
+    "--round",
+    "1h",
+    "--time",
+    "at",
+]
 
 Row = dict[str, Any]
 
@@ -42,11 +59,14 @@ def fleet(hours: Sequence[int], devices: int = 50, seed: int = 0) -> list[Row]:
     """Two rows of each device in each of these hours."""
     rng = np.random.default_rng(seed)
     return [
-        {"device": f"d{i % devices}", "at": START + hour * HOUR + i,
-         **dict(zip(FEATURES, (rng.standard_normal(3) * [3.0, 1.0, 0.3]).tolist(), strict=True))}
+        {
+            "device": f"d{i % devices}",
+            "at": START + hour * HOUR + i,
+            **dict(zip(FEATURES, (rng.standard_normal(3) * [3.0, 1.0, 0.3]).tolist(), strict=True)),
+        }
         for hour in hours
         for i in range(2 * devices)
-    ]  # fmt: skip
+    ]
 
 
 def write(path: Path, rows: Sequence[Row]) -> Path:
@@ -266,8 +286,10 @@ def test_a_busy_subject_keeps_no_more_than_its_records() -> None:
         sorted_rounds(lambda: [busy, others], rule, range(1, 4), at_once=2, places=2, records=4)
     )
     assert {r: kept.subjects for r, kept in found.items()} == {
-        1: [b"1"] * 4 + [b"a"], 2: [b"c"], 3: [],
-    }  # fmt: skip
+        1: [b"1"] * 4 + [b"a"],
+        2: [b"c"],
+        3: [],
+    }
 
 
 moments = st.sampled_from([None, -1, *range(0, 6500, 500)])  # of six rounds, and of none
@@ -296,15 +318,21 @@ def test_one_subject_takes_one_place_and_moves_no_row_of_others(
     def kept(of: list[tuple[str, int | None, float]]) -> list[dict[bytes, list[float]]]:
         parts = [of[i : i + size] for i in range(0, len(of), size)]
         blocks = [
-            FileRows(np.array([[row[2]] for row in part]), (
-                [r[0] for r in part], [None if r[1] is None else r[1] / 1000 for r in part]))
+            FileRows(
+                np.array([[row[2]] for row in part]),
+                ([r[0] for r in part], [None if r[1] is None else r[1] / 1000 for r in part]),
+            )
             for part in parts
-        ]  # fmt: skip
+        ]
         found: list[dict[bytes, list[float]]] = []
         for _, kept in sorted_rounds(
             lambda: blocks,
-            RoundRule("device", 1000, 1), range(6), at_once=at_once, places=size, records=2,
-        ):  # fmt: skip
+            RoundRule("device", 1000, 1),
+            range(6),
+            at_once=at_once,
+            places=size,
+            records=2,
+        ):
             found.append({})
             for subject, row in zip(kept.subjects, kept.rows(1), strict=True):
                 found[-1].setdefault(subject, []).append(float(row[0]))

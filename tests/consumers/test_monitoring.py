@@ -57,8 +57,11 @@ def named(text: str) -> set[str]:
 
 
 def expressions() -> list[str]:
-    return [target["expr"] for panel in json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-            for target in panel.get("targets", ())]  # fmt: skip
+    return [
+        target["expr"]
+        for panel in json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+        for target in panel.get("targets", ())
+    ]
 
 
 def test_every_metric_that_is_named_exists() -> None:
@@ -110,10 +113,15 @@ scrape_configs:
     static_configs: [{{targets: ["127.0.0.1:{server.port}"]}}]
 """)
     process = subprocess.Popen(
-        [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data",
-         f"--web.listen-address=127.0.0.1:{port}"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            program("prometheus"),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
     def ask(path: str) -> Any:
         try:
@@ -130,8 +138,10 @@ scrape_configs:
         wait_for("a scrape", lambda: value("dppca_owner"))
         groups = ask("rules")["groups"]
         assert [group["name"] for group in groups] == ["stream-dppca"]
-        wait_for("an evaluation", lambda: all(
-            rule["health"] == "ok" for rule in ask("rules")["groups"][0]["rules"]))  # fmt: skip
+        wait_for(
+            "an evaluation",
+            lambda: all(rule["health"] == "ok" for rule in ask("rules")["groups"][0]["rules"]),
+        )
         for expression in expressions():
             assert value(expression.replace("$job", ".+")) is not None, expression
     finally:

@@ -138,9 +138,15 @@ def planner(offsets: MemoryReader, size: int = 10, **changes: float) -> BatchPla
     log = offsets._cluster
     times = BrokerTime(log, INPUT, 50, lambda: log.broker.clock())
     return BatchPlanner(
-        offsets, INPUT, Metrics(), size=size, times=times,
-        plans=PlanNotes().plans(), sampler=lambda: None, **how,
-    )  # fmt: skip
+        offsets,
+        INPUT,
+        Metrics(),
+        size=size,
+        times=times,
+        plans=PlanNotes().plans(),
+        sampler=lambda: None,
+        **how,
+    )
 
 
 def test_samples_are_used_in_order_and_only_if_they_allow_a_batch() -> None:

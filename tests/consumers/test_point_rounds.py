@@ -49,10 +49,12 @@ def scrape(host: int, second: float, counter: float) -> Any:
     ]
     net = {"name": "net", "time": time, "start": S, "kind": "counter", "value": counter}
     return resource(
-        {"host.name": f"h{host}"}, *cpus, {**net, "attributes": {"dir": "in"}},
+        {"host.name": f"h{host}"},
+        *cpus,
+        {**net, "attributes": {"dir": "in"}},
         {**net, "attributes": {"dir": "out"}, "value": 1.0},
         {"name": "mem", "time": time, "value": 0.1 + counter / 3},
-    )  # fmt: skip
+    )
 
 
 def fill(on: MemoryBroker, rounds: int = 3, hosts: int = 8, together: int = 1) -> None:
@@ -191,15 +193,22 @@ def test_one_host_changes_no_row_of_others(kind: str, shared: bool) -> None:
         points = {
             "flood": [{"name": "mem", "value": i, "time": i} for i in range(3000)],
             "wild times": [
-                {"name": "net", "value": 1, "time": t, "start": 2**64 - 1, "kind": "counter",
-                 "attributes": {"dir": "in"}} for t in (0, 1, 2**64 - 1)
+                {
+                    "name": "net",
+                    "value": 1,
+                    "time": t,
+                    "start": 2**64 - 1,
+                    "kind": "counter",
+                    "attributes": {"dir": "in"},
+                }
+                for t in (0, 1, 2**64 - 1)
             ],
             "damage": [{"name": "mem", "value": 1.0, "attributes": {"a": "zzzz"}}],
             "many series": [
                 {"name": "cpu", "value": i, "attributes": {"cpu": i}}
                 for i in range(10 * MOST_SERIES)
             ],
-        }[kind]  # fmt: skip
+        }[kind]
         return resource({"host.name": "wild"}, *points)
 
     on = broker(2)

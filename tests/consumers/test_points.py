@@ -73,7 +73,7 @@ def one(feature: str, *points: dict[str, Any]) -> float:
     ("text", "at", "rule"),
     [
         ("", 1, "the name of a metric"),
-        ("{a=\"b\"}", 1, "the name of a metric"),
+        ('{a="b"}', 1, "the name of a metric"),
         ("median(x)", 1, "one of mean, max, min, last, sum, count, rate"),
         ("rate(x", 7, "closing parenthesis"),
         ("rate()", 6, "the name of a metric"),
@@ -87,7 +87,7 @@ def one(feature: str, *points: dict[str, Any]) -> float:
         ("x y", 3, "the end"),
         ("rate(x))", 8, "the end"),
     ],
-)  # fmt: skip
+)
 def test_an_error_says_where_and_why(text: str, at: int, rule: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         parse_feature(text)
@@ -121,8 +121,14 @@ def test_matchers() -> None:
 def test_functions_of_levels() -> None:
     points = [{"time": t * S, "value": v} for t, v in ((1, 4.0), (3, 1), (2, 10.0))]
     numbers = {
-        "m": 5, "mean(m)": 5, "max(m)": 10, "min(m)": 1, "last(m)": 1, "sum(m)": 15, "count(m)": 3,
-    }  # fmt: skip
+        "m": 5,
+        "mean(m)": 5,
+        "max(m)": 10,
+        "min(m)": 1,
+        "last(m)": 1,
+        "sum(m)": 15,
+        "count(m)": 3,
+    }
     assert {feature: one(feature, *points) for feature in numbers} == numbers
 
 
@@ -187,13 +193,24 @@ def test_points_that_say_nothing() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.fixed_dictionaries({
-    "value": st.sampled_from([1, 2.5, -3]), "time": st.sampled_from([0, 1, S]),
-    "start": st.sampled_from([0, 1]), "flags": st.sampled_from([0, 0, 2]),
-    "attributes": st.dictionaries(
-        st.sampled_from(["a", "b", "c"]), st.sampled_from(["x", "y", "", 1, 1.0, True]), max_size=3
-    ),
-}), max_size=12))  # fmt: skip
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "value": st.sampled_from([1, 2.5, -3]),
+                "time": st.sampled_from([0, 1, S]),
+                "start": st.sampled_from([0, 1]),
+                "flags": st.sampled_from([0, 0, 2]),
+                "attributes": st.dictionaries(
+                    st.sampled_from(["a", "b", "c"]),
+                    st.sampled_from(["x", "y", "", 1, 1.0, True]),
+                    max_size=3,
+                ),
+            }
+        ),
+        max_size=12,
+    )
+)
 def test_what_is_remembered_of_attributes_changes_nothing(points: list[dict[str, Any]]) -> None:
     for feature in ('count(m{a="x"})', 'sum(m{b!="y",c="1"})', 'last(m{a!="true"})'):
         one(feature, *points)  # which compares with JSON, of which nothing is remembered
@@ -236,8 +253,9 @@ def test_groups_of_a_message() -> None:
     def host(name: str, service: str, value: float) -> Any:
         return resource(
             {"host.name": name, "service": service},
-            {"name": "m", "time": 2, "value": value}, {"name": "m", "time": 1, "value": -1},
-        )  # fmt: skip
+            {"name": "m", "time": 2, "value": value},
+            {"name": "m", "time": 1, "value": -1},
+        )
 
     sent = message(host("b", "x", 1), host("a", "x", 2), host("b", "y", 5), host("c", "x", 4))
     whole = GroupedMessages(Grouping("otlp", ("m",), 1 << 20), 5).decode([sent, None])
@@ -276,8 +294,12 @@ def test_one_metric_per_message() -> None:
         {"host": "b", "metric": "cpu", "value": True, "timestamp": 10},
         {"host": "a", "metric": "net", "value": 300, "timestamp": 20, "dir": "in"},
         {"host": "a", "metric": "cpu", "value": "3.5", "timestamp": 20},
-        {"host": "a", "metric": "cpu", "value": None}, {"host": "a"}, 7, "x", None,
-    ]  # fmt: skip
+        {"host": "a", "metric": "cpu", "value": None},
+        {"host": "a"},
+        7,
+        "x",
+        None,
+    ]
     expected = {b"a": [[1.5, 20.0]], b"b": [[1.0, math.nan]]}
     for values in (lines(*sent), lines(sent), lines({"metrics": sent}), lines(sent[:2], sent[2:])):
         assert repr(gather(grouping, values)) == repr(expected)
@@ -287,10 +309,14 @@ def test_one_metric_per_message() -> None:
 
 def test_the_adapter_of_prometheus() -> None:
     sent = [
-        {"name": "up", "timestamp": f"1970-01-01T00:00:{t}Z", "value": value,
-         "labels": {"__name__": "up", "instance": "h:9100", "job": "node"}}
+        {
+            "name": "up",
+            "timestamp": f"1970-01-01T00:00:{t}Z",
+            "value": value,
+            "labels": {"__name__": "up", "instance": "h:9100", "job": "node"},
+        }
         for t, value in ((10, "98.5"), (20, "100.5"), (30, "NaN"), (40, "oops"))
-    ]  # fmt: skip
+    ]
     fields = Fields("name", "value", "timestamp", "labels", text=True)
     features = ('up{job="node"}', 'rate(up{instance="h:9100"})')
     grouping = Grouping("long", features, 1 << 20, "labels.instance", fields=fields)
@@ -300,11 +326,17 @@ def test_the_adapter_of_prometheus() -> None:
 
 
 def test_telegraf() -> None:
-    sent = {"metrics": [
-        {"name": "cpu", "tags": {"cpu": "cpu0", "host": "a"}, "timestamp": 1,
-         "fields": {"usage_idle": 90.0, "usage_user": 10, "state": "on"}},
-        {"name": "mem", "tags": {"host": "a"}, "timestamp": 1, "fields": {"used_percent": 40}},
-    ]}  # fmt: skip
+    sent = {
+        "metrics": [
+            {
+                "name": "cpu",
+                "tags": {"cpu": "cpu0", "host": "a"},
+                "timestamp": 1,
+                "fields": {"usage_idle": 90.0, "usage_user": 10, "state": "on"},
+            },
+            {"name": "mem", "tags": {"host": "a"}, "timestamp": 1, "fields": {"used_percent": 40}},
+        ]
+    }
     features = ('cpu.usage_idle{cpu="cpu0"}', "mem.used_percent")
     fields = Fields("name", "fields", "timestamp", "tags")
     grouping = Grouping("long", features, 1 << 20, "tags.host", fields=fields)
@@ -327,8 +359,10 @@ def test_a_bad_element_is_in_the_row_of_its_message() -> None:
 
 
 def test_the_brokers_time_decides_the_part_and_nothing_else() -> None:
-    values = [message(resource({"host.name": "a"}, {"name": "m", "time": 99, "value": v}))
-              for v in (1, 2, 3)]  # fmt: skip
+    values = [
+        message(resource({"host.name": "a"}, {"name": "m", "time": 99, "value": v}))
+        for v in (1, 2, 3)
+    ]
     found = gather(otlp("m"), values, parts=4, times=[0, HOUR // 4 - 1, HOUR - 1])
     assert found == {b"a": [[1.5], [3.0]]}
 
@@ -344,10 +378,13 @@ Sent = tuple[int, int, float, int, int, int]  # subject, time, value, series, st
 FUNCTIONS = ("", "mean", "max", "min", "last", "sum", "count", "rate")
 
 sent = st.tuples(
-    st.integers(0, 2), st.integers(0, 5),
+    st.integers(0, 2),
+    st.integers(0, 5),
     st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.1, 0.2, 0.3, 1e16, -1e16]),
-    st.integers(0, 40), st.integers(0, 1), st.integers(0, len(FUNCTIONS) - 1),
-)  # fmt: skip
+    st.integers(0, 40),
+    st.integers(0, 1),
+    st.integers(0, len(FUNCTIONS) - 1),
+)
 
 
 def folded(points: Sequence[tuple[int, Sent]]) -> Fold:
@@ -457,11 +494,16 @@ def hard_case() -> tuple[list[Sent], list[int], list[int]]:
     rng = np.random.default_rng(5)
     points = [
         (0, int(t), float(v), int(s) if i % 2 else 0, 0, int(f))
-        for i, (t, v, s, f) in enumerate(zip(
-            rng.integers(0, 5, 3000), rng.standard_normal(3000) * 10.0 ** rng.integers(-8, 8, 3000),
-            rng.integers(0, 41, 3000), rng.integers(0, len(FUNCTIONS), 3000), strict=True,
-        ))
-    ]  # fmt: skip
+        for i, (t, v, s, f) in enumerate(
+            zip(
+                rng.integers(0, 5, 3000),
+                rng.standard_normal(3000) * 10.0 ** rng.integers(-8, 8, 3000),
+                rng.integers(0, 41, 3000),
+                rng.integers(0, len(FUNCTIONS), 3000),
+                strict=True,
+            )
+        )
+    ]
     return points, [500, 1500, 2200], rng.permutation(3000).tolist()
 
 
@@ -489,12 +531,25 @@ def wild(kind: str) -> list[bytes]:
     if kind == "20,000 points":  # of as many series, of which few are kept
         return [of(*({"value": i, "attributes": {"i": i}} for i in range(20_000)))]
     if kind == "wild times":
-        return [of(*({"value": 1, "time": t, "start": s, "kind": k}
-                     for t in (0, 1, 2**63, 2**64 - 1) for s in (0, 5, 2**64 - 1)
-                     for k in ("gauge", "delta", "counter")))]  # fmt: skip
+        return [
+            of(
+                *(
+                    {"value": 1, "time": t, "start": s, "kind": k}
+                    for t in (0, 1, 2**63, 2**64 - 1)
+                    for s in (0, 5, 2**64 - 1)
+                    for k in ("gauge", "delta", "counter")
+                )
+            )
+        ]
     if kind == "resets":
-        return [of(*({"value": i % 7, "time": i, "start": i, "kind": "counter"}
-                     for i in range(1, 5000)))]  # fmt: skip
+        return [
+            of(
+                *(
+                    {"value": i % 7, "time": i, "start": i, "kind": "counter"}
+                    for i in range(1, 5000)
+                )
+            )
+        ]
     if kind == "duplicated series":
         return [of(*[{"value": 3, "time": 1}] * 500)] * 5
     if kind == "missing series":
@@ -502,17 +557,34 @@ def wild(kind: str) -> list[bytes]:
     if kind == "not numbers":
         return [of({"value": math.nan}, {"value": math.inf}, {"value": 1e308}, {"value": None})]
     if kind == "other types":
-        return [of({"value": (1.0, 2), "kind": "histogram"}, {"value": 2, "kind": "delta"},
-                   {"value": (0.0, 0), "kind": "summary"}, {"value": -(2**63)},
-                   {"value": (math.nan, 2**63), "kind": "exponential_histogram"})]  # fmt: skip
+        return [
+            of(
+                {"value": (1.0, 2), "kind": "histogram"},
+                {"value": 2, "kind": "delta"},
+                {"value": (0.0, 0), "kind": "summary"},
+                {"value": -(2**63)},
+                {"value": (math.nan, 2**63), "kind": "exponential_histogram"},
+            )
+        ]
     if kind == "invalid UTF-8":
-        return [of({"value": 1, "attributes": {"a": "zz"}}).replace(b"zz", b"\xff\xfe"),
-                of({"value": 1}).replace(b"wild", b"wi\xffd")]  # fmt: skip
+        return [
+            of({"value": 1, "attributes": {"a": "zz"}}).replace(b"zz", b"\xff\xfe"),
+            of({"value": 1}).replace(b"wild", b"wi\xffd"),
+        ]
     return [of({"value": 1})[:-3], b"\xff" * 40, b"\x0a\xff\xff\xff\xff\x7f", bytes(range(256))]
 
 
-KINDS = ("20,000 points", "wild times", "resets", "duplicated series", "missing series",
-         "not numbers", "other types", "invalid UTF-8", "damage")  # fmt: skip
+KINDS = (
+    "20,000 points",
+    "wild times",
+    "resets",
+    "duplicated series",
+    "missing series",
+    "not numbers",
+    "other types",
+    "invalid UTF-8",
+    "damage",
+)
 
 
 def varint(number: int) -> bytes:
@@ -535,7 +607,7 @@ def test_one_host_changes_nothing_of_anybody_else(kind: str, shared: bool) -> No
         ).SerializeToString()
         for i in range(1, 30)
         for name in ("a", "b")
-    ]  # fmt: skip
+    ]
     each = [b"\x0a" + varint(len(host)) + host for host in others]
     bad = [b"\x0a" + varint(len(host)) + host for host in wild(kind)]
     alone = gather(otlp(*features, max_bytes=1 << 27), each)
@@ -593,9 +665,12 @@ def test_the_work_of_a_message_does_not_grow_with_the_number_of_features(
     fields = {f"f{i}": i for i in range(200)}
     sent = {"metric": "m", "value": fields, "labels": {"host.name": "a" * 300, "b": "c"}}
     grouping = Grouping(
-        "long", tuple(f"m.{name}" for name in fields), 1 << 20, "labels.host.name",
+        "long",
+        tuple(f"m.{name}" for name in fields),
+        1 << 20,
+        "labels.host.name",
         fields=Fields(labels="labels"),
-    )  # fmt: skip
+    )
     value = json.dumps(sent).encode()
     [(_, points)] = grouping.groups()(value, None, 0)
     assert [point.value for point in points] == [*range(200)] and work == 1
@@ -619,9 +694,14 @@ def test_one_element_that_cannot_be_parsed_is_missing_alone() -> None:
     grouping = Grouping("long", ("m",), 1 << 20, "host")
     good = [host(b"a", b"1"), host(b"b", b"2")]
     for bad in (
-        host(b"\xff", b"3"), host(b"c", b"[" * 5000 + b"]" * 5000), host(b"c", b"9" * 5000),
-        b'{"x": "\\"]}"}', b"{" * 5000 + b"}" * 5000, b"3", b'"]["',
-    ):  # fmt: skip
+        host(b"\xff", b"3"),
+        host(b"c", b"[" * 5000 + b"]" * 5000),
+        host(b"c", b"9" * 5000),
+        b'{"x": "\\"]}"}',
+        b"{" * 5000 + b"}" * 5000,
+        b"3",
+        b'"]["',
+    ):
         for around in (b"[%b]", b'{"x": ["metrics", []], "metrics": [%b]}'):
             sent = around % b",".join([good[0], bad, good[1]])
             assert gather(grouping, [sent]) == {b"a": [[1.0]], b"b": [[2.0]]}, bad[:20]

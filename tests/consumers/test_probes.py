@@ -44,8 +44,12 @@ def worker() -> Iterator[tuple[Service, MemoryBroker]]:
     broker.create("in", 2)
     feed(broker, BATCH)
     with running(broker, s) as service:
-        wait_for("a batch", lambda: log_of(broker, s).topic(s.output_topic)
-                 and log_of(broker, s).scan(s.output_topic))  # fmt: skip
+        wait_for(
+            "a batch",
+            lambda: (
+                log_of(broker, s).topic(s.output_topic) and log_of(broker, s).scan(s.output_topic)
+            ),
+        )
         wait_for("rest", lambda: service.ready() == (True, "working"))
         yield service, broker
 
@@ -242,10 +246,12 @@ def ended() -> Iterator[Run]:
     started = {
         how: subprocess.Popen(
             [sys.executable, "-c", PREPARED + code, how],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for how, code in programs.items()
-    }  # fmt: skip
+    }
 
     def run(how: str) -> tuple[int, str, str]:
         said, errors = started[how].communicate()

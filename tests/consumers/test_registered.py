@@ -62,8 +62,9 @@ def avro(schema: Any, value: Any) -> bytes:
     return stream.getvalue()
 
 
-def decode(format: Any, features: tuple[str, ...], source: Any, values: list[bytes | None],
-           **options: Any) -> list[list[float]]:  # fmt: skip
+def decode(
+    format: Any, features: tuple[str, ...], source: Any, values: list[bytes | None], **options: Any
+) -> list[list[float]]:
     return make_codec(format, features, LIMIT, registry=source, **options).decode(values).tolist()
 
 
@@ -78,27 +79,59 @@ def same(a: float, b: float) -> bool:
 
 # Avro against fastavro
 
-READ = {"type": "record", "name": "Disk", "fields": [
-    {"name": "read", "type": "double"}, {"name": "write", "type": ["null", "long"]},
-]}  # fmt: skip
-TELEMETRY = {"type": "record", "name": "Telemetry", "namespace": "example", "fields": [
-    {"name": "device", "type": "string"},
-    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-    {"name": "cpu", "type": "double"}, {"name": "load", "type": "float"},
-    {"name": "on", "type": "boolean"}, {"name": "disk", "type": ["null", READ]},
-    {"name": "spare", "type": ["null", "Disk"]},
-    {"name": "tags", "type": {"type": "map", "values": ["string", "double"]}},
-    {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9,
-                               "scale": 2}},
-    {"name": "notes", "type": {"type": "array", "items": "Disk"}},
-]}  # fmt: skip
+READ = {
+    "type": "record",
+    "name": "Disk",
+    "fields": [
+        {"name": "read", "type": "double"},
+        {"name": "write", "type": ["null", "long"]},
+    ],
+}
+TELEMETRY = {
+    "type": "record",
+    "name": "Telemetry",
+    "namespace": "example",
+    "fields": [
+        {"name": "device", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "cpu", "type": "double"},
+        {"name": "load", "type": "float"},
+        {"name": "on", "type": "boolean"},
+        {"name": "disk", "type": ["null", READ]},
+        {"name": "spare", "type": ["null", "Disk"]},
+        {"name": "tags", "type": {"type": "map", "values": ["string", "double"]}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+        {"name": "notes", "type": {"type": "array", "items": "Disk"}},
+    ],
+}
 RECORD = {
-    "device": "röck-7", "at": 1_700_000_000_000, "cpu": 0.1, "load": 0.5, "on": True,
-    "disk": {"read": 2.5, "write": -7}, "spare": None, "tags": {"t": 21.5, "place": "x"},
-    "price": Decimal("-12.34"), "notes": [{"read": 1.0, "write": None}] * 3,
-}  # fmt: skip
-FEATURES = ("price", "tags.t", "disk.write", "disk.read", "on", "load", "cpu", "at", "spare.read",
-            "gone", "tags.gone")  # fmt: skip
+    "device": "röck-7",
+    "at": 1_700_000_000_000,
+    "cpu": 0.1,
+    "load": 0.5,
+    "on": True,
+    "disk": {"read": 2.5, "write": -7},
+    "spare": None,
+    "tags": {"t": 21.5, "place": "x"},
+    "price": Decimal("-12.34"),
+    "notes": [{"read": 1.0, "write": None}] * 3,
+}
+FEATURES = (
+    "price",
+    "tags.t",
+    "disk.write",
+    "disk.read",
+    "on",
+    "load",
+    "cpu",
+    "at",
+    "spare.read",
+    "gone",
+    "tags.gone",
+)
 ROW = [-12.34, 21.5, -7.0, 2.5, 1.0, 0.5, 0.1, 1.7e12, NAN, NAN, NAN]
 
 
@@ -123,10 +156,20 @@ def test_dots_can_be_literal_and_paths_must_be_possible() -> None:
             make_codec("avro", features, LIMIT, registry=source)
 
 
-LEAVES = st.sampled_from([
-    "null", "boolean", "int", "long", "float", "double", "string", "bytes",
-    {"type": "fixed", "size": 3}, {"type": "enum", "symbols": ["A", "B"]},
-])  # fmt: skip
+LEAVES = st.sampled_from(
+    [
+        "null",
+        "boolean",
+        "int",
+        "long",
+        "float",
+        "double",
+        "string",
+        "bytes",
+        {"type": "fixed", "size": 3},
+        {"type": "enum", "symbols": ["A", "B"]},
+    ]
+)
 
 
 @st.composite
@@ -175,12 +218,20 @@ def datum(draw: st.DrawFn, schema: Any) -> Any:
     if kind == "map":
         keys = draw(st.lists(st.sampled_from(["a", "b", "ü", ""]), unique=True, max_size=3))
         return {key: datum(draw, schema["values"]) for key in keys}
-    return draw({
-        "null": st.none(), "boolean": st.booleans(), "int": st.integers(-(2**31), 2**31 - 1),
-        "long": st.integers(-(2**63), 2**63 - 1), "float": st.floats(width=32),
-        "double": st.floats(), "string": st.text(max_size=9), "bytes": st.binary(max_size=200),
-        "fixed": st.binary(min_size=3, max_size=3), "enum": st.sampled_from("AB"),
-    }[kind])  # fmt: skip
+    return draw(
+        {
+            "null": st.none(),
+            "boolean": st.booleans(),
+            "int": st.integers(-(2**31), 2**31 - 1),
+            "long": st.integers(-(2**63), 2**63 - 1),
+            "float": st.floats(width=32),
+            "double": st.floats(),
+            "string": st.text(max_size=9),
+            "bytes": st.binary(max_size=200),
+            "fixed": st.binary(min_size=3, max_size=3),
+            "enum": st.sampled_from("AB"),
+        }[kind]
+    )
 
 
 def expected(value: Any, path: list[str]) -> float:
@@ -239,11 +290,16 @@ def _refused(schema: Any, features: list[str]) -> bool:
 GOOD = avro(TELEMETRY, RECORD)
 
 
-@given(st.one_of(
-    st.binary(max_size=300), st.just(GOOD[:-1]), st.just(GOOD + b"\0"),
-    st.tuples(st.integers(0, len(GOOD) - 1), st.binary(max_size=12)).map(
-        lambda cut: GOOD[: cut[0]] + cut[1] + GOOD[cut[0] + len(cut[1]) :]),
-))  # fmt: skip
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.just(GOOD[:-1]),
+        st.just(GOOD + b"\0"),
+        st.tuples(st.integers(0, len(GOOD) - 1), st.binary(max_size=12)).map(
+            lambda cut: GOOD[: cut[0]] + cut[1] + GOOD[cut[0] + len(cut[1]) :]
+        ),
+    )
+)
 @settings(max_examples=200, deadline=None)
 def test_a_broken_message_changes_no_other(broken: bytes) -> None:
     rows = avro_rows(TELEMETRY, FEATURES, GOOD, broken, GOOD)
@@ -260,8 +316,11 @@ def whole(number: int) -> bytes:
 
 
 def wide(kind: Any) -> Any:
-    return {"type": "record", "name": "R", "fields": [
-        {"name": "x", "type": kind}, {"name": "cpu", "type": "double"}]}  # fmt: skip
+    return {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "x", "type": kind}, {"name": "cpu", "type": "double"}],
+    }
 
 
 EMPTY = {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}
@@ -269,19 +328,25 @@ CHAIN = {"type": "record", "name": "C", "fields": [{"name": "next", "type": ["nu
 CPU = struct.pack("<d", 0.5)
 
 
-@pytest.mark.parametrize("kind, message, row", [
-    ({"type": "array", "items": "null"}, whole(2**60) + b"\0" + CPU, 0.5),
-    ({"type": "array", "items": EMPTY}, whole(2**60) + b"\0" + CPU, 0.5),
-    ({"type": "array", "items": "double"}, whole(2**60) + b"\0" + CPU, NAN),
-    ({"type": "array", "items": "int"}, whole(2**60) + b"\0" * 1000 + CPU, NAN),
-    ({"type": "array", "items": "int"}, whole(-(2**60)) + whole(2**40) + CPU, NAN),
-    ({"type": "array", "items": "string"}, whole(9) + whole(-1) * 9 + CPU, NAN),
-    ({"type": "map", "values": "null"}, whole(2**60) + b"\0" * 1000 + CPU, NAN),
-    ("string", whole(2**60) + CPU, NAN), ("string", whole(-3) + CPU, NAN),
-    ("bytes", whole(2**40) + CPU, NAN), ("long", b"\xff" * 5000 + b"\1" + CPU, 0.5),
-    (["null", "int"], whole(-1) + CPU, NAN), (["null", "int"], whole(7) + CPU, NAN),
-    (CHAIN, whole(1) * 900_000 + whole(0) + CPU, NAN),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, message, row",
+    [
+        ({"type": "array", "items": "null"}, whole(2**60) + b"\0" + CPU, 0.5),
+        ({"type": "array", "items": EMPTY}, whole(2**60) + b"\0" + CPU, 0.5),
+        ({"type": "array", "items": "double"}, whole(2**60) + b"\0" + CPU, NAN),
+        ({"type": "array", "items": "int"}, whole(2**60) + b"\0" * 1000 + CPU, NAN),
+        ({"type": "array", "items": "int"}, whole(-(2**60)) + whole(2**40) + CPU, NAN),
+        ({"type": "array", "items": "string"}, whole(9) + whole(-1) * 9 + CPU, NAN),
+        ({"type": "map", "values": "null"}, whole(2**60) + b"\0" * 1000 + CPU, NAN),
+        ("string", whole(2**60) + CPU, NAN),
+        ("string", whole(-3) + CPU, NAN),
+        ("bytes", whole(2**40) + CPU, NAN),
+        ("long", b"\xff" * 5000 + b"\1" + CPU, 0.5),
+        (["null", "int"], whole(-1) + CPU, NAN),
+        (["null", "int"], whole(7) + CPU, NAN),
+        (CHAIN, whole(1) * 900_000 + whole(0) + CPU, NAN),
+    ],
+)
 def test_no_message_takes_long_or_much(kind: Any, message: bytes, row: float) -> None:
     """Lengths and depths that a message only claims are not believed."""
     started = time.process_time()
@@ -293,9 +358,14 @@ def test_no_message_takes_long_or_much(kind: Any, message: bytes, row: float) ->
 def test_schemas_that_share_types_many_times_over_are_compiled_once() -> None:
     kind: Any = "int"
     for depth in range(40):  # 2^40 fields, were each of them compiled by itself
-        first = {"type": "record", "name": f"L{depth}", "fields": [
-            {"name": "l", "type": kind}, {"name": "r", "type": f"L{depth - 1}" if depth else "int"},
-        ]}  # fmt: skip
+        first = {
+            "type": "record",
+            "name": f"L{depth}",
+            "fields": [
+                {"name": "l", "type": kind},
+                {"name": "r", "type": f"L{depth - 1}" if depth else "int"},
+            ],
+        }
         kind = first
     assert np.isnan(avro_rows(wide(kind), ("cpu",), CPU)).all()
 
@@ -306,8 +376,9 @@ F = descriptor_pb2.FieldDescriptorProto
 
 
 def proto_file() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(name="telemetry.proto", package="example",
-                                              syntax="proto3")  # fmt: skip
+    file = descriptor_pb2.FileDescriptorProto(
+        name="telemetry.proto", package="example", syntax="proto3"
+    )
     file.dependency.append("google/protobuf/wrappers.proto")
     other = file.message_type.add(name="Other")
     other.field.add(name="x", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
@@ -319,16 +390,24 @@ def proto_file() -> descriptor_pb2.FileDescriptorProto:
     entry.field.add(name="key", number=1, type=F.TYPE_STRING, label=F.LABEL_OPTIONAL)
     entry.field.add(name="value", number=2, type=F.TYPE_FLOAT, label=F.LABEL_OPTIONAL)
     message.oneof_decl.add(name="_memory")
-    for number, (name, kind, more) in enumerate([
-        ("device", F.TYPE_STRING, {}), ("cpu", F.TYPE_DOUBLE, {}), ("count", F.TYPE_UINT64, {}),
-        ("memory", F.TYPE_SINT64, {"oneof_index": 0, "proto3_optional": True}),
-        ("on", F.TYPE_BOOL, {}),
-        ("disk", F.TYPE_MESSAGE, {"type_name": ".example.Telemetry.Disk"}),
-        ("heat", F.TYPE_MESSAGE, {"type_name": ".google.protobuf.DoubleValue"}),
-        ("tags", F.TYPE_MESSAGE, {"type_name": ".example.Telemetry.TagsEntry",
-                                  "label": F.LABEL_REPEATED}),
-        ("many", F.TYPE_DOUBLE, {"label": F.LABEL_REPEATED}),
-    ], 1):  # fmt: skip
+    for number, (name, kind, more) in enumerate(
+        [
+            ("device", F.TYPE_STRING, {}),
+            ("cpu", F.TYPE_DOUBLE, {}),
+            ("count", F.TYPE_UINT64, {}),
+            ("memory", F.TYPE_SINT64, {"oneof_index": 0, "proto3_optional": True}),
+            ("on", F.TYPE_BOOL, {}),
+            ("disk", F.TYPE_MESSAGE, {"type_name": ".example.Telemetry.Disk"}),
+            ("heat", F.TYPE_MESSAGE, {"type_name": ".google.protobuf.DoubleValue"}),
+            (
+                "tags",
+                F.TYPE_MESSAGE,
+                {"type_name": ".example.Telemetry.TagsEntry", "label": F.LABEL_REPEATED},
+            ),
+            ("many", F.TYPE_DOUBLE, {"label": F.LABEL_REPEATED}),
+        ],
+        1,
+    ):
         options = {"label": F.LABEL_OPTIONAL, **more}
         message.field.add(name=name, number=number, type=kind, json_name=name, **options)
     return file
@@ -357,9 +436,11 @@ def test_protobuf_fields(data: st.DataObject) -> None:
     made = proto_class("Telemetry")(device="d", many=[1.0])
     row = [0.0, 0.0, NAN, 0.0, NAN, NAN, NAN, NAN, NAN]
     for index, name, kind in (
-        (0, "cpu", st.floats()), (1, "count", st.integers(0, 2**64 - 1)),
-        (2, "memory", st.integers(-(2**63), 2**63 - 1)), (3, "on", st.booleans()),
-    ):  # fmt: skip
+        (0, "cpu", st.floats()),
+        (1, "count", st.integers(0, 2**64 - 1)),
+        (2, "memory", st.integers(-(2**63), 2**63 - 1)),
+        (3, "on", st.booleans()),
+    ):
         if data.draw(st.booleans()):
             setattr(made, name, value := data.draw(kind))
             row[index] = float(value)
@@ -406,30 +487,49 @@ def test_pruned_types_are_read_as_whole_ones(data: st.DataObject) -> None:
     entry = top.nested_type.add(name="MEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=F.TYPE_STRING, label=F.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=F.TYPE_MESSAGE, type_name="In",
-                    label=F.LABEL_OPTIONAL)  # fmt: skip
+    entry.field.add(
+        name="value", number=2, type=F.TYPE_MESSAGE, type_name="In", label=F.LABEL_OPTIONAL
+    )
     default = {"default_value": "7"} if syntax == "proto2" else {}
-    for number, (name, kind, more) in enumerate([
-        ("text", F.TYPE_STRING, {}), ("x", F.TYPE_SINT32, default), ("y", F.TYPE_FIXED64, {}),
-        ("z", F.TYPE_FLOAT, {"oneof_index": 0}), ("u", F.TYPE_INT64, {"oneof_index": 0}),
-        ("in", F.TYPE_MESSAGE, {"type_name": data.draw(st.sampled_from(
-            ["In", "Top.In", "q.Top.In", "p.q.Top.In", ".p.q.Top.In"]))}),
-    ], 1):  # fmt: skip
+    for number, (name, kind, more) in enumerate(
+        [
+            ("text", F.TYPE_STRING, {}),
+            ("x", F.TYPE_SINT32, default),
+            ("y", F.TYPE_FIXED64, {}),
+            ("z", F.TYPE_FLOAT, {"oneof_index": 0}),
+            ("u", F.TYPE_INT64, {"oneof_index": 0}),
+            (
+                "in",
+                F.TYPE_MESSAGE,
+                {
+                    "type_name": data.draw(
+                        st.sampled_from(["In", "Top.In", "q.Top.In", "p.q.Top.In", ".p.q.Top.In"])
+                    )
+                },
+            ),
+        ],
+        1,
+    ):
         inner.field.add(name=name, number=number, type=kind, label=F.LABEL_OPTIONAL, **more)
     if syntax == "editions":
         inner.field[2].options.features.field_presence = features.IMPLICIT
     inner.oneof_decl.add(name="either")
     top.field.add(name="in", number=1, type_name="In", label=F.LABEL_OPTIONAL)
-    top.field.add(name="m", number=2, type=F.TYPE_MESSAGE, type_name="MEntry",
-                  label=F.LABEL_REPEATED)  # fmt: skip
+    top.field.add(
+        name="m", number=2, type=F.TYPE_MESSAGE, type_name="MEntry", label=F.LABEL_REPEATED
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     made = message_factory.GetMessageClass(pool.FindMessageTypeByName("p.q.Top"))()
 
     def fill(message: Any, depth: int) -> None:
         message.text = data.draw(st.text(max_size=3))
-        for name, values in (("x", st.integers(-9, 9)), ("y", st.integers(0, 9)),
-                             ("z", st.floats(width=32)), ("u", st.integers(0, 9))):  # fmt: skip
+        for name, values in (
+            ("x", st.integers(-9, 9)),
+            ("y", st.integers(0, 9)),
+            ("z", st.floats(width=32)),
+            ("u", st.integers(0, 9)),
+        ):
             if data.draw(st.booleans()):
                 setattr(message, name, data.draw(values))
         if depth and data.draw(st.booleans()):
@@ -479,12 +579,17 @@ PROTO_GOOD = AT_1 + proto_class("Telemetry")(cpu=1.5, memory=3).SerializeToStrin
 PROTO_ROW = [1.5, 0.0, 3.0, 0.0, NAN, NAN, NAN, NAN, NAN]
 
 
-@given(st.one_of(
-    st.binary(max_size=300), st.binary(max_size=300).map(lambda b: AT_1 + b),
-    st.just(AT_1 + b"\x0a" * 100_000), st.just(AT_1 + b"\x33" * 1000),
-    st.tuples(st.integers(0, len(PROTO_GOOD) - 1), st.binary(max_size=12)).map(
-        lambda cut: PROTO_GOOD[: cut[0]] + cut[1] + PROTO_GOOD[cut[0] + len(cut[1]) :]),
-))  # fmt: skip
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.binary(max_size=300).map(lambda b: AT_1 + b),
+        st.just(AT_1 + b"\x0a" * 100_000),
+        st.just(AT_1 + b"\x33" * 1000),
+        st.tuples(st.integers(0, len(PROTO_GOOD) - 1), st.binary(max_size=12)).map(
+            lambda cut: PROTO_GOOD[: cut[0]] + cut[1] + PROTO_GOOD[cut[0] + len(cut[1]) :]
+        ),
+    )
+)
 @settings(max_examples=150, deadline=None)
 def test_a_broken_protobuf_message_changes_no_other(broken: bytes) -> None:
     rows = proto_rows(PROTO_FEATURES, PROTO_GOOD, broken, PROTO_GOOD)
@@ -495,16 +600,34 @@ def test_a_broken_protobuf_message_changes_no_other(broken: bytes) -> None:
 # The frame and the registry
 
 
-@pytest.mark.parametrize("value", [
-    None, b"", b"\0", b"\0\0\0\0", b"\1\0\0\0\1" + GOOD, framed(2, GOOD), framed(2**32 - 1, GOOD),
-    framed(2**31, GOOD), b"{}", GOOD, framed(3, GOOD), framed(4, GOOD), framed(5, GOOD),
-    framed(1, GOOD + b"x" * LIMIT),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"\0",
+        b"\0\0\0\0",
+        b"\1\0\0\0\1" + GOOD,
+        framed(2, GOOD),
+        framed(2**32 - 1, GOOD),
+        framed(2**31, GOOD),
+        b"{}",
+        GOOD,
+        framed(3, GOOD),
+        framed(4, GOOD),
+        framed(5, GOOD),
+        framed(1, GOOD + b"x" * LIMIT),
+    ],
+)
 def test_a_bad_frame_is_one_null(value: bytes | None) -> None:
-    source = Schemas({
-        1: RegisteredSchema("avro", json.dumps(TELEMETRY)), 3: PROTO,
-        4: RegisteredSchema("avro", "{"), 5: RegisteredSchema("avro", '{"type": "nothing"}'),
-    })  # fmt: skip
+    source = Schemas(
+        {
+            1: RegisteredSchema("avro", json.dumps(TELEMETRY)),
+            3: PROTO,
+            4: RegisteredSchema("avro", "{"),
+            5: RegisteredSchema("avro", '{"type": "nothing"}'),
+        }
+    )
     good = framed(1, GOOD)
     rows = decode("avro", FEATURES, source, [good, value, good])
     assert np.isnan(rows[1]).all()
@@ -518,13 +641,22 @@ def halves(levels: int, leaf: Any) -> dict[str, Any]:
     """A record that holds two records, each of which holds two, and so on: 2^levels leaves."""
     inner: Any = leaf
     for level in range(levels):
-        inner = {"type": "record", "name": f"R{level}", "fields": [
-            {"name": "a", "type": inner},
-            {"name": "b", "type": inner if level == 0 else f"R{level - 1}"},
-        ]}  # fmt: skip
-    return {"type": "record", "name": "Top", "fields": [
-        {"name": "x", "type": "double"}, {"name": "rest", "type": inner},
-    ]}  # fmt: skip
+        inner = {
+            "type": "record",
+            "name": f"R{level}",
+            "fields": [
+                {"name": "a", "type": inner},
+                {"name": "b", "type": inner if level == 0 else f"R{level - 1}"},
+            ],
+        }
+    return {
+        "type": "record",
+        "name": "Top",
+        "fields": [
+            {"name": "x", "type": "double"},
+            {"name": "rest", "type": inner},
+        ],
+    }
 
 
 def decimal(**options: Any) -> dict[str, Any]:
@@ -537,10 +669,13 @@ def unions(levels: int) -> Any:
     kind: Any = {"type": "record", "name": "V0", "fields": [{"name": "x", "type": "double"}]}
     for level in range(1, levels + 1):
         branches = [
-            {"type": "record", "name": f"U{level}_{i}", "fields": [
-                {"name": "x", "type": kind if i == 0 else f"V{level - 1}"}]}
+            {
+                "type": "record",
+                "name": f"U{level}_{i}",
+                "fields": [{"name": "x", "type": kind if i == 0 else f"V{level - 1}"}],
+            }
             for i in range(30)
-        ]  # fmt: skip
+        ]
         kind = {"type": "record", "name": f"V{level}", "fields": [{"name": "x", "type": branches}]}
     return kind
 
@@ -572,9 +707,12 @@ HARMFUL = {
 def test_a_harmful_schema_makes_nulls_of_its_own_messages(harmful: Any) -> None:
     text = harmful if isinstance(harmful, str) else json.dumps(harmful)
     good = {"type": "record", "name": "G", "fields": [{"name": "x", "type": "double"}]}
-    source = Schemas({
-        1: RegisteredSchema("avro", json.dumps(good)), 2: RegisteredSchema("avro", text),
-    })  # fmt: skip
+    source = Schemas(
+        {
+            1: RegisteredSchema("avro", json.dumps(good)),
+            2: RegisteredSchema("avro", text),
+        }
+    )
     message = avro(good, {"x": 1.5})
     values = [framed(number, message) for number in (1, 2, 1)]
     began = time.process_time()
@@ -606,8 +744,11 @@ def test_records_that_double_are_passed_over_as_a_number() -> None:
 def test_a_type_may_have_the_name_of_a_type_of_avro() -> None:
     """The lookup among the named types must end."""
     inner = {"type": "record", "name": "record", "fields": [{"name": "y", "type": "double"}]}
-    schema = {"type": "record", "name": "Top", "fields": [
-        {"name": "x", "type": "double"}, {"name": "in", "type": inner}]}  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "Top",
+        "fields": [{"name": "x", "type": "double"}, {"name": "in", "type": inner}],
+    }
     assert avro_rows(schema, ("x",), struct.pack("<2d", 1.5, 2.0)) == [[1.5]]
 
 
@@ -617,8 +758,9 @@ def test_a_harmful_descriptor_makes_nulls_of_its_own_messages() -> None:
         for i in range(types):
             kind = made.message_type.add(name=f"M{i}")
             for j in range(fields):
-                kind.field.add(name=f"x{j or ''}", number=j + 1, type=F.TYPE_DOUBLE,
-                               label=F.LABEL_OPTIONAL)  # fmt: skip
+                kind.field.add(
+                    name=f"x{j or ''}", number=j + 1, type=F.TYPE_DOUBLE, label=F.LABEL_OPTIONAL
+                )
         return RegisteredSchema("protobuf", base64.b64encode(made.SerializeToString()).decode())
 
     source = Schemas({1: file(1, 1), 2: file(21_000, 0), 3: file(1, 20_000), 4: file(100, 100)})
@@ -651,8 +793,12 @@ def test_serializers_and_a_registry_over_http(served: Registry) -> None:
 
 def test_references(served: Registry) -> None:
     served.register("disk", {**READ, "namespace": "example"})
-    schema = {"type": "record", "name": "Uses", "namespace": "example",
-              "fields": [{"name": "disk", "type": "Disk"}]}  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "Uses",
+        "namespace": "example",
+        "fields": [{"name": "disk", "type": "Disk"}],
+    }
     references = [{"name": "example.Disk", "subject": "disk", "version": 1}]
     number = served.register("uses", schema, references=references)
     whole_schema = {**schema, "fields": [{"name": "disk", "type": READ}]}
@@ -667,15 +813,20 @@ def test_references(served: Registry) -> None:
 
     inner, outer = file("inner.proto"), file("outer.proto")
     inner.message_type.add(name="In").field.add(
-        name="y", number=1, type=F.TYPE_DOUBLE, label=F.LABEL_OPTIONAL)  # fmt: skip
+        name="y", number=1, type=F.TYPE_DOUBLE, label=F.LABEL_OPTIONAL
+    )
     outer.dependency.append("inner.proto")
     outer.message_type.add(name="Out").field.add(
         name="in", number=1, type=F.TYPE_MESSAGE, type_name=".p.In", label=F.LABEL_OPTIONAL
     )
     text = [base64.b64encode(f.SerializeToString()).decode() for f in (inner, outer)]
     served.register("inner", text[0], "PROTOBUF")
-    number = served.register("outer", text[1], "PROTOBUF", references=[
-        {"name": "inner.proto", "subject": "inner", "version": 1}])  # fmt: skip
+    number = served.register(
+        "outer",
+        text[1],
+        "PROTOBUF",
+        references=[{"name": "inner.proto", "subject": "inner", "version": 1}],
+    )
     message = b"\0" + b"\x0a\x09\x09" + struct.pack("<d", 4.5)
     source = RegistryClient({"url": served.url}, protobuf=True)
     assert decode("protobuf", ("in.y",), source, [framed(number, message)]) == [[4.5]]
@@ -694,11 +845,22 @@ def test_an_unknown_id_decides_about_nothing_else(served: Registry) -> None:
     assert not np.isnan(codec.decode(values)).all(axis=1).any()
 
 
-@pytest.mark.parametrize("status, broken", [
-    (403, None), (410, None), (422, None), (None, b"<html>"),
-    (None, b""), (None, b"[]"), (None, b"7"), (None, b'{"schema": 7}'),
-    (None, b'{"schema": "1", "references": 1}'), (None, b"[" * 100_000),
-], ids=lambda given: repr(given)[:40])  # fmt: skip
+@pytest.mark.parametrize(
+    "status, broken",
+    [
+        (403, None),
+        (410, None),
+        (422, None),
+        (None, b"<html>"),
+        (None, b""),
+        (None, b"[]"),
+        (None, b"7"),
+        (None, b'{"schema": 7}'),
+        (None, b'{"schema": "1", "references": 1}'),
+        (None, b"[" * 100_000),
+    ],
+    ids=lambda given: repr(given)[:40],
+)
 def test_an_answer_that_may_concern_one_id_is_a_null(
     served: Registry, status: int | None, broken: bytes | None
 ) -> None:
@@ -758,8 +920,12 @@ def test_schemas_are_forgotten_before_they_fill_the_memory(
 
 @pytest.fixture(scope="module")
 def costs() -> dict[str, list[float]]:
-    run = subprocess.run([sys.executable, "-m", "tests.consumers.hostile"], check=True,
-                         capture_output=True, text=True)  # fmt: skip
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.consumers.hostile"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return dict(json.loads(run.stdout))
 
 
@@ -801,8 +967,9 @@ def test_a_registry_that_is_away_is_an_error_that_names_nothing(
 ) -> None:
     number = 9_753_186  # no part of a status
     served.schemas[number] = {"schema": json.dumps(TELEMETRY), "schemaType": "AVRO"}
-    codec = make_codec("avro", FEATURES, LIMIT,
-                       registry=RegistryClient({"url": served.url}, protobuf=False))  # fmt: skip
+    codec = make_codec(
+        "avro", FEATURES, LIMIT, registry=RegistryClient({"url": served.url}, protobuf=False)
+    )
     served.status = status
     try:
         with pytest.raises(RegistryAway, match="schema registry") as caught:
@@ -832,8 +999,12 @@ try:
 except ConfigurationError as error:
     print(error)
 """
-    shown = subprocess.run([sys.executable, "-c", code, "protobuf", "google.protobuf"], check=True,
-                           capture_output=True, text=True).stdout  # fmt: skip
+    shown = subprocess.run(
+        [sys.executable, "-c", code, "protobuf", "google.protobuf"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     assert shown == "format protobuf needs google.protobuf: pip install '.[protobuf]'\n"
 
 
@@ -878,11 +1049,15 @@ def test_the_subject_is_a_field_of_protobuf() -> None:
         framed(1, b"\0" + made(number=8, v=[4.0]).SerializeToString()),
     ]
     for subject, expected in (("who", ["a", ""]), ("number", [7, 8]), ("v", [None, None])):
-        codec = make_subject_codec(
-            "protobuf", ("v[2]", "v[0]"), LIMIT, registry=source, subject=subject, records=1
-        ) if subject != "v" else make_subject_codec(
-            "protobuf", ("number",), LIMIT, registry=source, subject=subject, records=1
-        )  # fmt: skip
+        codec = (
+            make_subject_codec(
+                "protobuf", ("v[2]", "v[0]"), LIMIT, registry=source, subject=subject, records=1
+            )
+            if subject != "v"
+            else make_subject_codec(
+                "protobuf", ("number",), LIMIT, registry=source, subject=subject, records=1
+            )
+        )
         rows, subjects = codec.decode(values, [None, None])
         assert subjects == expected
         if subject != "v":
@@ -891,9 +1066,14 @@ def test_the_subject_is_a_field_of_protobuf() -> None:
 
 @pytest.mark.parametrize("item", ["double", "long", ["null", "float"], "null"])
 def test_items_of_an_array(item: Any) -> None:
-    schema = {"type": "record", "name": "R", "fields": [
-        {"name": "v", "type": {"type": "array", "items": item}}, {"name": "x", "type": "double"},
-    ]}  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "v", "type": {"type": "array", "items": item}},
+            {"name": "x", "type": "double"},
+        ],
+    }
     none = item == "null"
     numbers = [None] * 5 if none else [1, 2, 3, 4, 5]
     features = ("v[3]", "x", "v[0]")

@@ -30,8 +30,15 @@ NAMES = ("a", "b", "c")
 
 
 def released(batch: int = 1, seed: int | None = None) -> PublishedRelease:
-    model = DPPCA(features=NAMES, epsilon=8.0, delta=1e-3, batch_size=500, seed=seed,
-                  center="none", scales=None)  # fmt: skip
+    model = DPPCA(
+        features=NAMES,
+        epsilon=8.0,
+        delta=1e-3,
+        batch_size=500,
+        seed=seed,
+        center="none",
+        scales=None,
+    )
     rng = np.random.default_rng(0)
     for _ in range(batch):
         model.learn_array(rng.standard_normal((500, 3)) * [3, 1, 1])
@@ -150,8 +157,9 @@ def test_a_release_of_a_round_has_no_count_of_records() -> None:
     jsonschema.validate(value, schema())
     assert "n_seen" not in value and isinstance(value["subjects"], float)
     assert value["round"] == {
-        "start": "1970-01-02T00:00:00+00:00", "end": "1970-01-02T01:00:00+00:00",
-    }  # fmt: skip
+        "start": "1970-01-02T00:00:00+00:00",
+        "end": "1970-01-02T01:00:00+00:00",
+    }
     assert dict(message.headers)["ce_time"] == b"1970-01-02T01:00:00+00:00"
     over = value["privacy"]["epsilon_over"]
     assert over["1 day"] == pytest.approx(8.0) and over["7 days"] > 8.0

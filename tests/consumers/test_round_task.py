@@ -44,11 +44,24 @@ BY_BROKER = {"message.timestamp.type": "LogAppendTime"}
 
 def settings(**changes: Any) -> Settings:
     return load_settings(
-        {"features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "places": PLACES,
-         "center": "none", "scales": "none", "input_topic": "in", "model": "m", "http_port": 0,
-         "subject": "device", "round": "10s", "clock_slack": "2s", "partition_refresh_s": 0.1,
-         "start": "1970-01-01T02:46:40Z", **changes}
-    )  # fmt: skip
+        {
+            "features": FEATURES,
+            "epsilon": 8.0,
+            "delta": 1e-3,
+            "places": PLACES,
+            "center": "none",
+            "scales": "none",
+            "input_topic": "in",
+            "model": "m",
+            "http_port": 0,
+            "subject": "device",
+            "round": "10s",
+            "clock_slack": "2s",
+            "partition_refresh_s": 0.1,
+            "start": "1970-01-01T02:46:40Z",
+            **changes,
+        }
+    )
 
 
 def broker(partitions: int = 1) -> MemoryBroker:
@@ -181,10 +194,21 @@ def test_what_the_estimator_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     drain(start_task(on, 3, max_records=3))
     first = ["d0", "d0", "d2", "d2"], ["d1", "d1", "d3", "d3"]
     assert told == [
-        *first[0], *first[1], "closed",
-        *first[1], *first[0], "closed",
-        None, "", 7, 7.0, None, None, None, "closed",
-    ]  # fmt: skip
+        *first[0],
+        *first[1],
+        "closed",
+        *first[1],
+        *first[0],
+        "closed",
+        None,
+        "",
+        7,
+        7.0,
+        None,
+        None,
+        None,
+        "closed",
+    ]
     check(on, 3)
 
 
@@ -285,8 +309,9 @@ def test_the_horizon_ends_the_model() -> None:
 
 def test_a_release_says_what_is_promised() -> None:
     on = broker()
-    s = settings(round="1h", period="24h", epsilon=1, delta=1e-6, start="1970-01-01T02:00Z",
-                 places=2000)  # fmt: skip
+    s = settings(
+        round="1h", period="24h", epsilon=1, delta=1e-6, start="1970-01-01T02:00Z", places=2000
+    )
     task = start_task(on, 2000, s)
     while not states(on):
         task.step(0.0)
@@ -297,8 +322,11 @@ def test_a_release_says_what_is_promised() -> None:
     assert (p.unit, p.adjacency, p.subject) == ("subject", "replace-subject", "device")
     assert p.scope == "any 24 rounds of one hour, broker time"
     assert {k: round(v, 2) for k, v in p.epsilon_over.items()} == {
-        "1 day": 1.0, "7 days": 2.89, "30 days": 6.58, "365 days": 31.04,
-    }  # fmt: skip
+        "1 day": 1.0,
+        "7 days": 2.89,
+        "30 days": 6.58,
+        "365 days": 31.04,
+    }
     assert release.round is not None
     assert release.round.start == "1970-01-01T02:00:00+00:00"
     assert release.round.end == "1970-01-01T03:00:00+00:00"
@@ -392,9 +420,13 @@ def test_a_service_with_a_standby_in_real_time() -> None:
     on = MemoryBroker()
     on.create("in", 4, BY_BROKER)
     s = settings(
-        subject="@key", format="float32", rows_per_message=2, round="1s", clock_slack="100ms",
+        subject="@key",
+        format="float32",
+        rows_per_message=2,
+        round="1s",
+        clock_slack="100ms",
         start="latest",
-    )  # fmt: skip
+    )
     rng = np.random.default_rng(0)
 
     def send() -> None:

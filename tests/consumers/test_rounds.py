@@ -93,14 +93,23 @@ class Driver:
         self.now_ms = START_MS
         self.records = Records()
         self.planner = planner(
-            MemoryReader(log, INPUT), INPUT, rule, Metrics(),
-            interval_s=0.0, refresh_s=0.0,
+            MemoryReader(log, INPUT),
+            INPUT,
+            rule,
+            Metrics(),
+            interval_s=0.0,
+            refresh_s=0.0,
             times=BrokerTime(log, INPUT, SLACK_MS, lambda: self.now_ms / 1000),
-        )  # fmt: skip
+        )
         self.reader = reader(
-            source(log, INPUT, stamped=True), INPUT, self.records, rule, Metrics(), stall_s=60.0,
+            source(log, INPUT, stamped=True),
+            INPUT,
+            self.records,
+            rule,
+            Metrics(),
+            stall_s=60.0,
             take=self.records.take,
-        )  # fmt: skip
+        )
         self.planner.begin({}, FIRST, 0)
         self.positions: dict[int, int] = {}
 

@@ -110,14 +110,21 @@ def run(releases: list[bytes], values: list[bytes | None], fail_at: int = -1) ->
         return MessageRows(group, codec, {0: len(values)})  # type: ignore[arg-type]
 
     scoring = Scoring(
-        memory_log(on), CurrentModel(MODEL), OUTPUT, open_source, lambda: written, status  # type: ignore[arg-type,return-value]
-    )  # fmt: skip
+        memory_log(on),
+        CurrentModel(MODEL),
+        OUTPUT,
+        open_source,
+        lambda: written,
+        status,  # type: ignore[arg-type,return-value]
+    )
     return scoring.run(threading.Event(), once=True), written, committed, status
 
 
 def with_limits(release: bytes, spe: float, t2: float) -> bytes:
-    limits = {name: [{"rate": 0.01, "value": value, "sd": 0.1}]
-              for name, value in (("spe", spe), ("t2", t2))}  # fmt: skip
+    limits = {
+        name: [{"rate": 0.01, "value": value, "sd": 0.1}]
+        for name, value in (("spe", spe), ("t2", t2))
+    }
     return json.dumps({**json.loads(release), "limits": limits}).encode()
 
 
@@ -196,8 +203,18 @@ def test_the_command_says_its_page_and_how_many_scores_had_no_limit(
     monkeypatch.setattr("consumers.cli.score.set_up_logs", lambda *_, **__: None)
     said: dict[str, Any] = {}
     monkeypatch.setattr("consumers.service.http.log_event", lambda _, **fields: said.update(fields))
-    command = ["score", "--once", "--input-topic", "t", "--bootstrap-servers", "x:1",
-               "--http-host", "127.0.0.1", "--http-port", "0"]  # fmt: skip
+    command = [
+        "score",
+        "--once",
+        "--input-topic",
+        "t",
+        "--bootstrap-servers",
+        "x:1",
+        "--http-host",
+        "127.0.0.1",
+        "--http-port",
+        "0",
+    ]
     assert main(command) == 0
     assert capsys.readouterr().err.endswith(
         "3 scores written to t.scores, 2 of them without a limit\n"
@@ -252,8 +269,9 @@ def test_packed_rows(releases: list[bytes]) -> None:
 def test_the_topic_is_made_like_the_input_or_refused() -> None:
     on = cluster(partitions=3)
     log = memory_log(on)
-    settings = load_part(ClusterSettings, {"input_topic": INPUT, "model": MODEL,
-                                           "output_topic": OUTPUT})  # fmt: skip
+    settings = load_part(
+        ClusterSettings, {"input_topic": INPUT, "model": MODEL, "output_topic": OUTPUT}
+    )
     ensure_scores_topic(log, settings, "m.scores", once=True)
     found = log.topic("m.scores")
     assert found is not None and found.partitions == 3

@@ -36,10 +36,20 @@ BATCH = 300
 
 def settings(**changes: Any) -> Settings:
     return load_settings(
-        {"features": FEATURES, "epsilon": 8.0, "delta": 1e-3, "batch_size": BATCH,
-         "center": "none", "scales": "none",
-         "input_topic": "in", "model": "m", "http_port": 0, "partition_refresh_s": 0.1, **changes}
-    )  # fmt: skip
+        {
+            "features": FEATURES,
+            "epsilon": 8.0,
+            "delta": 1e-3,
+            "batch_size": BATCH,
+            "center": "none",
+            "scales": "none",
+            "input_topic": "in",
+            "model": "m",
+            "http_port": 0,
+            "partition_refresh_s": 0.1,
+            **changes,
+        }
+    )
 
 
 def log_of(cluster: MemoryBroker, s: Settings) -> MemoryCluster:
@@ -64,8 +74,13 @@ def test_a_service_on_the_memory_log() -> None:
     cluster.create("in", 1)
     feed(cluster, 3 * BATCH + 5)
     with running(cluster, s) as service:
-        wait_for("releases", lambda: log_of(cluster, s).topic(s.output_topic)
-                 and check_output(log_of(cluster, s), s.output_topic) == 3)  # fmt: skip
+        wait_for(
+            "releases",
+            lambda: (
+                log_of(cluster, s).topic(s.output_topic)
+                and check_output(log_of(cluster, s), s.output_topic) == 3
+            ),
+        )
         assert service.ready() == (True, "working")
         component = service.component()
         assert component is not None and json.loads(component)["batch"] == 3
@@ -107,8 +122,13 @@ def test_errors_of_the_log_are_got_over() -> None:
 
     cluster.on_commit = fail
     with running(cluster, s) as service:
-        wait_for("releases", lambda: log_of(cluster, s).topic(s.output_topic)
-                 and check_output(log_of(cluster, s), s.output_topic) == 5)  # fmt: skip
+        wait_for(
+            "releases",
+            lambda: (
+                log_of(cluster, s).topic(s.output_topic)
+                and check_output(log_of(cluster, s), s.output_topic) == 5
+            ),
+        )
         assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 3
 
 
@@ -117,8 +137,11 @@ def test_a_registry_that_is_away_is_waited_for_inside_the_task() -> None:
     the records that follow."""
     cluster = MemoryBroker()
     cluster.create("in", 2)
-    schema = {"type": "record", "name": "T", "fields": [
-        {"name": name, "type": "double"} for name in ("a", "b")]}  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "T",
+        "fields": [{"name": name, "type": "double"} for name in ("a", "b")],
+    }
     with registry() as served:
         s = settings(features=("a", "b"), format="avro", schema_registry_url=served.url)
         number = served.register("t", schema)
@@ -136,8 +159,7 @@ def test_a_registry_that_is_away_is_waited_for_inside_the_task() -> None:
             wait_for("a note", lambda: service.ready()[1].startswith(said))
             task = service._task
             served.status = None
-            wait_for("releases", lambda: check_output(
-                log_of(cluster, s), s.output_topic) == 2)  # fmt: skip
+            wait_for("releases", lambda: check_output(log_of(cluster, s), s.output_topic) == 2)
             assert task is not None and service._task is task, "it was not dropped"
             assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 0
             assert service.ready() == (True, "working")
@@ -284,10 +306,17 @@ def test_logs_are_json_and_hold_no_foreign_text(capsys: pytest.CaptureFixture[st
 
 #: Contents that a device may send in one slot, all of them nulls.
 NULLS = {
-    "empty": b"", "tombstone": None, "truncated": b'{"cpu": 98765.4', "text": b'{"cpu": "98765.4"}',
-    "not a number": as_json((float("nan"), 1.0, 1.0)), "endless": b"[" * 5000, "not UTF-8": b"\xff",
-    "too large": as_json((1e300, 0.0, 0.0)), "too long": b" " * (2 << 20), "array": b"[1,2,3]",
-}  # fmt: skip
+    "empty": b"",
+    "tombstone": None,
+    "truncated": b'{"cpu": 98765.4',
+    "text": b'{"cpu": "98765.4"}',
+    "not a number": as_json((float("nan"), 1.0, 1.0)),
+    "endless": b"[" * 5000,
+    "not UTF-8": b"\xff",
+    "too large": as_json((1e300, 0.0, 0.0)),
+    "too long": b" " * (2 << 20),
+    "array": b"[1,2,3]",
+}
 
 
 def seen_from_outside(
@@ -308,9 +337,10 @@ def seen_from_outside(
         wait_for("a look at the topic", lambda: looked.get() == 1)
         wait_for("no lag", lambda: service.metrics.lag._value.get() == 0)
         metrics = [
-            line for line in service.metrics.render().decode().splitlines()
+            line
+            for line in service.metrics.render().decode().splitlines()
             if not re.search("seconds|created", line)
-        ]  # fmt: skip
+        ]
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for event in events:
         del event["time"]
@@ -388,8 +418,11 @@ for _ in range(3):
 def test_no_metric_tells_when_something_happened_to_a_fraction_of_a_second() -> None:
     metrics = Metrics()
     metrics.batches.inc()
-    values = [float(line.rsplit(" ", 1)[1]) for line in metrics.render().decode().splitlines()
-              if not line.startswith("#")]  # fmt: skip
+    values = [
+        float(line.rsplit(" ", 1)[1])
+        for line in metrics.render().decode().splitlines()
+        if not line.startswith("#")
+    ]
     assert values and not [v for v in values if v > 1e9 and v != int(v)]
 
 

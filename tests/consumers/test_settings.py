@@ -32,9 +32,12 @@ from docs.settings_table import CHART_FILE, DOCS_FILE, with_names, with_tables
 from stream_dppca import DPPCA, PaperDPPCA, ParameterError, PerSubject
 
 LEAST: dict[str, Any] = {
-    "features": "cpu, memory,disk.read", "epsilon": "1", "delta": "1e-6", "batch_size": "1000",
+    "features": "cpu, memory,disk.read",
+    "epsilon": "1",
+    "delta": "1e-6",
+    "batch_size": "1000",
     "input_topic": "telemetry",
-}  # fmt: skip
+}
 SECRET = "hunter2-very-secret"  # noqa: S105
 
 
@@ -87,13 +90,26 @@ def test_settings_cannot_change() -> None:
 
 @pytest.mark.parametrize(
     "name, value",
-    [("epsilon", "0"), ("epsilon", "nan"), ("epsilon", "inf"), ("delta", "1"), ("batch_size", "1"),
-     ("batch_size", "x"), ("features", ""), ("features", "a[2..1]"),
-     ("features", '["a"'), ("format", "xml"),
-     ("input_topic", "no spaces"), ("http_port", "70000"), ("seed", "-1"),
-     ("security_protocol", "TLS"), ("start", "middle"),
-     ("schema_registry_url", "registry:8081"), ("schema_registry_url", "http://a:b@registry")],
-)  # fmt: skip
+    [
+        ("epsilon", "0"),
+        ("epsilon", "nan"),
+        ("epsilon", "inf"),
+        ("delta", "1"),
+        ("batch_size", "1"),
+        ("batch_size", "x"),
+        ("features", ""),
+        ("features", "a[2..1]"),
+        ("features", '["a"'),
+        ("format", "xml"),
+        ("input_topic", "no spaces"),
+        ("http_port", "70000"),
+        ("seed", "-1"),
+        ("security_protocol", "TLS"),
+        ("start", "middle"),
+        ("schema_registry_url", "registry:8081"),
+        ("schema_registry_url", "http://a:b@registry"),
+    ],
+)
 def test_a_bad_value_is_named_and_not_shown(name: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=f"`{name}`"):
         load_settings({**LEAST, name: value})
@@ -106,9 +122,13 @@ def test_a_bad_value_is_named_and_not_shown(name: str, value: str) -> None:
 
 @pytest.mark.parametrize(
     "changes, wrong",
-    [({"input_topic": None}, "input_topic"), ({"input_topic": "no spaces"}, "input_topic"),
-     ({"input_topic": "line\n"}, "input_topic"), ({"model": "no spaces"}, "model")],
-)  # fmt: skip
+    [
+        ({"input_topic": None}, "input_topic"),
+        ({"input_topic": "no spaces"}, "input_topic"),
+        ({"input_topic": "line\n"}, "input_topic"),
+        ({"model": "no spaces"}, "model"),
+    ],
+)
 def test_a_wrong_name_is_said_once(changes: dict[str, Any], wrong: str) -> None:
     given = {name: value for name, value in {**LEAST, **changes}.items() if value is not None}
     with pytest.raises(ConfigurationError) as caught:
@@ -149,14 +169,20 @@ def test_mistyped_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_secrets_are_masked_and_passed_on() -> None:
     sasl = {
-        "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "me",
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_username": "me",
         "sasl_password": SECRET,
-    }  # fmt: skip
+    }
     settings = load_settings({**LEAST, **sasl})
     assert SECRET not in repr(settings) and SECRET not in str(settings.shown())
     assert kafka_config(settings).connection["sasl_plain_password"] == SECRET
-    assert SECRET in (kafka_config(settings.model_copy(update={"reader": "confluent"})).librdkafka
-                      or {}).values()  # fmt: skip
+    assert (
+        SECRET
+        in (
+            kafka_config(settings.model_copy(update={"reader": "confluent"})).librdkafka or {}
+        ).values()
+    )
     with pytest.raises(ConfigurationError, match="SASL needs") as caught:
         load_settings({**LEAST, **sasl, "sasl_mechanism": None})
     assert SECRET not in str(caught.value)
@@ -265,14 +291,20 @@ def test_the_settings_of_the_paper() -> None:
         ({"method": "paper", "missing": "null"}, "`missing` is for method=adaptive"),
         ({"method": "paper", "engine": "spark", "spark_master": "x"}, "`engine` must be local"),
         (
-            {"method": "paper", "unit": "subject", "batch_size": None, "places": 100,
-             "subject": "id", "round": "1h"},
+            {
+                "method": "paper",
+                "unit": "subject",
+                "batch_size": None,
+                "places": 100,
+                "subject": "id",
+                "round": "1h",
+            },
             "`method` must be adaptive with unit=subject: the paper assumes one record per person",
         ),
         ({"places": "100"}, "`places`: must be left out with unit=record: a batch has batch_size"),
         ({"batch_size": None}, "`batch_size`: must be set: DPPCA_BATCH_SIZE, --batch-size"),
     ],
-)  # fmt: skip
+)
 def test_what_means_nothing_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         load_settings({**LEAST, **changes})
@@ -292,7 +324,7 @@ def test_what_means_nothing_is_refused(changes: dict[str, Any], said: str) -> No
         ({"method": "paper", "center": "mean"}, "`center` must be one of none, pairs"),
         ({"method": "paper", "scales": "learn"}, "`scales` must be None, or one number"),
     ],
-)  # fmt: skip
+)
 def test_the_estimator_refuses_what_it_cannot_do(changes: dict[str, Any], said: str) -> None:
     given = load_settings({**LEAST, "batch_size": "100000", **changes})
     with pytest.raises(ParameterError, match=re.escape(said)):
@@ -302,12 +334,17 @@ def test_the_estimator_refuses_what_it_cannot_do(changes: dict[str, Any], said: 
 @pytest.mark.parametrize(
     "text, scales",
     [
-        ("learn", "learn"), ("none", None), ("10, 10,1e6", (10.0, 10.0, 1e6)),
-        ("[10, 10, 1e6]", (10.0, 10.0, 1e6)), ((10, 10, 1e6), (10.0, 10.0, 1e6)),
-        ('{"disk.read": 1e6, "memory": 10, "cpu": 10}',
-         {"cpu": 10.0, "memory": 10.0, "disk.read": 1e6}),
+        ("learn", "learn"),
+        ("none", None),
+        ("10, 10,1e6", (10.0, 10.0, 1e6)),
+        ("[10, 10, 1e6]", (10.0, 10.0, 1e6)),
+        ((10, 10, 1e6), (10.0, 10.0, 1e6)),
+        (
+            '{"disk.read": 1e6, "memory": 10, "cpu": 10}',
+            {"cpu": 10.0, "memory": 10.0, "disk.read": 1e6},
+        ),
     ],
-)  # fmt: skip
+)
 def test_scales_are_learned_or_numbers_in_order_or_by_name(text: Any, scales: Any) -> None:
     settings = load_settings({**LEAST, "scales": text})
     assert settings.estimator().parameters["scales"] == scales
@@ -350,8 +387,12 @@ def test_the_defaults_are_those_of_the_estimator() -> None:
         # Durations become numbers of rounds, and `round` is for those who close them. The method is
         # a class, and subjects and places have no default.
         if not field.is_required() and name not in (
-            "round", "period", "method", "subject", "places",
-        ):  # fmt: skip
+            "round",
+            "period",
+            "method",
+            "subject",
+            "places",
+        ):
             assert field.get_default() == parameters[names.get(name, name)].default, name
 
 
@@ -412,9 +453,15 @@ def test_a_packed_message_must_not_be_too_long_to_be_read(format: str, size: int
 )
 def test_one_read_brings_a_bounded_number_of_vectors(rows: int, records: int, most: int) -> None:
     settings = load_settings(
-        {**LEAST, "batch_size": 10**6 * 64, "format": "float32", "rows_per_message": rows,
-         "max_poll_records": records, "max_message_bytes": 1 << 30}
-    )  # fmt: skip
+        {
+            **LEAST,
+            "batch_size": 10**6 * 64,
+            "format": "float32",
+            "rows_per_message": rows,
+            "max_poll_records": records,
+            "max_message_bytes": 1 << 30,
+        }
+    )
     assert kafka_config(settings).fetch["max_poll_records"] == most
 
 
@@ -530,9 +577,13 @@ def test_the_first_round_follows_from_the_clock_or_the_settings() -> None:
 
 def test_settings_of_points() -> None:
     given = {
-        **LEAST, "format": "otlp", "features": 'rate(net.io{direction="in",device!="lo"}),cpu',
-        "subject": "host.name", "places": 100, "round": "1h",
-    }  # fmt: skip
+        **LEAST,
+        "format": "otlp",
+        "features": 'rate(net.io{direction="in",device!="lo"}),cpu',
+        "subject": "host.name",
+        "places": 100,
+        "round": "1h",
+    }
     del given["batch_size"]
     parameters = load_settings({**given, "parts": 4}).estimator().parameters
     assert parameters["unit"]["records"] == 4
@@ -541,8 +592,11 @@ def test_settings_of_points() -> None:
     long = {**given, "format": "long", "long_fields": "name = name,labels=tags", "text_values": "1"}
     settings = load_settings(long)
     assert settings.long_fields == {
-        "name": "name", "value": "value", "time": "timestamp", "labels": "tags",
-    }  # fmt: skip
+        "name": "name",
+        "value": "value",
+        "time": "timestamp",
+        "labels": "tags",
+    }
     per_record = {**LEAST, "format": "otlp", "rows_per_message": 5, "group_by": "host.name, a"}
     assert load_settings(per_record).group_by == ("host.name", "a")
     for wrong, named in (

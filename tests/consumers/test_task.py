@@ -385,9 +385,15 @@ def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.Mo
     """Results are equal bit for bit. With `paper`: `adaptive` begins a new C after a restart."""
     silence(monkeypatch.setattr)
     options: dict[str, Any] = {
-        "method": "paper", "batch_size": 1000, "epsilon": 20.0, "delta": 1e-2, "K": 1.0, "a": 0.5,
-        "C1": 8.0, "seed": 0,
-    }  # fmt: skip
+        "method": "paper",
+        "batch_size": 1000,
+        "epsilon": 20.0,
+        "delta": 1e-2,
+        "K": 1.0,
+        "a": 0.5,
+        "C1": 8.0,
+        "seed": 0,
+    }
     whole, broken = cluster(), cluster()
     fill(whole, 7000)
     fill(broken, 7000)

@@ -40,9 +40,17 @@ class Driver:
         log = memory_log(self.on)
         times = BrokerTime(log, INPUT, SLACK_MS, lambda: self.now_ms / 1000)
         self.planner = BatchPlanner(
-            log.offsets(INPUT), INPUT, Metrics(), size=self.size, interval_s=3600.0, refresh_s=0.0,
-            patience_s=60.0, times=times, plans=self.notes.plans(), sampler=lambda: None,
-        )  # fmt: skip
+            log.offsets(INPUT),
+            INPUT,
+            Metrics(),
+            size=self.size,
+            interval_s=3600.0,
+            refresh_s=0.0,
+            patience_s=60.0,
+            times=times,
+            plans=self.notes.plans(),
+            sampler=lambda: None,
+        )
         self.planner.begin(self.positions, self.begin_at)
         return self.planner
 

@@ -58,9 +58,11 @@ def releases(monkeypatch: pytest.MonkeyPatch) -> list[PublishedRelease]:
 
 @pytest.mark.parametrize("command", ["inspect", "watch"])
 def test_the_name_of_the_model_suffices(
-    command: str, releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str],
+    command: str,
+    releases: list[PublishedRelease],
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     assert cli.main([command]) == 78
     assert capsys.readouterr().err == (
         "`model`: must be set: DPPCA_MODEL, --model, or in the file; or `input_topic`, which gives "
@@ -92,8 +94,20 @@ def test_inspect_a_state_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     data, state = tmp_path / "data.csv", tmp_path / "state.json"
     rows = np.random.default_rng(0).standard_normal((900, 3)) * [3, 1, 0.3]
     np.savetxt(data, rows, delimiter=",", header="a,b,c", comments="")
-    model = ["--features", "a,b,c", "--epsilon", "8", "--delta", "1e-3", "--batch-size", "300",
-             "--center", "none", "--scales", "none"]  # fmt: skip
+    model = [
+        "--features",
+        "a,b,c",
+        "--epsilon",
+        "8",
+        "--delta",
+        "1e-3",
+        "--batch-size",
+        "300",
+        "--center",
+        "none",
+        "--scales",
+        "none",
+    ]
     assert cli.main(["run", "--input", str(data), "--state", str(state), *model]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert cli.main(["inspect", "--state", str(state)]) == 0
@@ -107,9 +121,10 @@ def test_inspect_a_state_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_watch_writes_lines_into_a_pipe(
-    releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str],
+    releases: list[PublishedRelease],
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     assert cli.main(["watch", "--model", "m", "--releases", "6"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6 and lines[-1].startswith("batch 6  published 20")
@@ -132,9 +147,10 @@ def test_watch_says_that_there_is_no_such_model(
 
 
 def test_watch_serves_a_page(
-    releases: list[PublishedRelease], capsys: pytest.CaptureFixture[str],
+    releases: list[PublishedRelease],
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     stop = threading.Event()
     monkeypatch.setattr(commands, "_stop_on_signals", lambda: stop)
     command = ["watch", "--model", "m", "--web", "--port", "0"]
@@ -184,8 +200,10 @@ def test_the_view_fits_a_terminal(width: int, height: int) -> None:
 
 def test_the_view_shows_limits_and_eigenvalues() -> None:
     tracker = Tracker("m")
-    limits = {"spe": (Limit(rate=0.1, value=7, sd=0.1), Limit(rate=0.01, value=12.34, sd=0.2)),
-              "t2": (Limit(rate=0.01, value=9, sd=0.1),)}  # fmt: skip
+    limits = {
+        "spe": (Limit(rate=0.1, value=7, sd=0.1), Limit(rate=0.01, value=12.34, sd=0.2)),
+        "t2": (Limit(rate=0.01, value=9, sd=0.1),),
+    }
     known = {"limits": limits, "eigenvalues": (3.5, 1.25), "eigenvalues_sd": (0.1, 0.05)}
     tracker.add(message(fleet(3)[-1].model_copy(update=known), 0))
     text = " ".join(drawn(tracker, 120, 40).replace("│", " ").split())
@@ -208,8 +226,14 @@ sys.exit(cli.main(["watch", "--model", "m", "--releases", "4"]))
 """
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=theirs,
-                               stderr=theirs, stdin=theirs, env=environment)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdout=theirs,
+        stderr=theirs,
+        stdin=theirs,
+        env=environment,
+    )
     os.close(theirs)
     text = b""
     while True:

@@ -98,8 +98,14 @@ def test_the_noise_in_loadings_is_about_what_is_said(k: int) -> None:
     for seed in range(40):
         causes = rng.standard_normal((size * 5, 2)) * [1.5, 0.9]
         X = causes @ mixed + rng.standard_normal((size * 5, d))
-        model = DPPCA(features=[*"abcdef"], epsilon=2.0, delta=1e-5, batch_size=size,
-                      n_components=k, seed=seed)  # fmt: skip
+        model = DPPCA(
+            features=[*"abcdef"],
+            epsilon=2.0,
+            delta=1e-5,
+            batch_size=size,
+            n_components=k,
+            seed=seed,
+        )
         model.learn_array(X)
         assert model.last_release is not None
         release = PublishedRelease.of(model.last_release, "m")
@@ -191,9 +197,20 @@ class Events:
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/component", "/livez", "/events"])
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8321", "127.0.0.1.evil.example", "localhost.evil",
-             "[::1", "", "a b", "127.0.0.1@evil.example:1", "1.2.3", "evil\xff"],
-)  # fmt: skip
+    "host",
+    [
+        "evil.example",
+        "evil.example:8321",
+        "127.0.0.1.evil.example",
+        "localhost.evil",
+        "[::1",
+        "",
+        "a b",
+        "127.0.0.1@evil.example:1",
+        "1.2.3",
+        "evil\xff",
+    ],
+)
 def test_a_request_for_another_host_is_refused(host: str, path: str) -> None:
     """As after DNS rebinding: the page of another site, whose name points to this address."""
     with served() as (server, _):
@@ -204,8 +221,16 @@ def test_a_request_for_another_host_is_refused(host: str, path: str) -> None:
 def test_our_own_names_are_answered() -> None:
     page = Page(Follower(memory_log(cluster()), OUTPUT, Tracker("m")), Tracker("m"), dict)
     with closing(HttpServer("127.0.0.1", 0, Status(), Metrics(), page, None, ["M.Example"])) as one:
-        for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "10.2.3.4:8321", "[::1]:80",
-                     "[fe80::1]", "m.example", "M.EXAMPLE.:8321"):  # fmt: skip
+        for host in (
+            "localhost",
+            "LOCALHOST:1",
+            "127.0.0.1",
+            "10.2.3.4:8321",
+            "[::1]:80",
+            "[fe80::1]",
+            "m.example",
+            "M.EXAMPLE.:8321",
+        ):
             assert get(one, "/metrics", Host=host)[0] == 200, host
         with socket.create_connection(("127.0.0.1", one.port)) as old:
             old.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -279,8 +304,17 @@ def test_a_token_is_asked_for() -> None:
             code, body, headers = get(server, path)
             assert (code, body) == (401, b"a token is needed\n")
             assert headers["WWW-Authenticate"].startswith("Basic realm=")
-        wrong = ("Bearer ", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, "Basic", "Basic é",
-                 password("any", TOKEN[:-1]), password(TOKEN, ""), f"Digest {TOKEN}")  # fmt: skip
+        wrong = (
+            "Bearer ",
+            f"Bearer {TOKEN[:-1]}",
+            f"Basic {TOKEN}",
+            TOKEN,
+            "Basic",
+            "Basic é",
+            password("any", TOKEN[:-1]),
+            password(TOKEN, ""),
+            f"Digest {TOKEN}",
+        )
         for given in wrong:
             assert get(server, "/component", Authorization=given)[0] == 401
         for right in (f"Bearer {TOKEN}", password("any", TOKEN), password("", TOKEN)):

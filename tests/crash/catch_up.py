@@ -74,9 +74,12 @@ def kill_owner(m: Model, reached: int) -> None:
 
 def run(servers: str, reader: str, messages: int, kills: int) -> str:
     settings: dict[str, Any] = {
-        "batch": BATCH, "partitions": PARTITIONS, "reader": reader, "max_poll_records": None,
+        "batch": BATCH,
+        "partitions": PARTITIONS,
+        "reader": reader,
+        "max_poll_records": None,
         "session_timeout_s": 2,
-    }  # fmt: skip
+    }
     began = time.monotonic()
     with model(servers, f"long-{reader}", **settings) as m:
         fill(m, messages // 2)

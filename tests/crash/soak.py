@@ -77,10 +77,14 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=19_200)
     options = parser.parse_args()
     settings = {
-        "batch": options.batch_size, "format": "float32", "partitions": 2, "max_poll_records": 5000,
-        "rows_per_message": ROWS, "session_timeout_s": 10,
+        "batch": options.batch_size,
+        "format": "float32",
+        "partitions": 2,
+        "max_poll_records": 5000,
+        "rows_per_message": ROWS,
+        "session_timeout_s": 10,
         "topic_configs": {"retention.bytes": str(1 << 30)},
-    }  # fmt: skip
+    }
     with LocalBroker() as broker, model(broker.bootstrap_servers, "soak", **settings) as m:
         m.start().wait_for("task_started")
         m.start().wait_for("group_changed", role="standby")

@@ -126,9 +126,11 @@ def test_the_output_topic_is_deleted(servers: str, fresh_name: Fresh) -> None:
 def test_the_state_topic_is_compacted(servers: str, fresh_name: Fresh) -> None:
     """All but the newest state are removed, and with them the markers of their transactions."""
     eager = {
-        "cleanup.policy": "compact", "segment.ms": "200", "min.cleanable.dirty.ratio": "0.01",
+        "cleanup.policy": "compact",
+        "segment.ms": "200",
+        "min.cleanable.dirty.ratio": "0.01",
         "delete.retention.ms": "100",
-    }  # fmt: skip
+    }
     with model(servers, fresh_name("compacted")) as m:
         m.create(m.state_topic, 1, **eager)
         m.produce(8 * BATCH)
@@ -202,11 +204,22 @@ def test_no_broker_when_it_must_join_again() -> None:
     cluster = MemoryBroker()
     cluster.create("in", 1)
     settings = Settings(
-        features=("cpu", "memory"), epsilon=8, delta=1e-3, batch_size=40, input_topic="in",
-        format="json-array", http_port=0, session_timeout_s=1,
-    )  # fmt: skip
-    log = Flaky(cluster, group=settings.group, state_topic=settings.state_topic,
-                input_topic="in", output_topic=settings.output_topic)  # fmt: skip
+        features=("cpu", "memory"),
+        epsilon=8,
+        delta=1e-3,
+        batch_size=40,
+        input_topic="in",
+        format="json-array",
+        http_port=0,
+        session_timeout_s=1,
+    )
+    log = Flaky(
+        cluster,
+        group=settings.group,
+        state_topic=settings.state_topic,
+        input_topic="in",
+        output_topic=settings.output_topic,
+    )
     service = Service(settings, log, watched=False)
     with in_thread(service) as failed:
         wait_for("work", lambda: service.ready()[0])

@@ -115,8 +115,13 @@ def run_to_the_end(m: Model, batches: int) -> bytes:
 def test_broken_json(servers: str, fresh_name: Fresh, reader: str) -> None:
     rng = random.Random(5)
     large = {"max.message.bytes": str(32 << 20)}
-    settings = {"batch": 1000, "max_message_bytes": 100_000, "max_poll_records": 500,
-                "reader": reader, **ALONE}  # fmt: skip
+    settings = {
+        "batch": 1000,
+        "max_message_bytes": 100_000,
+        "max_poll_records": 500,
+        "reader": reader,
+        **ALONE,
+    }
     with model(servers, fresh_name("broken"), topic_configs=large, **settings) as m:
         kinds = list(BREAKS)
         for i in range(BROKEN):
@@ -132,8 +137,14 @@ def test_broken_json(servers: str, fresh_name: Fresh, reader: str) -> None:
 def test_broken_packed(servers: str, fresh_name: Fresh) -> None:
     """Bad messages take as many slots as good ones, whatever their length."""
     rng = random.Random(6)
-    settings = {"batch": 500, "format": "float32", "partitions": 2, "max_poll_records": 500,
-                "rows_per_message": 4, **ALONE}  # fmt: skip
+    settings = {
+        "batch": 500,
+        "format": "float32",
+        "partitions": 2,
+        "max_poll_records": 500,
+        "rows_per_message": 4,
+        **ALONE,
+    }
     with model(servers, fresh_name("broken"), **settings) as m:
         kinds = list(PACKED)
         for i in range(3000):

@@ -57,9 +57,13 @@ def test_no_request_of_a_transaction_is_forgotten(
     """
     name = fresh_name("forgotten")
     config = KafkaConfig(
-        connection={"bootstrap_servers": servers}, group=name, session_timeout_s=30.0,
-        input_topic=name, state_topic=f"{name}.state", output_topic=f"{name}.out",
-    )  # fmt: skip
+        connection={"bootstrap_servers": servers},
+        group=name,
+        session_timeout_s=30.0,
+        input_topic=name,
+        state_topic=f"{name}.state",
+        output_topic=f"{name}.out",
+    )
     cluster = KafkaCluster(config)
     with model(servers, name) as m:
         for topic in (config.state_topic, config.output_topic):

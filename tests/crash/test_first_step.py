@@ -13,10 +13,16 @@ from .test_matrix import WRITING, kill_at, run_to_the_end, undisturbed
 
 #: A first step of four batches with the default settings.
 SETTINGS: dict[str, Any] = {
-    "center": None, "scales": None, "epsilon": 1, "delta": 1e-5, "batch": 300,
-    "format": "float32", "rows_per_message": 20, "max_poll_records": 3,
+    "center": None,
+    "scales": None,
+    "epsilon": 1,
+    "delta": 1e-5,
+    "batch": 300,
+    "format": "float32",
+    "rows_per_message": 20,
+    "max_poll_records": 3,
     **EVICTED,
-}  # fmt: skip
+}
 FIRST, LATER = 4, 8
 
 

@@ -188,9 +188,12 @@ def test_the_adaptive_method_goes_on_as_if_nothing_had_happened(
     """A restart begins a new block of correlated noise, which changes the weights of the filter a
     little: by the variance of the noise, which is small for a large batch."""
     settings = {
-        "batch": 4000, "format": "float32", "rows_per_message": 500, "max_poll_records": 5,
+        "batch": 4000,
+        "format": "float32",
+        "rows_per_message": 500,
+        "max_poll_records": 5,
         **EVICTED,
-    }  # fmt: skip
+    }
     with model(servers, fresh_name("adaptive"), **settings) as m:
         m.produce_packed(5 * m.batch)
         kill_at(m, "after_commit", 2, **SILENT)

@@ -86,9 +86,14 @@ def by_time(m: Model) -> dict[int, dict[int, int]]:
 
 def test_the_log_alone_decides(servers: str, fresh_name: Fresh) -> None:
     with model(
-        servers, fresh_name("plan"), partitions=len(RATES), batch=BATCH, clock_slack="3s",
-        topic_configs={"message.timestamp.type": "LogAppendTime"}, **EVICTED,
-    ) as m:  # fmt: skip
+        servers,
+        fresh_name("plan"),
+        partitions=len(RATES),
+        batch=BATCH,
+        clock_slack="3s",
+        topic_configs={"message.timestamp.type": "LogAppendTime"},
+        **EVICTED,
+    ) as m:
         disturbed(m)
         found, wanted = positions(m), by_time(m)
         assert len(found) > 20

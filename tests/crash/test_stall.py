@@ -81,8 +81,14 @@ def test_probes_tell_the_truth_while_fetches_bring_nothing(
     proxied: tuple[Proxy, str], fresh_name: Fresh, reader: str
 ) -> None:
     proxy, servers = proxied
-    with model(servers, fresh_name("stall"), partitions=2, reader=reader,
-               stall_timeout_s=STALL_SECONDS, session_timeout_s=30) as m:  # fmt: skip
+    with model(
+        servers,
+        fresh_name("stall"),
+        partitions=2,
+        reader=reader,
+        stall_timeout_s=STALL_SECONDS,
+        session_timeout_s=30,
+    ) as m:
         proxy.topic = spellings(servers, m.name)
         m.produce(3 * BATCH)
         owner = m.start()

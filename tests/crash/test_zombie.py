@@ -19,8 +19,16 @@ import pytest
 from ..support.harness import BATCH, SESSION_SECONDS, Fresh, Model, model
 from ..support.processes import PATIENT_LEAVING, ROOT, TIMED, Instance, stop_at, wait_for
 
-POINTS = ("polling", "before_transaction", "offsets_sent", "inside_transaction", "after_commit",
-          "inside_publish", "claimed", "loaded")  # fmt: skip
+POINTS = (
+    "polling",
+    "before_transaction",
+    "offsets_sent",
+    "inside_transaction",
+    "after_commit",
+    "inside_publish",
+    "claimed",
+    "loaded",
+)
 BACK_TO_STANDBY = (200, b"standing by\n")
 #: A session that a busy machine does not end: the successor must stay the owner. The
 #: sessions of zombies are ended by `Model.evict`. A member notices a change of the group when it
@@ -98,9 +106,12 @@ def test_the_standby_takes_over(servers: str, fresh_name: Fresh) -> None:
             before = len(standby.events)
             owner.signal(how)
             since = time.monotonic()
-            standby.wait_until("task_started", lambda s=standby, n=before: any(
-                event["event"] == "task_started" for event in s.events[n:]
-            ))  # fmt: skip
+            standby.wait_until(
+                "task_started",
+                lambda s=standby, n=before: any(
+                    event["event"] == "task_started" for event in s.events[n:]
+                ),
+            )
             if TIMED:
                 assert time.monotonic() - since < session_s + 5
             running.remove(owner)

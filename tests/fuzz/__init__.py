@@ -4,6 +4,14 @@ from typing import Final
 
 #: What can be fuzzed: the formats, and the batches of messages that a broker sends.
 TARGETS: Final[tuple[str, ...]] = (
-    "json", "json-array", "float32", "float64", "avro", "protobuf", "otlp", "otlp-json", "long",
+    "json",
+    "json-array",
+    "float32",
+    "float64",
+    "avro",
+    "protobuf",
+    "otlp",
+    "otlp-json",
+    "long",
     "batch",
-)  # fmt: skip
+)

@@ -44,11 +44,17 @@ _AVRO: Final = {
         {"name": "a", "type": ["null", "double", "long"]},
         {"name": "tags", "type": {"type": "map", "values": "string"}},
         {"name": "more", "type": {"type": "array", "items": "bytes"}},
-        {"name": "b", "type": {"type": "record", "name": "B", "fields": [
-            {"name": "c", "type": "float"}, {"name": "d", "type": "int"}]}},
+        {
+            "name": "b",
+            "type": {
+                "type": "record",
+                "name": "B",
+                "fields": [{"name": "c", "type": "float"}, {"name": "d", "type": "int"}],
+            },
+        },
         {"name": "id", "type": "string"},
     ],
-}  # fmt: skip
+}
 
 
 class Schemas(dict[int, RegisteredSchema]):

@@ -94,10 +94,13 @@ def test_a_transaction_commits_records_and_offsets(
     old = KafkaProducer(bootstrap_servers=servers, **same)
     new = KafkaProducer(bootstrap_servers=servers, **same)
     consumer = KafkaConsumer(
-        source, bootstrap_servers=servers, group_id=group, enable_auto_commit=False,
+        source,
+        bootstrap_servers=servers,
+        group_id=group,
+        enable_auto_commit=False,
         session_timeout_ms=int(PATIENCE_SECONDS * 1000),  # a busy machine ends none
         metadata_max_age_ms=1000,  # it may join the group before it knows the topic
-    )  # fmt: skip
+    )
     try:
         wait_for("a partition", lambda: consumer.poll(timeout_ms=100) or consumer.assignment())
         place = TopicPartition(source, 0)

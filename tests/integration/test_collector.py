@@ -65,10 +65,15 @@ def test_components_of_a_collector(
 ) -> None:
     topic, servers = fresh_name("otlp"), broker.bootstrap_servers
     flags: dict[str, Any] = {
-        "bootstrap_servers": servers, "input_topic": topic, "features": FEATURES[unit],
-        "format": "otlp" if encoding == "otlp_proto" else "otlp-json", "epsilon": 100.0,
-        "delta": 1e-2, "http_port": 0, "session_timeout_s": 6,
-    }  # fmt: skip
+        "bootstrap_servers": servers,
+        "input_topic": topic,
+        "features": FEATURES[unit],
+        "format": "otlp" if encoding == "otlp_proto" else "otlp-json",
+        "epsilon": 100.0,
+        "delta": 1e-2,
+        "http_port": 0,
+        "session_timeout_s": 6,
+    }
     if unit == "record":
         flags |= {"batch_size": 60}
     else:

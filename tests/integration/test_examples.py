@@ -27,8 +27,13 @@ EXAMPLES = ROOT / "examples"
 
 def run(name: str, *arguments: str, **environment: str) -> str:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), **environment})  # fmt: skip
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -87,9 +92,13 @@ def test_project_release(release: bytes, tmp_path: Path) -> None:
     spec.loader.exec_module(example)
     projector, fields = Projector.from_release(release), json.loads(release)
     for record in (
-        {"cpu": 55.0, "memory": 1e10, "disk.read": 6}, {"cpu": 55.0}, {}, {"cpu": "text"},
-        {"cpu": 1e30, "memory": -1e30, "disk.read": 0.0}, {"cpu": 70.0, "disk.read": 4},
-    ):  # fmt: skip
+        {"cpu": 55.0, "memory": 1e10, "disk.read": 6},
+        {"cpu": 55.0},
+        {},
+        {"cpu": "text"},
+        {"cpu": 1e30, "memory": -1e30, "disk.read": 0.0},
+        {"cpu": 70.0, "disk.read": 4},
+    ):
         u = example.standardised(fields, record)
         if len(record) < 3:  # `Projector` fills in one of three, the example nothing
             assert u is None and math.isnan(projector.spe(record)) is (len(record) < 2)
@@ -113,9 +122,13 @@ def test_score_in_go(release: bytes, tmp_path: Path) -> None:
         path = tmp_path / "release.json"
         path.write_bytes(message)
         done = subprocess.run(
-            ["go", "run", str(EXAMPLES / name), str(path)], input=lines, capture_output=True,
-            text=True, timeout=2 * PATIENCE_SECONDS, cwd=tmp_path,
-        )  # fmt: skip
+            ["go", "run", str(EXAMPLES / name), str(path)],
+            input=lines,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_SECONDS,
+            cwd=tmp_path,
+        )
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -133,8 +146,12 @@ def test_score_in_go(release: bytes, tmp_path: Path) -> None:
         -1, 4, (200, 3)
     )
     records = [dict(zip(fields["features"], row, strict=True)) for row in X.tolist()]
-    records += [{"cpu": 55.0}, {}, {"cpu": "text", "memory": 1e10, "disk.read": True},
-                {"cpu": 1e300, "memory": -1e300, "disk.read": 0}]  # fmt: skip
+    records += [
+        {"cpu": 55.0},
+        {},
+        {"cpu": "text", "memory": 1e10, "disk.read": True},
+        {"cpu": 1e300, "memory": -1e300, "disk.read": 0},
+    ]
     lines = "\n".join(map(json.dumps, records)) + "\nnot a record\n"
     one = {"t2": limits["t2"]}
     for known, expected in (

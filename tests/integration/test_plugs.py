@@ -67,8 +67,14 @@ def compressed(broker: RunningBroker) -> tuple[str, list[bytes]]:
 
 def config(servers: str, reader: str) -> KafkaConfig:
     fast = {"bootstrap.servers": servers} if reader == "confluent" else None
-    return KafkaConfig(connection={"bootstrap_servers": servers}, group="g", input_topic="",
-                       state_topic="", output_topic="", librdkafka=fast)  # fmt: skip
+    return KafkaConfig(
+        connection={"bootstrap_servers": servers},
+        group="g",
+        input_topic="",
+        state_topic="",
+        output_topic="",
+        librdkafka=fast,
+    )
 
 
 def read_all(reader: Reader, count: int) -> list[bytes | None]:
@@ -164,17 +170,34 @@ def send_tails(
 def test_avro_from_the_registry_to_the_scores(broker: RunningBroker, fresh_name: Any) -> None:
     """The task waits for a registry that is away and skips nothing; an unknown schema makes one
     null; scores resume where they ended."""
-    schema = {"type": "record", "name": "T", "fields": [
-        {"name": "device", "type": "string"}, {"name": "cpu", "type": "double"},
-        {"name": "memory", "type": ["null", "double"]},
-        {"name": "disk", "type": {"type": "record", "name": "D",
-                                  "fields": [{"name": "read", "type": "float"}]}},
-    ]}  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "T",
+        "fields": [
+            {"name": "device", "type": "string"},
+            {"name": "cpu", "type": "double"},
+            {"name": "memory", "type": ["null", "double"]},
+            {
+                "name": "disk",
+                "type": {
+                    "type": "record",
+                    "name": "D",
+                    "fields": [{"name": "read", "type": "float"}],
+                },
+            },
+        ],
+    }
     with registry() as served:
         settings = {"format": "avro", "schema_registry_url": served.url}
         number = served.register("t-value", schema)
-        with model(broker.bootstrap_servers, fresh_name("avro"), batch=200, partitions=2,
-                   **settings, **SESSION) as m:  # fmt: skip
+        with model(
+            broker.bootstrap_servers,
+            fresh_name("avro"),
+            batch=200,
+            partitions=2,
+            **settings,
+            **SESSION,
+        ) as m:
             for i, (cpu, memory, read) in enumerate(m.rows(600).tolist()):
                 frame = b"\0" + (number if i != 7 else number + 1).to_bytes(4)
                 m.send(frame + b"\x04ab" + struct.pack("<dBdf", cpu, 2, memory, read))
@@ -211,7 +234,13 @@ def test_avro_from_the_registry_to_the_scores(broker: RunningBroker, fresh_name:
 def score(m: Model) -> str:
     """Run `stream-dppca score` until all records are scored; return its output."""
     command = [sys.executable, "-m", "consumers.cli", "score", "--once"]
-    done = subprocess.run(command, env={**os.environ, **m.environment}, text=True, cwd=ROOT,
-                          capture_output=True, timeout=PATIENCE_SECONDS)  # fmt: skip
+    done = subprocess.run(
+        command,
+        env={**os.environ, **m.environment},
+        text=True,
+        cwd=ROOT,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

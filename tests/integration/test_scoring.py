@@ -34,19 +34,43 @@ FEATURES = ("cpu", "memory", "disk")
 def release(model: str, batch: int) -> PublishedRelease:
     limits = {"spe": (Limit(rate=0.01, value=9.2, sd=0.1),)}
     return PublishedRelease(
-        model=model, status="learned", batch=batch, n_seen=1000, features=FEATURES,
-        components=((0.6, 0.8, 0.0),), center=(0.0,) * 3, scale=(1.0,) * 3, clamp=(5.0,) * 3,
-        mean=(0.0,) * 3, deviation=(1.0,) * 3, spread=(1.0,), limits=limits,
+        model=model,
+        status="learned",
+        batch=batch,
+        n_seen=1000,
+        features=FEATURES,
+        components=((0.6, 0.8, 0.0),),
+        center=(0.0,) * 3,
+        scale=(1.0,) * 3,
+        clamp=(5.0,) * 3,
+        mean=(0.0,) * 3,
+        deviation=(1.0,) * 3,
+        spread=(1.0,),
+        limits=limits,
         privacy=PrivacyStatement(epsilon=1, delta=1e-6, method="adaptive", private=True),
-    )  # fmt: skip
+    )
 
 
 def start(
     servers: str, topic: str, log: Path, *more: str, crash_at: str = ""
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.support.launch", "score", "--input-topic", topic,
-               "--bootstrap-servers", servers, "--http-port", "0", "--session-timeout-s", "6",
-               "--log-format", "json", *more]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.launch",
+        "score",
+        "--input-topic",
+        topic,
+        "--bootstrap-servers",
+        servers,
+        "--http-port",
+        "0",
+        "--session-timeout-s",
+        "6",
+        "--log-format",
+        "json",
+        *more,
+    ]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     if crash_at:
         environment[CRASH_AT] = crash_at
@@ -72,16 +96,24 @@ def test_at_least_once(broker: RunningBroker, fresh_name: Any, tmp_path: Path) -
         cluster.create_topic(name, TopicInfo(count, {}), 1)
     X = np.random.default_rng(0).standard_normal((40_000, 3)).round(4)
     X[::40, 2] = 8.0  # one machine of forty
-    records = [Message(b"machine-%02d" % (i % 40), json.dumps(dict(zip(FEATURES, row, strict=True)))
-                       .encode()) for i, row in enumerate(X.tolist())]  # fmt: skip
+    records = [
+        Message(
+            b"machine-%02d" % (i % 40), json.dumps(dict(zip(FEATURES, row, strict=True))).encode()
+        )
+        for i, row in enumerate(X.tolist())
+    ]
     producer = MessageProducer(config, topic)
     producer.send(records[:20_000])
     log = tmp_path / "first.log"
     # It dies when the brokers have the scores, and the group does not know that yet.
     first = start(servers, topic, log, crash_at="scores_written:3")
     try:
-        wait_for("that it waits", lambda: b"does not exist" in log.read_bytes()
-                 or b"waiting_for_model" in log.read_bytes())  # fmt: skip
+        wait_for(
+            "that it waits",
+            lambda: (
+                b"does not exist" in log.read_bytes() or b"waiting_for_model" in log.read_bytes()
+            ),
+        )
         MessageProducer(config, settings.output_topic).send([release_message(release(topic, 7))])
         sent = 20_000
         while first.poll() is None and sent < 30_000:
@@ -97,8 +129,10 @@ def test_at_least_once(broker: RunningBroker, fresh_name: Any, tmp_path: Path) -
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
     both = [start(servers, topic, log) for log in logs]
     try:
-        wait_for("all", lambda: len(
-            {(m.value, m.key) for m in read_topic(servers, scores_topic)}) >= 40_000)  # fmt: skip
+        wait_for(
+            "all",
+            lambda: len({(m.value, m.key) for m in read_topic(servers, scores_topic)}) >= 40_000,
+        )
         shown = [alarm for log in logs for alarm in facts(log)["alarms"]]
         assert {alarm["key"] for alarm in shown} == {"machine-00"}
         assert all(alarm["contributions"][0][0] == "disk" for alarm in shown)

@@ -117,9 +117,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             )
             admin.close()
             yield Secured(
-                broker.bootstrap_servers, f"127.0.0.1:{tls}", f"127.0.0.1:{sasl}",
-                authority, client, stranger,
-            )  # fmt: skip
+                broker.bootstrap_servers,
+                f"127.0.0.1:{tls}",
+                f"127.0.0.1:{sasl}",
+                authority,
+                client,
+                stranger,
+            )
     except BrokerUnavailable as error:
         refuse(str(error))
 
@@ -171,8 +175,9 @@ def test_the_wrong_key(
             done = subprocess.run(
                 [sys.executable, "-m", "consumers.cli", "check-config"],
                 env={**os.environ, **m.environment, **settings},
-                capture_output=True, text=True,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+            )
             text = done.stdout + done.stderr
             # A broker that knows the password is wrong may hang up before we have read that.
             hung_up = "wrong-password" in changed.values() and "socket disconnected" in text

@@ -36,10 +36,21 @@ def test_raw_telemetry_with_default_settings(broker: RunningBroker, fresh_name: 
     the first step had found a scale for one feature that was far too large."""
     batch, batches = 3000, 8
     settings = {
-        "center": None, "scales": None, "epsilon": 1, "delta": 1e-6, "seed": 1, **SESSION,
-    }  # fmt: skip
-    with model(broker.bootstrap_servers, fresh_name("raw"), batch=batch, partitions=2,
-               features=",".join(FEATURES), **settings) as m:  # fmt: skip
+        "center": None,
+        "scales": None,
+        "epsilon": 1,
+        "delta": 1e-6,
+        "seed": 1,
+        **SESSION,
+    }
+    with model(
+        broker.bootstrap_servers,
+        fresh_name("raw"),
+        batch=batch,
+        partitions=2,
+        features=",".join(FEATURES),
+        **settings,
+    ) as m:
         for message in islice(messages(seed=5), batch * batches):
             m.send(message.value)
         m.producer.flush()
@@ -117,10 +128,18 @@ def test_the_algorithm_of_the_paper(broker: RunningBroker, fresh_name: Any) -> N
 
     The noise is seeded: without a seed, 2 of 380 models were 14 and 35 degrees off."""
     settings = {
-        "method": "paper", "epsilon": 4, "delta": 1e-3, "paper_k": 1, "paper_a": 0.5,
-        "center": None, "scales": None, "format": "float32", "rows_per_message": 1000, "seed": 1,
+        "method": "paper",
+        "epsilon": 4,
+        "delta": 1e-3,
+        "paper_k": 1,
+        "paper_a": 0.5,
+        "center": None,
+        "scales": None,
+        "format": "float32",
+        "rows_per_message": 1000,
+        "seed": 1,
         **SESSION,
-    }  # fmt: skip
+    }
     with model(broker.bootstrap_servers, fresh_name("paper"), batch=50_000, **settings) as m:
         for _ in range(6 * 50):
             m.send(m.rows(1000).astype("<f4").tobytes())

@@ -47,10 +47,9 @@ BATCH, BATCHES = 9000, 3
 
 #: Two schemas of the same records: their fields stand in another order.
 SCHEMAS = tuple(
-    {"type": "record", "name": "R",
-     "fields": [{"name": name, "type": "double"} for name in names]}
+    {"type": "record", "name": "R", "fields": [{"name": name, "type": "double"} for name in names]}
     for names in (FEATURES, FEATURES[::-1])
-)  # fmt: skip
+)
 
 
 def _proto(names: Sequence[str]) -> str:
@@ -58,8 +57,9 @@ def _proto(names: Sequence[str]) -> str:
     file = descriptor_pb2.FileDescriptorProto(name="r.proto", syntax="proto3")
     message, field = file.message_type.add(name="R"), descriptor_pb2.FieldDescriptorProto
     for number, name in enumerate(names, 1):
-        message.field.add(name=name, number=number, type=field.TYPE_DOUBLE,
-                          label=field.LABEL_OPTIONAL)  # fmt: skip
+        message.field.add(
+            name=name, number=number, type=field.TYPE_DOUBLE, label=field.LABEL_OPTIONAL
+        )
     return base64.b64encode(file.SerializeToString()).decode()
 
 
@@ -99,8 +99,9 @@ def fill(servers: str, topic: str, format: str, served: Registry | None = None) 
             return framed(served, format, rows[0].tolist(), i)
         return json.dumps(dict(zip(FEATURES, rows[0].tolist(), strict=True))).encode()
 
-    producer = KafkaProducer(bootstrap_servers=servers, transactional_id=topic, linger_ms=20,
-                             **PATIENT_TRANSACTION)  # fmt: skip
+    producer = KafkaProducer(
+        bootstrap_servers=servers, transactional_id=topic, linger_ms=20, **PATIENT_TRANSACTION
+    )
     try:
         producer.init_transactions()
         slots = BATCH * BATCHES // (3 if packed else 1)

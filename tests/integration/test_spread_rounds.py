@@ -49,10 +49,15 @@ def fill(servers: str, topic: str, by_broker: bool = True) -> RoundRule:
     without an id, busy ones all over the partitions. Returns the rule of its rounds."""
     kind = "LogAppendTime" if by_broker else "CreateTime"
     with KafkaAdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topics({topic: {
-            "num_partitions": PARTITIONS, "replication_factor": 1,
-            "configs": {"message.timestamp.type": kind},
-        }})  # fmt: skip
+        admin.create_topics(
+            {
+                topic: {
+                    "num_partitions": PARTITIONS,
+                    "replication_factor": 1,
+                    "configs": {"message.timestamp.type": kind},
+                }
+            }
+        )
         admin.wait_for_topics([topic])
     rng = np.random.default_rng(4)
     producer = KafkaProducer(bootstrap_servers=servers, linger_ms=20)
@@ -90,10 +95,19 @@ def planned(servers: str, topic: str) -> PlannedRound:
 
 def settings(servers: str, topic: str) -> Settings:
     return Settings(
-        features=FEATURES, bootstrap_servers=servers, input_topic=topic, epsilon=1.0, delta=1e-6,
-        places=PLACES, unit="subject", subject="id", round="1h", period="1h", records=RECORDS,
+        features=FEATURES,
+        bootstrap_servers=servers,
+        input_topic=topic,
+        epsilon=1.0,
+        delta=1e-6,
+        places=PLACES,
+        unit="subject",
+        subject="id",
+        round="1h",
+        period="1h",
+        records=RECORDS,
         http_port=0,
-    )  # fmt: skip
+    )
 
 
 def model() -> DPPCA:
@@ -111,9 +125,15 @@ def model() -> DPPCA:
 def on_engine(given: Settings, rule: RoundRule, engine: Any, take: Any) -> RemoteRows:
     on = Remote(engine, lambda: 2, task_connection(given), MessageRecipe.of(given))
     return RemoteRows(
-        on, given.input_topic, rule, Metrics(), width=len(given.features), stall_s=240.0,
-        bounds=bounds_of(given), take=take,
-    )  # fmt: skip
+        on,
+        given.input_topic,
+        rule,
+        Metrics(),
+        width=len(given.features),
+        stall_s=240.0,
+        bounds=bounds_of(given),
+        take=take,
+    )
 
 
 def bounds_of(given: Settings) -> Any:
@@ -129,8 +149,7 @@ def local(given: Settings, rule: RoundRule, take: Any) -> RoundReader:
     cluster, topic = KafkaCluster(kafka_config(given)), given.input_topic
     codec = MessageRecipe.of(given).subject_codec(None)
     reader = cluster.reader(topic, stamped=True)
-    return RoundReader(reader, topic, codec, rule, Metrics(), stall_s=240.0,
-                       take=take)  # fmt: skip
+    return RoundReader(reader, topic, codec, rule, Metrics(), stall_s=240.0, take=take)
 
 
 def table(reader: RoundReader | RemoteRows, of: DPPCA, round_: PlannedRound) -> tuple[Any, ...]:
@@ -171,24 +190,37 @@ def test_an_engine_fills_the_table_of_the_local_reader(
 def points(servers: str, topic: str) -> RoundRule:
     """A topic of hosts that share messages, more of them than places, all over the partitions."""
     with KafkaAdminClient(bootstrap_servers=servers) as admin:
-        admin.create_topics({topic: {
-            "num_partitions": PARTITIONS, "replication_factor": 1,
-            "configs": {"message.timestamp.type": "LogAppendTime"},
-        }})  # fmt: skip
+        admin.create_topics(
+            {
+                topic: {
+                    "num_partitions": PARTITIONS,
+                    "replication_factor": 1,
+                    "configs": {"message.timestamp.type": "LogAppendTime"},
+                }
+            }
+        )
         admin.wait_for_topics([topic])
     rng = np.random.default_rng(4)
     producer = KafkaProducer(bootstrap_servers=servers, linger_ms=20)
     sent = []
     for i in range(600):
         hosts = [
-            resource({"host.name": f"h{rng.zipf(1.2) % 500}"}, *(
-                {"name": name, "time": int(rng.integers(1, 1000)), "start": int(rng.integers(3)),
-                 "value": float(rng.standard_normal() * 10.0 ** rng.integers(-6, 6)),
-                 "attributes": {"s": int(rng.integers(50))}}
-                for name in ("m", "n") for _ in range(3)
-            ))
+            resource(
+                {"host.name": f"h{rng.zipf(1.2) % 500}"},
+                *(
+                    {
+                        "name": name,
+                        "time": int(rng.integers(1, 1000)),
+                        "start": int(rng.integers(3)),
+                        "value": float(rng.standard_normal() * 10.0 ** rng.integers(-6, 6)),
+                        "attributes": {"s": int(rng.integers(50))},
+                    }
+                    for name in ("m", "n")
+                    for _ in range(3)
+                ),
+            )
             for _ in range(4)
-        ]  # fmt: skip
+        ]
         value = b"not a message" if i % 50 == 3 else message(*hosts)
         sent.append(producer.send(topic, value, partition=i % PARTITIONS))
     producer.flush()
@@ -205,17 +237,29 @@ def test_points_become_the_same_rows_on_an_engine(
     servers, topic = broker.bootstrap_servers, fresh_name("points")
     rule = points(servers, topic)
     given = Settings(
-        features=("m", "rate(m)", "last(n)", "count(n)", "max(n)"), bootstrap_servers=servers,
-        input_topic=topic, epsilon=1.0, delta=1e-6, places=200, unit="subject",
-        subject="host.name", round="1h", period="1h", format="otlp", parts=parts, http_port=0,
-    )  # fmt: skip
+        features=("m", "rate(m)", "last(n)", "count(n)", "max(n)"),
+        bootstrap_servers=servers,
+        input_topic=topic,
+        epsilon=1.0,
+        delta=1e-6,
+        places=200,
+        unit="subject",
+        subject="host.name",
+        round="1h",
+        period="1h",
+        format="otlp",
+        parts=parts,
+        http_port=0,
+    )
     round_ = planned(servers, topic)
 
     def rows(make: Any) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
-        reader = make(lambda X, who: found.extend(
-            (subject, row.tobytes()) for subject, row in zip(who, X, strict=True)
-        ))  # fmt: skip
+        reader = make(
+            lambda X, who: found.extend(
+                (subject, row.tobytes()) for subject, row in zip(who, X, strict=True)
+            )
+        )
         reader.start(round_)
         wait_for("the round", lambda: (reader.read(0.1) and False) or reader.complete)
         reader.finish()

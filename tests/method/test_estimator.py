@@ -306,7 +306,7 @@ def test_a_release_projects_in_every_form_and_junk_in_none() -> None:
     privacy = PrivacyStatement(epsilon=1.0, delta=1e-6, method="adaptive", private=True)
     release = Release(
         status="learned", batch=1, features=("a", "b"), components=((0.6, 0.8),), privacy=privacy
-    )  # fmt: skip
+    )
     fields = release.model_dump(mode="json")
     for form in (release, release.model_dump_json(), json.dumps(fields).encode(), fields):
         projector = Projector.from_release(form)

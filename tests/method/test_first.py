@@ -75,14 +75,16 @@ def test_a_narrow_feature_is_found_wherever_it_is(far: float) -> None:
 def test_features_of_other_shapes() -> None:
     rng = np.random.default_rng(2)
     n = UNITS
-    X = np.stack([
-        np.full(n, 7.0),  # constant
-        np.zeros(n),
-        np.where(rng.random(n) < 0.01, rng.exponential(size=n), 0.0),  # sparse
-        np.exp(2 * rng.normal(size=n)),  # heavy tail
-        (rng.random(n) < 0.3) * 1e4,  # two values
-        rng.poisson(3.0, size=n).astype(float),
-    ]).T  # fmt: skip
+    X = np.stack(
+        [
+            np.full(n, 7.0),  # constant
+            np.zeros(n),
+            np.where(rng.random(n) < 0.01, rng.exponential(size=n), 0.0),  # sparse
+            np.exp(2 * rng.normal(size=n)),  # heavy tail
+            (rng.random(n) < 0.3) * 1e4,  # two values
+            rng.poisson(3.0, size=n).astype(float),
+        ]
+    ).T
     w = answered(X)
     assert w.standard.known.tolist() == [False, False, False, True, True, True]
     assert abs(w.standard.center[0] - 7) < 0.01 and abs(w.standard.center[1]) < 1e-9
@@ -184,12 +186,22 @@ def test_a_state_goes_on_in_the_middle() -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [{"at": 3}, {"at": -20}, {"at": 10**6}, {"valid": [-0.1, 0.1]}, {"valid": [0.5, math.inf]},
-     {"low": [5.0] * 3}, {"mass": [math.nan] * 3}, {"coarse": [True]}, {"low": [-math.inf] * 3},
-     {"high": [math.inf] * 3}, {"low": [0.0] * 3, "high": [5e-324] * 3},
-     {"low": [2.0**40] * 3, "high": [2.0**40 + 2**-12] * 3},
-     {"answer": {"total": [0.0] * 7, "share": 0.5}}],
-)  # fmt: skip
+    [
+        {"at": 3},
+        {"at": -20},
+        {"at": 10**6},
+        {"valid": [-0.1, 0.1]},
+        {"valid": [0.5, math.inf]},
+        {"low": [5.0] * 3},
+        {"mass": [math.nan] * 3},
+        {"coarse": [True]},
+        {"low": [-math.inf] * 3},
+        {"high": [math.inf] * 3},
+        {"low": [0.0] * 3, "high": [5e-324] * 3},
+        {"low": [2.0**40] * 3, "high": [2.0**40 + 2**-12] * 3},
+        {"answer": {"total": [0.0] * 7, "share": 0.5}},
+    ],
+)
 def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     asked = questions(3)
     asked.load(asked.state())

@@ -28,8 +28,10 @@ from stream_dppca.method.statistics import (
 
 D, N = 3, 20
 STANDARD: dict[str, Any] = {
-    "center": (0.0, 10.0, -1e6), "scale": (1.0, 0.5, 1e3), "clamp": (5.0, 5.0, 3.0),
-}  # fmt: skip
+    "center": (0.0, 10.0, -1e6),
+    "scale": (1.0, 0.5, 1e3),
+    "clamp": (5.0, 5.0, 3.0),
+}
 KINDS: dict[str, tuple[Any, float]] = {
     "octaves": (OctaveCounts((0, 1, 2), (0.0, 10.0, -1e6)), math.sqrt(2 * D)),
     "distances": (OctaveCounts((0, 2), (0.0, -1e6), signs=False), 2.0),

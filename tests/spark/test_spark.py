@@ -73,8 +73,9 @@ def test_a_topic_gives_the_statistics_of_a_local_run(
         given = settings(servers, topic, format, **how)
         each = given.rows_per_message
         ranges = (Range(0, 0, 4500 // each), Range(1, 0, 4500 // each))
-        source = TopicSource(task_connection(given), topic, ranges, MessageRecipe.of(given),
-                             len(FEATURES), 240.0)  # fmt: skip
+        source = TopicSource(
+            task_connection(given), topic, ranges, MessageRecipe.of(given), len(FEATURES), 240.0
+        )
         center = {"center": "none", "scales": None} if packed else {}
         local, remote = (
             DPPCA(features=FEATURES, **HOW | center | {"batch_size": BATCH}) for _ in range(2)
@@ -107,9 +108,13 @@ def test_a_process_that_is_killed_changes_nothing(
     """It is killed while a task reads a topic; the state is that of a local run to the last bit."""
     given = settings(servers, telemetry, "json")
     records = TopicSource(
-        task_connection(given), telemetry, (Range(0, 0, 4000), Range(1, 10, 5010)),
-        MessageRecipe.of(given), len(FEATURES), 240.0,
-    )  # fmt: skip
+        task_connection(given),
+        telemetry,
+        (Range(0, 0, 4000), Range(1, 10, 5010)),
+        MessageRecipe.of(given),
+        len(FEATURES),
+        240.0,
+    )
     local, remote = (DPPCA(features=FEATURES, **HOW | {"batch_size": BATCH}) for _ in range(2))
     source = WaitingSource(records, tmp_path)
     made = EngineBatches(SparkEngine(session), remote, 2)

@@ -24,10 +24,17 @@ from tests.support.processes import PATIENT_LEAVING, SILENT, Instance, crash_at,
 
 def environment(servers: str, topic: str, model: str) -> dict[str, str]:
     given = {
-        "bootstrap_servers": servers, "input_topic": topic, "model": model, "epsilon": 1,
-        "features": ",".join(FEATURES), "delta": 1e-6, "batch_size": BATCH, "seed": 4,
-        "http_port": 0, **EVICTED,
-    }  # fmt: skip
+        "bootstrap_servers": servers,
+        "input_topic": topic,
+        "model": model,
+        "epsilon": 1,
+        "features": ",".join(FEATURES),
+        "delta": 1e-6,
+        "batch_size": BATCH,
+        "seed": 4,
+        "http_port": 0,
+        **EVICTED,
+    }
     return {f"DPPCA_{name.upper()}": str(value) for name, value in given.items()} | PATIENT_LEAVING
 
 
@@ -39,9 +46,14 @@ def on_spark(cluster: Any) -> dict[str, str]:
 #: points before the first job are those of the local engine, which `tests/crash` goes through. A
 #: driver takes 20 seconds, so points that differ little from their neighbours are optional.
 POINTS = {
-    "batch_full": True, "before_transaction": False, "inside_transaction": True,
-    "offsets_sent": False, "after_commit": True, "inside_publish": False, "after_publish": True,
-}  # fmt: skip
+    "batch_full": True,
+    "before_transaction": False,
+    "inside_transaction": True,
+    "offsets_sent": False,
+    "after_commit": True,
+    "inside_publish": False,
+    "after_publish": True,
+}
 ALL = int(os.environ.get("STREAM_DPPCA_CRASHES", "0")) >= 50
 CRASHES = [point for point, always in POINTS.items() if always or ALL]
 
@@ -73,9 +85,12 @@ def python_workers(cluster: Any) -> set[int]:
 def finished(environment: dict[str, str]) -> None:
     """Let an instance of the local engine learn from the remaining records."""
     with closing(Instance(environment)) as last:
-        last.wait_until("the last batch", lambda: any(
-            last.saw(event, batch=BATCHES) for event in ("released", "published_again")
-        ))  # fmt: skip
+        last.wait_until(
+            "the last batch",
+            lambda: any(
+                last.saw(event, batch=BATCHES) for event in ("released", "published_again")
+            ),
+        )
         assert last.leave() == 0
 
 

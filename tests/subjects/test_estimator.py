@@ -237,10 +237,26 @@ def test_with_frozen_noise_a_release_shows_no_exact_number() -> None:
         shown.append(est.close_round().model_dump())
     same = {name for name in shown[0] if shown[0][name] == shown[1][name]}
     public = {
-        "version", "status", "batch", "features", "center", "scale", "mean", "deviation", "clamp",
-        "explained_variance_ratio", "explained_variance_ratio_sd", "step", "drift", "skipped",
-        "reason", "privacy", "first_batches", "shift", "limits",
-    }  # fmt: skip
+        "version",
+        "status",
+        "batch",
+        "features",
+        "center",
+        "scale",
+        "mean",
+        "deviation",
+        "clamp",
+        "explained_variance_ratio",
+        "explained_variance_ratio_sd",
+        "step",
+        "drift",
+        "skipped",
+        "reason",
+        "privacy",
+        "first_batches",
+        "shift",
+        "limits",
+    }
     # The range is on a coarse grid, and the sd of the noise follows from it.
     assert same <= public | {"range", "sigma"}
 

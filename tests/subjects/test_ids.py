@@ -24,9 +24,20 @@ ACCENT = ("\u00e9", "e\u0301")  # composed and decomposed
 def test_all_spellings_of_a_number_agree(n: int) -> None:
     text = str(n)
     spellings = [
-        n, text, text.encode(), float(n), f"{n}.0", f" {n}.00\n", Decimal(n), np.int64(n),
-        np.float64(n), np.str_(text), np.bytes_(text), bytearray(text.encode()), text + "\0",
-    ]  # fmt: skip
+        n,
+        text,
+        text.encode(),
+        float(n),
+        f"{n}.0",
+        f" {n}.00\n",
+        Decimal(n),
+        np.int64(n),
+        np.float64(n),
+        np.str_(text),
+        np.bytes_(text),
+        bytearray(text.encode()),
+        text + "\0",
+    ]
     assert {canonical(spelling) for spelling in spellings} == {text.encode()}
 
 
@@ -67,13 +78,21 @@ ACCENTS = "\u0301\u0316"
 @pytest.mark.parametrize(
     "id",
     [
-        lambda n: "x" * n, lambda n: b"x" * n, lambda n: ACCENTS * (n // 4) + "x",
-        lambda n: (ACCENTS * (n // 4) + "x").encode(), lambda n: np.str_(ACCENTS * n),
-        lambda n: bytearray(n), lambda n: memoryview(b"\xff" * n), lambda n: " " * n + "1",
-        lambda n: "\udc80" * n, lambda n: 10**n, lambda n: -(10**n),
-        lambda n: Decimal("1" + "0" * n), lambda n: Decimal(f"1E+{n}"),
+        lambda n: "x" * n,
+        lambda n: b"x" * n,
+        lambda n: ACCENTS * (n // 4) + "x",
+        lambda n: (ACCENTS * (n // 4) + "x").encode(),
+        lambda n: np.str_(ACCENTS * n),
+        lambda n: bytearray(n),
+        lambda n: memoryview(b"\xff" * n),
+        lambda n: " " * n + "1",
+        lambda n: "\udc80" * n,
+        lambda n: 10**n,
+        lambda n: -(10**n),
+        lambda n: Decimal("1" + "0" * n),
+        lambda n: Decimal(f"1E+{n}"),
     ],
-)  # fmt: skip
+)
 def test_a_long_id_is_not_usable_and_nothing_is_done_with_it(id: Any, times: int) -> None:
     found = id((MOST_BYTES + 1) * times)
     started = time.process_time()
@@ -93,11 +112,29 @@ def test_the_longest_id(id: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None, "", b"", " ", "\0", math.nan, math.inf, True, np.bool_(False), [1], {"a": 1},
-        object(), dt.date(2026, 1, 1), np.datetime64("2026-01-01"), np.timedelta64(1, "s"), pd.NA,
-        pd.NaT, 1 + 2j, Decimal("NaN"), (), Decimal("1E+999999999"),
+        None,
+        "",
+        b"",
+        " ",
+        "\0",
+        math.nan,
+        math.inf,
+        True,
+        np.bool_(False),
+        [1],
+        {"a": 1},
+        object(),
+        dt.date(2026, 1, 1),
+        np.datetime64("2026-01-01"),
+        np.timedelta64(1, "s"),
+        pd.NA,
+        pd.NaT,
+        1 + 2j,
+        Decimal("NaN"),
+        (),
+        Decimal("1E+999999999"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_usable(value: Any) -> None:
     assert canonical(value) is None
 

@@ -97,8 +97,14 @@ def test_a_full_table_of_many_subjects() -> None:
 def test_records_without_a_subject_are_ignored_whatever_they_are() -> None:
     filled = table(2, 5)
     bad: list[Any] = [
-        {0: 1.0, 1: 2.0}, {"id": None, 0: 1.0, 1: 1.0}, {"id": float("nan")}, None, 7, [], "id"
-    ]  # fmt: skip
+        {0: 1.0, 1: 2.0},
+        {"id": None, 0: 1.0, 1: 1.0},
+        {"id": float("nan")},
+        None,
+        7,
+        [],
+        "id",
+    ]
     for x in bad:
         filled.put_dict(x)
     filled.put_frame(pd.DataFrame({0: [1.0], 1: [2.0]}))

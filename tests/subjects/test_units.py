@@ -28,8 +28,10 @@ from tests.subjects.fleets import fleet, round_of
 
 D, RECORDS = 5, 3
 STANDARD: dict[str, Any] = {
-    "center": (0.1,) * D, "scale": (0.7, 1.0, 2.0, 0.1, 1.0), "clamp": (5.0,) * D
-}  # fmt: skip
+    "center": (0.1,) * D,
+    "scale": (0.7, 1.0, 2.0, 0.1, 1.0),
+    "clamp": (5.0,) * D,
+}
 STATISTICS: dict[str, Statistic] = {
     "octaves": OctaveCounts(tuple(range(D)), (0.1,) * D),
     "grid": GridCounts((0, 2), (-1.0, -2.0), (0.25, 0.5), 8),
@@ -38,9 +40,12 @@ STATISTICS: dict[str, Statistic] = {
     "augmented": AugmentedMoments(**STANDARD, constant=0.5, radius=4.0, each=RECORDS),
 }
 SENSITIVITY = {
-    "octaves": math.sqrt(2 * D), "grid": 2.0, "lengths": math.sqrt(2), "ball": 4.0,
+    "octaves": math.sqrt(2 * D),
+    "grid": 2.0,
+    "lengths": math.sqrt(2),
+    "ball": 4.0,
     "augmented": math.sqrt(2) * 4.0,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("radius", [0.2, 1.0, 1e3])

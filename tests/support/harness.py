@@ -66,9 +66,11 @@ def close_readers() -> None:
 def read_topic(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
     """Read every message of a topic, partition by partition, in order."""
     consumer = KafkaConsumer(
-        bootstrap_servers=servers, isolation_level=isolation, enable_auto_commit=False,
+        bootstrap_servers=servers,
+        isolation_level=isolation,
+        enable_auto_commit=False,
         max_partition_fetch_bytes=32 << 20,
-    )  # fmt: skip
+    )
     try:
         places = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
         consumer.assign(places)
@@ -90,10 +92,18 @@ def read_topic(servers: str, topic: str, isolation: str = "read_committed") -> l
 class Model:
     """Topics of its own, the producer of its input, and its instances."""
 
-    def __init__(self, servers: str, name: str, *, partitions: int = 1,
-                 batch: int = BATCH, topic_configs: dict[str, str] | None = None,
-                 rows_per_message: int = 1, replication: int = 1,
-                 **settings: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        servers: str,
+        name: str,
+        *,
+        partitions: int = 1,
+        batch: int = BATCH,
+        topic_configs: dict[str, str] | None = None,
+        rows_per_message: int = 1,
+        replication: int = 1,
+        **settings: Any,
+    ) -> None:
         self.servers, self.name = servers, name
         self.partitions, self.batch = partitions, batch
         self.rows_per_message, self.replication = rows_per_message, replication
@@ -217,14 +227,17 @@ class Model:
         def said() -> set[int]:
             return {
                 event["batch"]
-                for instance in instances for event in list(instance.events)
+                for instance in instances
+                for event in list(instance.events)
                 if event.get("event") in ("released", "published_again")
-            }  # fmt: skip
+            }
 
         while not wanted <= (before := said()):
             try:
-                wait_for(f"{sorted(wanted - before)} or any batch",
-                         lambda before=before: said() != before)  # fmt: skip
+                wait_for(
+                    f"{sorted(wanted - before)} or any batch",
+                    lambda before=before: said() != before,
+                )
             except AssertionError as error:
                 there = f"{self.ends()} of {self.sent} messages are there"
                 logs = "\n".join(f"{i.text[:1500]}\n...\n{i.text[-5000:]}" for i in instances)
@@ -378,11 +391,17 @@ class RoundModel(Model):
         self.first = now_ms // self.ROUND_MS
         start = datetime.datetime.fromtimestamp(self.first * self.ROUND_MS / 1000, datetime.UTC)
         super().__init__(
-            servers, name,
+            servers,
+            name,
             topic_configs={"message.timestamp.type": "LogAppendTime"},
-            **{"subject": "device", "round": f"{self.ROUND_MS}ms", "clock_slack": "2s",
-               "start": start.isoformat(), **settings},
-        )  # fmt: skip
+            **{
+                "subject": "device",
+                "round": f"{self.ROUND_MS}ms",
+                "clock_slack": "2s",
+                "start": start.isoformat(),
+                **settings,
+            },
+        )
 
     def produce_devices(self, devices: int, records: int = 2) -> None:
         """Send some records of each of some devices, each device to its own partition."""
@@ -407,8 +426,9 @@ class RoundModel(Model):
 
         def said() -> int:
             events = ("released", "published_again")
-            return max((e["batch"] for e in list(instance.events) if e.get("event") in events),
-                       default=0)  # fmt: skip
+            return max(
+                (e["batch"] for e in list(instance.events) if e.get("event") in events), default=0
+            )
 
         while (before := said()) < wanted:
             instance.wait_until("another round", lambda before=before: said() > before)

@@ -139,9 +139,17 @@ class _Token:
 class MemoryCluster:
     """One instance's view of a `MemoryBroker`."""
 
-    def __init__(self, broker: MemoryBroker, *, group: str, state_topic: str, input_topic: str,
-                 output_topic: str, max_records: int = 1000,
-                 max_bytes: int = 1 << 20) -> None:  # fmt: skip
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        *,
+        group: str,
+        state_topic: str,
+        input_topic: str,
+        output_topic: str,
+        max_records: int = 1000,
+        max_bytes: int = 1 << 20,
+    ) -> None:
         self.broker = broker
         self.group, self.state_topic = group, state_topic
         self.input_topic, self.output_topic = input_topic, output_topic

@@ -75,9 +75,13 @@ class Instance:
         if fresh:
             command = [sys.executable, "-m", "tests.support.launch", "serve"]
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                command,
+                cwd=ROOT,
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
         else:
             self.process = fork(environment)
         self._reading = threading.Thread(target=self._read, daemon=True)

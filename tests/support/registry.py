@@ -67,8 +67,12 @@ class Registry:
                 subject, entry.pop("schema"), entry.pop("schemaType", "AVRO"), **entry
             )
             version = self.subjects[subject].index(number) + 1
-            return 200, {**self.schemas[number], "subject": subject, "id": number,
-                         "version": version}  # fmt: skip
+            return 200, {
+                **self.schemas[number],
+                "subject": subject,
+                "id": number,
+                "version": version,
+            }
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
 

@@ -124,8 +124,10 @@ def main() -> int:
     options = parser.parse_args()
     wanted = dict.fromkeys(KINDS, options.others)
     wanted |= {
-        "kills": options.kills, "zombies": options.zombies, "broker restarts": options.restarts,
-    }  # fmt: skip
+        "kills": options.kills,
+        "zombies": options.zombies,
+        "broker restarts": options.restarts,
+    }
     torture = Torture(options.out, {what: n for what, n in wanted.items() if n})
     lanes = [threading.Thread(target=torture.lane) for _ in range(options.lanes)]
     for lane in lanes:

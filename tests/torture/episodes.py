@@ -101,9 +101,12 @@ def works(instance: Instance) -> bool:
 @contextlib.contextmanager
 def fleet(servers: str, rng: random.Random, deeds: Deeds, **settings: Any) -> Iterator[Fleet]:
     how = {
-        "format": "float32", "rows_per_message": 20, "partitions": 2,
-        "session_timeout_s": SESSION_SECONDS, "reader": rng.choice(READERS),
-    } | settings  # fmt: skip
+        "format": "float32",
+        "rows_per_message": 20,
+        "partitions": 2,
+        "session_timeout_s": SESSION_SECONDS,
+        "reader": rng.choice(READERS),
+    } | settings
     with model(servers, f"torture-{uuid.uuid4().hex[:10]}", **how) as m:
         yield Fleet(m, rng, deeds)
 
@@ -197,9 +200,10 @@ def partitions(broker: LocalBroker, rng: random.Random, deeds: Deeds, times: int
 
 def leaders(rng: random.Random, deeds: Deeds, times: int) -> None:
     """In a cluster of three nodes, one after the other dies and comes back: leaders move."""
-    with Nodes() as nodes, fleet(
-        nodes.bootstrap_servers, rng, deeds, replication=3, replication_factor=3
-    ) as f:  # fmt: skip
+    with (
+        Nodes() as nodes,
+        fleet(nodes.bootstrap_servers, rng, deeds, replication=3, replication_factor=3) as f,
+    ):
         f.start(), f.start()
         with loaded(f):
             for _ in range(times):
@@ -276,9 +280,11 @@ def clocks(broker: LocalBroker, rng: random.Random, deeds: Deeds, times: int) ->
     at = folder / "faketime"
     at.write_text("+0")
     environment = {
-        "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(at), "FAKETIME_NO_CACHE": "1",
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(at),
+        "FAKETIME_NO_CACHE": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }  # fmt: skip
+    }
     try:
         with fleet(broker.bootstrap_servers, rng, deeds) as f:
             f.start(**environment)
@@ -309,9 +315,15 @@ ALONE: Final[dict[str, Callable[[random.Random, Deeds, int], None]]] = {
 }
 #: Number of actions of an episode.
 TIMES: Final = {
-    "kills": 10, "zombies": 5, "restarts": 5, "partitions": 3, "clocks": 10, "leaders": 5,
-    "cuts": 3, "disk": 2,
-}  # fmt: skip
+    "kills": 10,
+    "zombies": 5,
+    "restarts": 5,
+    "partitions": 3,
+    "clocks": 10,
+    "leaders": 5,
+    "cuts": 3,
+    "disk": 2,
+}
 
 
 def possible(kind: str) -> str:

@@ -37,7 +37,8 @@ class Nodes:
         self.brokers = [
             LocalBroker(
                 port=port,
-                settings=SETTINGS | {
+                settings=SETTINGS
+                | {
                     "node.id": str(n),
                     "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{own}",
                     "controller.quorum.voters": voters,
@@ -49,7 +50,7 @@ class Nodes:
                 },
             )
             for n, (port, own) in enumerate(ports, 1)
-        ]  # fmt: skip
+        ]
 
     def __enter__(self) -> Nodes:
         with ThreadPoolExecutor(3) as pool:  # one node alone never becomes ready

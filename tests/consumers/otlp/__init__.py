@@ -48,9 +48,11 @@ def resource(attributes: Mapping[str, Any], *points: Mapping[str, Any]) -> Resou
         if kind == "counter":
             data.is_monotonic = True
         made = data.data_points.add(
-            time_unix_nano=point.get("time", 0), start_time_unix_nano=point.get("start", 0),
-            flags=point.get("flags", 0), attributes=pairs(point.get("attributes", {})),
-        )  # fmt: skip
+            time_unix_nano=point.get("time", 0),
+            start_time_unix_nano=point.get("start", 0),
+            flags=point.get("flags", 0),
+            attributes=pairs(point.get("attributes", {})),
+        )
         value = point.get("value")
         if kind in ("histogram", "exponential_histogram", "summary"):
             made.sum, made.count = value

@@ -184,7 +184,7 @@ class _Answer:
 
 
 @dataclass(frozen=True, eq=False)
-class Range:
+class FirstAnswers:
     """The answers: how records are standardised, and where they are clipped. All released."""
 
     standard: Standard
@@ -195,7 +195,7 @@ class Range:
         return {"standard": self.standard.state(), "radius": self.radius, "valid": [*self.valid]}
 
     @classmethod
-    def load(cls, state: dict[str, Any], d: int, one_unit: bool) -> Range:
+    def load(cls, state: dict[str, Any], d: int, one_unit: bool) -> FirstAnswers:
         """Restore a result of `state`, or raise a ValueError.
 
         A state that was tampered with must not bring parameters with which a query overflows or
@@ -295,7 +295,7 @@ class Questions:
     def rounds_left(self) -> int:
         return self.rounds - self._at // self._whole
 
-    def ask(self, rows: Rows, noise: Noise) -> Range | None:
+    def ask(self, rows: Rows, noise: Noise) -> FirstAnswers | None:
         """Spend the budget of one step; None if there is no answer yet.
 
         If hardly any unit could be read, everything is asked again from the next step on.
@@ -312,7 +312,7 @@ class Questions:
                 self._learn(name)
         if self.rounds_left:
             return None
-        found = Range(self.standard, self.radius, self.valid)
+        found = FirstAnswers(self.standard, self.radius, self.valid)
         enough = self.valid[0] >= self.enough
         self._begin()
         return found if enough else None

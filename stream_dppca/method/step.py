@@ -53,7 +53,7 @@ from ..statistics import Rows
 from .components import Components, components
 from .correction import Correction
 from .drift import Change, Drift
-from .first import ENOUGH, Questions, Range
+from .first import ENOUGH, FirstAnswers, Questions
 from .limits import LIMITS, Limits, MomentsAndScores, ScoreCounts
 from .looks import LOOK, Looks
 from .memory import HELD, Memory, RunningMoments
@@ -76,7 +76,7 @@ class Method:
         self.budget = Budget(given)
         self.questions = self._make_questions()
         self.first_batches = self.budget.at_once * self.budget.rounds
-        self.range: Range | None = None  #: the answers of the first step, once there are any
+        self.range: FirstAnswers | None = None  #: the answers of the first step, once there are any
         release = CorrelatedRelease if given.cancels else IndependentRelease
         self.correlated: CorrelatedRelease | IndependentRelease = release(mu=self.budget.mu)
         self.limits: Limits | None = None
@@ -112,7 +112,7 @@ class Method:
         )
 
     @property
-    def answers(self) -> Range:
+    def answers(self) -> FirstAnswers:
         """The answers of the first step, which has been taken."""
         if self.range is None:
             raise RuntimeError("the first step has not been taken")
@@ -364,7 +364,9 @@ class Method:
         given = self.given
         self.W = checked_basis(state["W"], like=self.W)
         found = state["range"]
-        self.range = None if found is None else Range.load(found, given.features, given.one_unit)
+        self.range = (
+            None if found is None else FirstAnswers.load(found, given.features, given.one_unit)
+        )
         if self.range is None:
             self.questions.load(state["questions"])
         self.memory.load(state)

@@ -12,8 +12,8 @@ import pytest
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.method.first import (
     SHARES,
+    FirstAnswers,
     Questions,
-    Range,
     first_batches,
     question_rounds,
 )
@@ -33,7 +33,7 @@ def questions(d: int, units: int = UNITS, mu: float = MU, **how: Any) -> Questio
     return Questions(d=d, mu=mu, units=units, **how)
 
 
-def answered(X: Any, seed: int = 1, units: int = UNITS, **how: Any) -> Range:
+def answered(X: Any, seed: int = 1, units: int = UNITS, **how: Any) -> FirstAnswers:
     asked = questions(X.shape[1], units, **how)
     for t in range(asked.rounds - 1):
         assert asked.ask(rows_of(X, t, units), SeededNoise(seed + t)) is None
@@ -212,12 +212,12 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
 @pytest.mark.parametrize("radius", [math.inf, math.nan, 1e-3, 1e300, -1.0])
 def test_a_damaged_range_is_refused(radius: float) -> None:
     state = answered(np.random.default_rng(0).normal(size=(UNITS, 3))).state()
-    Range.load(state, 3, False)
+    FirstAnswers.load(state, 3, False)
     with pytest.raises(ValueError):
-        Range.load(state | {"radius": radius}, 3, False)
+        FirstAnswers.load(state | {"radius": radius}, 3, False)
     for name, value in (("scale", [0.0] * 3), ("center", [math.nan] * 3)):
         with pytest.raises(ValueError):
-            Range.load(state | {"standard": state["standard"] | {name: value}}, 3, False)
+            FirstAnswers.load(state | {"standard": state["standard"] | {name: value}}, 3, False)
 
 
 def test_a_state_does_not_say_what_is_cut_off() -> None:
@@ -227,11 +227,11 @@ def test_a_state_does_not_say_what_is_cut_off() -> None:
         plain = json.loads(json.dumps(state.state()))
         for limit in ({}, {"limit": None}, {"limit": 5.0}):
             standard = plain["standard"] | limit
-            found = Range.load(plain | {"standard": standard}, 3, one_unit).standard
+            found = FirstAnswers.load(plain | {"standard": standard}, 3, one_unit).standard
             assert found.limit == state.standard.limit == (math.inf if one_unit else CLAMP)
     for damage in ({"known": [True, True, False]}, {"scale": [1.0, 1.0, 2.0]}):
         with pytest.raises(ValueError, match="in one unit"):
-            Range.load(plain | {"standard": plain["standard"] | damage}, 3, True)
+            FirstAnswers.load(plain | {"standard": plain["standard"] | damage}, 3, True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scipy import stats
 
 from stream_dppca.arrays import FloatArray
 from stream_dppca.noise import SeededNoise
-from stream_dppca.paper import PaperDPPCA
+from stream_dppca.paper import InverseTime, PaperDPPCA
 from stream_dppca.paper import eigenvalue as algorithm4
 from stream_dppca.paper import mean as algorithm5
 from stream_dppca.paper.mean import MeanBudget
@@ -80,7 +80,7 @@ def corner_record(corner: FloatArray, positive: bool) -> FloatArray:
 
 def run(n: int, seed: int = 11) -> PaperRun:
     # A small step: components are linear in the mean.
-    pca = spied(seed, D, PaperDPPCA, step=lambda t: 0.05)
+    pca = spied(seed, D, PaperDPPCA, step=InverseTime(c1=5e7, c2=1e9))
     rng, run, budget = np.random.default_rng(seed), PaperRun(), stated_budget()
     half = BATCH // 2
     for t in range(n):

@@ -17,6 +17,7 @@ from ..files.rounds import run_rounds
 from ..files.run import Run, run_file
 from ..files.streams import GZIP
 from ..model.describe import CHECK_NAMES
+from ..model.states import make_estimator
 from ..settings import FileSettings, OnceSettings
 from ..settings.durations import duration_text
 from .caution import warn_of
@@ -44,6 +45,13 @@ def run(options: RunOptions, given: Given[FileSettings]) -> int:
         if not size:
             raise ConfigurationError("there were no records in the input")
         settings = settings.model_copy(update={"batch_size": size})
+        # Batches of as many rows that the first step would take at once.
+        steps = make_estimator(FileSettings.estimator(settings)).first_batches
+        if steps > 2:
+            _tell(
+                f"warning: {size} rows are few for {len(settings.features)} features at epsilon = "
+                f"{settings.epsilon:g}, and what is learned may be noise: {steps * size} are enough"
+            )
     warn_of(settings)
     if options.state is None:
         _tell(

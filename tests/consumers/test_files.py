@@ -368,6 +368,9 @@ def test_once_takes_the_whole_file_as_one_batch(
     [release] = map(json.loads, capfdbinary.readouterr().out.splitlines())
     assert (release["status"], release["n_seen"]) == ("learned", 3 * BATCH + 17)
     assert release["first_batches"] == 1
+    few = write(tmp_path, "jsonl", rows(BATCH // 10))
+    main(["run", "--input", str(few), "--once", *FLAGS[:6]])  # centre and scales are learned
+    assert f"{BATCH // 10} rows are few for".encode() in capfdbinary.readouterr().err
     assert main([*arguments, "--state", str(state)]) == 0
     again = capfdbinary.readouterr()
     assert json.loads(again.out) == release and b"were used before" in again.err

@@ -107,7 +107,7 @@ def point_cells(point: Point, remark: str = "") -> tuple[str, ...]:
         when = datetime.datetime.fromtimestamp(point.time).astimezone().strftime("%F %T")
     share = f"{100 * point.ratios[0]:.1f} %" if point.ratios else "-"
     if point.ratio_sds:
-        share += f" ± {100 * point.ratio_sds[0]:.1f}"
+        share += f" ± {200 * point.ratio_sds[0]:.1f}"
     remarks = "; ".join(filter(None, ("the stream changed" if point.drift else "", remark)))
     status, moved = point.status.replace("_", " "), (degrees(point.moved), degrees(point.floor))
     return (f"{point.batch:,}", when, status, share, *moved, remarks)

@@ -166,7 +166,7 @@ def _rounded(value: float) -> str:
 def _facts(release: Release, j: int) -> str:
     ratio, sd = release.explained_variance_ratio, release.explained_variance_ratio_sd
     if ratio is not None:
-        about = "" if sd is None else f" ± {100 * sd[j]:.1f} %"
+        about = "" if sd is None else f" ± {200 * sd[j]:.1f} %"
         return f", explains {100 * ratio[j]:.1f} %{about} of the variance"
     return "" if release.spread is None else f", spread {release.spread[j]:.4g}"
 

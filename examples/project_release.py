@@ -69,7 +69,7 @@ def main() -> int:
         over = [
             limit["rate"] for limit in release["limits"].get(name, []) if score > limit["value"]
         ]
-        usual = f"exceeded by {100 * min(over):g} % of the records" if over else "not unusual"
+        usual = f"in the highest {100 * min(over):g} % of all records" if over else "not unusual"
         print(f"{name}: {score:.4f}, {usual}")
     return 0
 

@@ -14,7 +14,7 @@ from .statistics import Rows
 ONLY_RANGE = "only centre and scales were asked for"
 #: Reason of a release of a round with hardly any subjects, by their noisy number.
 FEW_SUBJECTS = "too few subjects: their noisy number may as well be zero"
-FEW_PLACES = "too few subjects: less than a quarter of the places were taken, so set fewer `places`"
+FEW_PLACES = "too few subjects: less than 40 % of the places were taken, so set fewer `places`"
 
 
 @dataclass(frozen=True)

@@ -364,3 +364,17 @@ def test_an_interrupted_round_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> N
         est.close_round()
     with pytest.raises(DPPCAError, match="first 1 rounds"):
         est.close_round()
+
+
+def test_far_more_places_than_subjects_teach_nothing() -> None:
+    """The questions of the first round are for as many subjects as there are places."""
+    rng = np.random.default_rng(8)
+    for subjects, status in ((200, "nothing_learned"), (650, "learned")):
+        unit = PerSubject("id", places=700, period=1, records=1)
+        pca = DPPCA(features=("a", "b", "c"), epsilon=1.0, delta=1e-6, unit=unit)
+        for _ in range(3):
+            X = rng.normal(size=(subjects, 1)) + 0.3 * rng.normal(size=(subjects, 3))
+            pca.learn_array(X, subjects=range(subjects))
+            release = pca.close_round()
+        assert release.status == status
+        assert (release.reason is not None) is (status != "learned")

@@ -30,6 +30,8 @@ READABLE = 0.5
 #: Variances along components are taken to be at most this many times those around them, and at
 #: least this small a part.
 _CLEAREST = 1e6
+#: Leading components that missing values are filled in with, at most: the work is their square.
+_FILLING = 20
 #: Values of z beyond this are taken to be this large, so that no square overflows.
 LARGEST = 1e150
 
@@ -91,7 +93,10 @@ def filled(
     >>> filled(U, there, W, np.array([4.0]), 0.0).round(3).tolist()
     [[2.0, 2.667], [2.0, -2.0]]
     """
-    (gaps,), (d, k) = np.nonzero(~there.all(axis=1)), W.shape
+    W, variance = W[:, :_FILLING], np.atleast_1d(variance)[:_FILLING]
+    complete: BoolArray = np.all(there, axis=1)
+    complete[:1] = False  # one row in any case: whether there is another takes no time
+    (gaps,), (d, k) = np.nonzero(~complete), W.shape
     if not gaps.size or not k:
         return U
     known = there[gaps].astype(np.float64)

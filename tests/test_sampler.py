@@ -50,7 +50,8 @@ class Words:
     ) -> None:
         self.words = words
         self.seconds = random_words(len(words)) if seconds is None else np.ravel(seconds)
-        self.low = (words & np.uint64(2**63 - 1)) < sampler._SHORT
+        v = words & np.uint64(2**63 - 1)
+        self.low = v < max(sampler._SHORT, int(v.min()) + 1)
         self.further = [] if further is None else [further]
         self.asked = 0
 
@@ -487,7 +488,14 @@ MUTANTS = (
         "boundary words",
         (),
     ),
-    Mutant("one word in the tails", GAUSSIAN, "v < _SHORT", "v < 1", "boundary words", ()),
+    Mutant(
+        "one word in the tails",
+        GAUSSIAN,
+        "max(_SHORT, int(v.min()) + 1)",
+        "1",
+        "boundary words",
+        (),
+    ),
     Mutant(
         "the second word used twice",
         GAUSSIAN,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,17 @@ def test_a_missing_value_raises_no_alarm_and_hides_none() -> None:
             assert model.is_anomaly(broken).mean() > 0.97
             found = dict(zip(names, np.abs(model.contributions(holes)).mean(axis=0), strict=True))
             assert found.pop(name) < 0.1 * min(found.values())
+
+
+def test_one_missing_value_takes_no_more_memory_with_many_components() -> None:
+    rng = np.random.default_rng(2)
+    W, U = np.linalg.qr(rng.normal(size=(300, 300)))[0], rng.normal(size=(50, 300))
+    there = np.ones(U.shape, dtype=bool)
+    there[7, 3] = False
+    tracemalloc.start()
+    of.filled(U, there, W, np.ones(300), 0.1)
+    assert tracemalloc.get_traced_memory()[1] < 8e6  # 27 million products of two loadings
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("known", ["spe", "t2"])

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..arrays import FloatArray, aligned
 from ..batch import block_size
+from ..scores import filled
 from ..statistics import vecdots
 
 
@@ -46,6 +47,9 @@ def fingerprint(features: int, columns: int) -> str:
         two = rows @ _public(features, 2)
         for found in (rows @ W, two, np.vecdot(rows, rows), vecdots(rows, W)):
             digest.update(np.ascontiguousarray(found).tobytes())
+    # Missing values are filled in row by row; one row has none.
+    rows = X[:64].copy()
+    digest.update(filled(rows, rows > -0.5, W, np.ones(columns), 0.5).tobytes())
     # Scores beyond the clamp grow with the logarithm of numbers above 1.
     digest.update(np.log(1 / np.abs(_public(4096, 1))).tobytes())
     return digest.hexdigest()[:16]

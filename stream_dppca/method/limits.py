@@ -138,7 +138,9 @@ class ScoreCounts:
         clamped = np.flatnonzero(block.scratch[1] == how.edge**2)
         values, outside = np.take(block.X, clamped), block.null
         if not block.partial:
-            return sq_lengths, (block.along(columns, Z), sq_u, outside, clamped, values)
+            along = block.along(columns, Z)
+            self._go_beyond(how, along, sq_u, clamped, values)
+            return sq_lengths, (along, sq_u, outside)
         # Missing values are filled in, and too few are not scored.
         there, scored = np.isfinite(block.X), self.inverse > 0
         read = np.count_nonzero(there & scored, axis=1)
@@ -151,7 +153,19 @@ class ScoreCounts:
         filled(u, there | ~scored | outside[:, np.newaxis], self.W, self._variance, self.rest)
         u += self._shift
         along, sq_u = block.along(self._columns, u), block.sq_lengths(u)
-        return sq_lengths, (along, sq_u, outside, clamped[:0], values[:0])
+        return sq_lengths, (along, sq_u, outside)
+
+    def _go_beyond(
+        self, how: Rule, along: FloatArray, sq_u: FloatArray, clamped: Any, values: FloatArray
+    ) -> None:
+        """Add what u has beyond the clamp, one column at a time: little memory for many values."""
+        row, column = np.divmod(clamped, len(self.mean))
+        z, edge = (values - how.center[column]) * how.factor[column], how.clamp[column]
+        u = np.copysign(edge, z) * self.inverse[column]
+        beyond = grown(z, edge) * self.inverse[column] - u
+        for total, of in zip(along.T, self._columns.T, strict=True):
+            total += np.bincount(row, of[column] * beyond, len(along))
+        sq_u += np.bincount(row, (beyond + 2 * u) * beyond, len(along))
 
     def counts(self, parts: Sequence[tuple[Any, ...]], how: Rule) -> FloatArray:
         """2 x bins, from what `measure` has found of blocks.
@@ -159,17 +173,7 @@ class ScoreCounts:
         With t = W^T (u - m/r), SPE is |u - m/r|^2 - |t|^2. All arithmetic is number by number, so
         no row changes the bin of another.
         """
-        rows, clamps = np.array([(len(part[0]), len(part[3])) for part in parts]).T
-        along, sq_u, outside, clamped, values = map(np.concatenate, zip(*parts, strict=True))
-        # What u has beyond the clamp.
-        row, column = np.divmod(clamped, len(self.mean))
-        row += np.repeat(np.cumsum(rows) - rows, clamps)
-        z, edge = (values - how.center[column]) * how.factor[column], how.clamp[column]
-        u = np.copysign(edge, z) * self.inverse[column]
-        beyond = grown(z, edge) * self.inverse[column] - u
-        adds = np.column_stack([self._columns[column], beyond + 2 * u]).T * beyond
-        for total, terms in zip((*along.T, sq_u), adds, strict=True):
-            total += np.bincount(row, terms, len(along))
+        along, sq_u, outside = map(np.concatenate, zip(*parts, strict=True))
         shift, scores = self._shift, np.zeros((2, len(along)))
         spe, t2 = scores
         np.add(sq_u - 2 * along[:, -1], float(shift @ shift), out=spe)

@@ -35,8 +35,10 @@ that is less than 2^-17.
 fine as what is released, lies near a jump, once in 65,000 draws: that depends on a + S X alone, so
 it tells no more than a release that is not rounded, which has the same mu. If U is below 2^-64:
 that depends on the noise alone, so it would tell how far the result is from the exact value; but
-with 2^-63 it is rarer than any delta. A second word takes tens of nanoseconds, less than the other
-branches of `ndtri`, which also depend on U.
+with 2^-63 it is rarer than any delta. The smallest of up to `_BLOCK` words has a second one in any
+case, so that a request for second words, which takes a microsecond, does not tell that noise is
+large; each further one takes tens of nanoseconds, less than the other branches of `ndtri`, which
+also depend on U.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ def rounded_gaussian(values: FloatArray, sd: float, entropy: Entropy = os.urando
         words = np.frombuffer(entropy(8 * len(block)), dtype="<i8")
         v = words & 0x7FFF_FFFF_FFFF_FFFF
         u = v * 2.0**-64
-        low = (v < _SHORT).nonzero()[0]
+        # The smallest has a second one in any case, so that asking for it tells nothing.
+        low = (v < max(_SHORT, int(v.min()) + 1)).nonzero()[0]
         w = np.frombuffer(entropy(8 * len(low)), dtype="<u8")
         u[low], second = _joined(v[low], w), dict(zip(low.tolist(), w.tolist(), strict=True))
         # Both exact: |values| <= 2^52, and a number less its nearest integer has no new digits.

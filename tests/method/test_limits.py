@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,27 @@ def test_moments_and_counts_come_in_one_pass(scores: ScoreCounts) -> None:
     assert np.array_equal(other, counts_of(scores, X[np.isfinite(X).all(axis=1)]))
 
 
-def test_a_missing_value_is_its_mean_and_too_few_are_not_scored(scores: ScoreCounts) -> None:
+def test_values_beyond_the_clamp_take_little_memory() -> None:
+    """All of them, as if a unit had changed."""
+    rng, d, k = np.random.default_rng(1), 200, 20
+    many = ScoreCounts(
+        center=(0.0,) * d,
+        scale=(1.0,) * d,
+        clamp=(5.0,) * d,
+        mean=np.zeros(d),
+        inverse=np.ones(d),
+        W=np.linalg.qr(rng.standard_normal((d, k)))[0],
+        precision=np.ones(k),
+        expected=(3.0, 2.0),
+    )
+    X = 1e6 * rng.standard_normal((4096, d))
+    tracemalloc.start()
+    Batch(X, Reading(max_norm=1e18)).total(many)
+    assert tracemalloc.get_traced_memory()[1] < 8 * X.nbytes
+    tracemalloc.stop()
+
+
+def test_a_missing_value_is_filled_in_and_too_few_are_not_scored(scores: ScoreCounts) -> None:
     X = odd(records(3000))
     X[::11, :2], X[::13, :3] = np.nan, np.nan  # of five features with spread
     found = Batch(X, Reading(max_norm=1e18, partial=True)).total(scores)

@@ -375,7 +375,7 @@ def draw(cells: dict[str, Result], folder: Path) -> str:
         found = [r for r in results if all(r[key] == value for key, value in wanted.items())]
         return [r for r in found if r["problem"][:2] in ("G(", "T(") and " " not in r["problem"]]
 
-    base = {"epsilon": 1.0, "center": "none"}
+    base = {"epsilon": 1.0}
     n_curve = [r for r in pick(problem="G(0.1)", d=50, **base) if r["group"] == "curve n"]
     d_curve = list(pick(problem="G(0.1)", n=100_000, batch_size=6250, **base))
     s_curve = [r for r in pick(d=200, n=100_000, batch_size=6250, **base) if r["problem"][0] == "T"]

@@ -164,14 +164,17 @@ class Projector:
         It is in variances of the features, and NaN if there are as many components as features with
         spread: nothing is left over then.
         """
-        U = self.standardise(X)
-        return self._each(X, scores.spe(U, self.W) if "spe" in self.judged else U[:, 0] * np.nan)
+        return self._each(X, self._score("spe", self.standardise(X)))
 
     def t2(self, X: Any) -> Any:
         """Hotelling's T2: the squared distance along the components, in variances along each."""
-        U = self.standardise(X)
-        found = scores.t2(U, self.W, self.variance) if "t2" in self.judged else U[:, 0] * np.nan
-        return self._each(X, found)
+        return self._each(X, self._score("t2", self.standardise(X)))
+
+    def _score(self, name: Score, U: FloatArray) -> FloatArray:
+        """A score of standardised records; NaN if this model does not have it."""
+        if name not in self.judged:
+            return np.full(len(U), np.nan)
+        return scores.spe(U, self.W) if name == "spe" else scores.t2(U, self.W, self.variance)
 
     def n_read(self, X: Any) -> Any:
         """Number of features that a record has, of those with spread."""
@@ -213,11 +216,11 @@ class Projector:
         one_of("by", by, get_args(By))
         if rate not in RATES:
             raise ParameterError("rate", f"must be one of {', '.join(map(str, RATES))}", rate)
-        beyond = np.zeros(len(self._rows(X)), dtype=bool)
-        unknown = beyond.copy()
+        U = self.standardise(X)
+        beyond, unknown = np.zeros((2, len(U)), dtype=bool)
         for name in self.judged if by == "either" else (by,):
             limits = (limit.value for limit in self.limits.get(name, ()) if limit.rate == rate)
-            over = np.asarray(getattr(self, name)(X)) / next(limits, math.nan)
+            over = self._score(name, U) / next(limits, math.nan)
             beyond |= over > 1
             unknown |= np.isnan(over)
         found = np.ma.MaskedArray(beyond, mask=unknown & ~beyond)

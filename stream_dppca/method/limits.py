@@ -125,49 +125,42 @@ class ScoreCounts:
     def __call__(self, block: Block) -> FloatArray:
         how = rule(self.center, self.scale, self.clamp)
         _, found = self.measure(block, how, standardised(block, how))
-        return self.counts([found], how) / block.each
+        return self.counts([found]) / block.each
 
     def measure(self, block: Block, how: Rule, Z: FloatArray) -> tuple[FloatArray, tuple[Any, ...]]:
         """Squared lengths of standardised rows, and what `counts` needs; each from that row alone.
 
-        With u = z/r, these are the products of u with the columns, and |u|^2; whether a row is in
-        no bin; and the places of the values that were clamped, with what they were.
+        With u = z/r, which goes on beyond the clamp, these are the products of u with the columns,
+        |u|^2, and whether a row is in no bin.
         """
         columns, weights = self._of_z
         sq_lengths, sq_u = squared(block, Z, weights).T
         clamped = np.flatnonzero(block.scratch[1] == how.edge**2)
-        values, outside = np.take(block.X, clamped), block.null
+        row, column = np.divmod(clamped, len(self.mean))
+        z, edge = np.take(block.X, clamped) - how.center[column], how.clamp[column]
+        z *= how.factor[column]
+        far, outside = grown(z, edge) * self.inverse[column], block.null
         if not block.partial:
-            along = block.along(columns, Z)
-            self._go_beyond(how, along, sq_u, clamped, values)
+            along, near = block.along(columns, Z), np.copysign(edge, z) * self.inverse[column]
+            beyond = far - near
+            # One column at a time: little memory, even if most values are clamped.
+            for total, of in zip(along.T, self._columns.T, strict=True):
+                total += np.bincount(row, of[column] * beyond, len(along))
+            sq_u += np.bincount(row, (beyond + 2 * near) * beyond, len(along))
             return sq_lengths, (along, sq_u, outside)
         # Missing values are filled in, and too few are not scored.
         there, scored = np.isfinite(block.X), self.inverse > 0
         read = np.count_nonzero(there & scored, axis=1)
         outside = outside | (read < max(1, READABLE * np.count_nonzero(scored)))
-        row, column = np.divmod(clamped, len(self.mean))
-        z = (values - how.center[column]) * how.factor[column]
         u = np.multiply(Z, self.inverse, out=block.scratch[1])
-        u[row, column] = grown(z, how.clamp[column]) * self.inverse[column]
+        u[row, column] = far
         u -= self._shift
         filled(u, there | ~scored | outside[:, np.newaxis], self.W, self._variance, self.rest)
         u += self._shift
         along, sq_u = block.along(self._columns, u), block.sq_lengths(u)
         return sq_lengths, (along, sq_u, outside)
 
-    def _go_beyond(
-        self, how: Rule, along: FloatArray, sq_u: FloatArray, clamped: Any, values: FloatArray
-    ) -> None:
-        """Add what u has beyond the clamp, one column at a time: little memory for many values."""
-        row, column = np.divmod(clamped, len(self.mean))
-        z, edge = (values - how.center[column]) * how.factor[column], how.clamp[column]
-        u = np.copysign(edge, z) * self.inverse[column]
-        beyond = grown(z, edge) * self.inverse[column] - u
-        for total, of in zip(along.T, self._columns.T, strict=True):
-            total += np.bincount(row, of[column] * beyond, len(along))
-        sq_u += np.bincount(row, (beyond + 2 * u) * beyond, len(along))
-
-    def counts(self, parts: Sequence[tuple[Any, ...]], how: Rule) -> FloatArray:
+    def counts(self, parts: Sequence[tuple[Any, ...]]) -> FloatArray:
         """2 x bins, from what `measure` has found of blocks.
 
         With t = W^T (u - m/r), SPE is |u - m/r|^2 - |t|^2. All arithmetic is number by number, so
@@ -221,7 +214,7 @@ class MomentsAndScores:
             sq_lengths, numbers = self.scores.measure(block, how, Z)
             found.append(numbers)
             m.add(products, block, Z, sq_lengths)
-        counts = self.scores.counts(found, how) / block.each
+        counts = self.scores.counts(found) / block.each
         return np.concatenate([products.packed(), counts.ravel()])
 
     @staticmethod

@@ -352,8 +352,8 @@ def scores_of_all_rows() -> Any:
         each[0] = block.each
         return measure(self, block, *args)
 
-    def mutant(self: Any, parts: Any, how: Any) -> Any:
-        return counts(self, parts, how) * each[0]
+    def mutant(self: Any, parts: Any) -> Any:
+        return counts(self, parts) * each[0]
 
     return patched((ScoreCounts, "measure", seen), (ScoreCounts, "counts", mutant))
 

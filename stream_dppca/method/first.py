@@ -82,8 +82,9 @@ CELLS = {"grid": 64, "fine grid": 128, "finest grid": 128}
 BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
 _COARSEST = 2.0**-20
-#: With a smaller share of valid units than this, no answer is trusted.
-ENOUGH = 0.25
+#: With a smaller share of valid units than this, or than this many sds of its noise, no answer is
+#: trusted. Of steps of nulls, one in 30,000 is.
+_ENOUGH, _SURE_OF_UNITS = 0.25, 4.0
 #: Units that may be longer than the clip radius: `_CUT` sqrt(d)/mu of all that the radius is for.
 #: What clipping cuts off then turns the component about as far as the noise does, whose sd after n
 #: records is sqrt 2 R/(n mu) in each coordinate. The factor was chosen on half of the real data.
@@ -240,8 +241,8 @@ class Questions:
         Rows per unit, at most.
     rounds
         Steps over which the questions extend.
-    enough
-        With a smaller share of valid units than this, nothing is learned.
+    counted
+        If true, it is known that units are there, and half of the share that is valid is enough.
     """
 
     def __init__(
@@ -257,10 +258,10 @@ class Questions:
         one_unit: bool = False,
         each: int = 1,
         rounds: int = 1,
-        enough: float = ENOUGH,
+        counted: bool = False,
     ) -> None:
         self.d, self.mu, self.units = d, mu, units
-        self.enough, self.one_unit = enough, one_unit
+        self.counted, self.one_unit = counted, one_unit
         self.longer = _CUT * math.sqrt(d) / (mu_batch * max(units, _BATCHES * batch))
         self.count_slack = count_slack(units, each)
         left_out = {"octaves", *CELLS} if known_center else set()
@@ -313,9 +314,10 @@ class Questions:
         if self.rounds_left:
             return None
         found = FirstAnswers(self.standard, self.radius, self.valid)
-        enough = self.valid[0] >= self.enough
+        share, sd = self.valid
+        least = _ENOUGH / 2 if self.counted else max(_ENOUGH, _SURE_OF_UNITS * sd)
         self._begin()
-        return found if enough else None
+        return found if share >= least else None
 
     def _next(self) -> str:
         """The question to ask now. A grid that no feature needs leaves its share to the next."""

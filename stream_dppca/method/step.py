@@ -53,7 +53,7 @@ from ..statistics import Rows
 from .components import Components, components
 from .correction import Correction
 from .drift import Change, Drift
-from .first import ENOUGH, FirstAnswers, Questions
+from .first import FirstAnswers, Questions
 from .limits import LIMITS, Limits, MomentsAndScores, ScoreCounts
 from .looks import LOOK, Looks
 from .memory import HELD, Memory, RunningMoments
@@ -110,8 +110,7 @@ class Method:
             one_unit=given.one_unit,
             each=given.each,
             rounds=budget.rounds,
-            # Subjects are counted before: here it is enough that most of them can be read.
-            enough=ENOUGH if given.subjects is None else ENOUGH / 2,
+            counted=given.subjects is not None,
         )
 
     @property

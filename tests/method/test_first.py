@@ -169,6 +169,14 @@ def test_hardly_anything_that_can_be_read() -> None:
         assert found is not None and np.abs(found.standard.center - 3).max() < 2
 
 
+def test_noise_alone_is_no_answer() -> None:
+    """With the fewest rows that questions are asked of, the share of valid rows is uncertain."""
+    units = 1400
+    asked, nothing = questions(4, units, MU * math.sqrt(0.3)), np.full((units, 4), np.nan)
+    noises = [SeededNoise(seed) for seed in range(600)]
+    assert all(asked.ask(rows_of(nothing, units=units), noise) is None for noise in noises)
+
+
 def test_a_state_goes_on_in_the_middle() -> None:
     X = np.random.default_rng(0).normal(size=(1000, 20)) * 5 + 3
     how: dict[str, Any] = {"units": 100, "mu": 2.0, "rounds": 6}

@@ -20,7 +20,7 @@ from ..errors import StateRefused
 from ..model.finisher import Finisher
 from ..model.learner import Learner
 from ..model.states import ModelIdentity, SlotRule, StateRecord, read_history
-from ..settings import FileSettings, RoundRule
+from ..settings import FileSettings, OnceSettings, RoundRule
 from .blocks import FileFormat, read_columns
 from .inputs import InputRecord, seen_inputs
 from .store import NoState, StateFile
@@ -119,6 +119,13 @@ def identity_of(run: Run, last: StateRecord | None, rounds: RoundRule | None) ->
             raise StateRefused(
                 f"--state {run.state} was made from another input: {before}, not {name}. To "
                 "continue with new records, give --new-records."
+            )
+        used, size = last.inputs[0].rows, run.settings.batch_size
+        if isinstance(run.settings, OnceSettings) and used != size:
+            raise StateRefused(
+                f"--state {run.state} has learned from {used} rows, and this file has {size}. With "
+                "--once a model learns from one file once: put new rows into a file of their "
+                "own, with its own --state."
             )
         if name != first.input and model == name:
             model = first.model

@@ -377,7 +377,7 @@ def test_once_takes_the_whole_file_as_one_batch(
     write(tmp_path, "csv", rows(3 * BATCH + 20))
     (tmp_path / "empty.jsonl").touch()
     for changes, said in (
-        (["--state", str(state)], b"a model learns from one file once: put new rows into a file"),
+        (["--state", str(state)], b"a model learns from one file once"),
         (["--input", "-", "--format", "csv"], b"cannot be read twice"),
         (["--input", str(tmp_path / "empty.jsonl")], b"there were no records"),
         (["--batch-size", "300"], b"--batch-size must be left out with --once"),

@@ -50,6 +50,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 CAPE = {"covtype": ((54, 2, 5000), (0.9,))}
 
 
+@pytest.mark.slow
 def test_a_run_writes_what_it_measured_and_resumes(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

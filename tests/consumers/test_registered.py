@@ -929,6 +929,7 @@ def costs() -> dict[str, list[float]]:
     return dict(json.loads(run.stdout))
 
 
+@pytest.mark.xdist_group("hostile schemas")  # measured once for all of them
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_schema_takes_long_or_much(costs: dict[str, list[float]], name: str) -> None:
     """The manifest allows 512 MB, and the process has a planner that must have its turn."""

@@ -48,6 +48,7 @@ def test_every_example_is_listed_and_tested() -> None:
     assert sorted(set(tested)) == sorted(listed)
 
 
+@pytest.mark.slow
 def test_anomalies() -> None:
     """The noise is not seeded, and far below these bounds."""
     shown = run("anomalies.py")

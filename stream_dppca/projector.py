@@ -137,17 +137,19 @@ class Projector:
         with np.errstate(all="ignore"):
             z = np.where(there, (rows - self.center) / self.scale, np.nan)
         U = scores.standardised(z, self.clamp, self.mean, self.deviation)
-        U = scores.filled(U, there | ~(self.deviation > 0), self.W, self.variance, self.rest)
+        there |= ~(self.deviation > 0)
+        if not there.all():
+            U = scores.filled(U, there, self.W, self.variance, self.rest)
         U[self._n_read(rows) < self.least_read] = np.nan
         return U
 
-    @property
+    @cached_property
     def least_read(self) -> float:
         """Features with spread that a record must have to be scored."""
         n = int(np.count_nonzero(self.deviation > 0))
         return max(1, scores.READABLE * n) if self.W.shape[1] else math.inf
 
-    @property
+    @cached_property
     def judged(self) -> tuple[Score, ...]:
         """The scores of this model: SPE if something is left over, T2 if variances are known."""
         left = self.W.shape[1] < np.count_nonzero(self.deviation > 0)

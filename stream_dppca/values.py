@@ -40,6 +40,8 @@ def number(value: Any) -> float:
     >>> number(True), number(2 + 0j), number("2"), number(2 + 1j), number(10**400)
     (1.0, 2.0, nan, nan, nan)
     """
+    if type(value) is float:  # most values are
+        return value
     try:  # whatever is wrong with a value, it is not a number
         if isinstance(value, complex | np.complexfloating):
             return float(value.real) if value.imag == 0 else math.nan

@@ -32,22 +32,28 @@ def compare(a: Release, b: Release) -> str:
 
 
 def _angles(a: Release, b: Release) -> Iterator[str]:
-    noises = [loading_noise(a), loading_noise(b)]
     for j in range(min(len(a.components), len(b.components))):
         found = angle(np.array(a.components[j]), np.array(b.components[j]))
-        line = f"component {j}: {found:.2f}° apart"
-        if all(noise is not None for noise in noises):
-            own = math.hypot(*(float(np.linalg.norm(n[j])) for n in noises if n is not None))
-            floor = min(math.degrees(own), 90.0)
-            more = f"{'more than' if found > MORE * floor else 'within'} {MORE:g} times that"
-            line += f", noise and sampling alone about {floor:.2f}°: {more}"
+        line = f"component {j}: {found:.2f}° apart{_against(found, a, b, j)}"
         ratios = [r.explained_variance_ratio for r in (a, b)]
         if all(ratios):
             line += "; explains " + " → ".join(f"{100 * r[j]:.1f} %" for r in ratios if r)
         yield line
     V, W = (np.array(r.components) for r in (a, b))
     cosine = np.linalg.svd(V @ W.T, compute_uv=False).min(initial=1.0)
-    yield f"all components together: at most {math.degrees(math.acos(min(cosine, 1.0))):.2f}° apart"
+    found = math.degrees(math.acos(min(cosine, 1.0)))
+    yield f"all components together: at most {found:.2f}° apart{_against(found, a, b)}"
+
+
+def _against(found: float, a: Release, b: Release, j: int | None = None) -> str:
+    """An angle against what noise and sampling do to component j, or to all of them together."""
+    noises = [loading_noise(release, together=j is None) for release in (a, b)]
+    if any(noise is None for noise in noises):
+        return ""
+    own = [float(np.linalg.norm(n if j is None else n[j])) for n in noises if n is not None]
+    floor = min(math.degrees(math.hypot(*own)), 90.0)
+    more = f"{'more than' if found > MORE * floor else 'within'} {MORE:g} times that"
+    return f", noise and sampling alone about {floor:.2f}°: {more}"
 
 
 def _features(a: Release, b: Release) -> Iterator[str]:

@@ -6,6 +6,7 @@ These are first-order approximations for people who look at a component, not par
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,40 +46,67 @@ def noise_movement(release: Release) -> float | None:
     return math.degrees(release.step * release.sigma * across / spread)
 
 
-def loading_noise(release: Release) -> FloatArray | None:
+def loading_noise(release: Release, together: bool = False) -> FloatArray | None:
     """Estimate the standard deviation of each loading, k x d; None if not known.
 
     An error E in the second moment moves the component v by sum_j u_j (u_j' E v)/(l - l_j) to first
     order, over all other eigenvectors u_j. Two errors are in it: the noise, whose sd in u_j' E v is
-    sigma sqrt(step/2), and that of sampling, sqrt(l l_j/n) for n normal records. The eigenvalues
-    beyond the released ones are taken to be equal; if the largest of them is larger, so is the
-    error.
+    sigma sqrt(step/2), and that of sampling, sqrt(l l_j/n) for n normal records.
+
+    Parameters
+    ----------
+    together
+        If true, only movements out of the subspace of all components count.
     """
-    d, k = len(release.features), len(release.components)
     numbers = (release.spread, release.explained_variance_ratio)
     if release.sigma is None or not release.step or not all(numbers):
         return None
     values, ratio = (np.array(column, dtype=np.float64) for column in numbers)
     if not (values.all() and ratio.all()):
         return None
-    total = float(values[0] / ratio[0])
-    rest = max(total - float(values.sum()), 0.0) / (d - k) if d > k else 0.0
     seen = release.n_seen or 1
     batches = release.batch - 1 + release.first_batches
     rows = max(seen / batches if release.subjects is None else release.subjects, 1.0) / release.step
     noise = release.sigma**2 * release.step / 2
-    squares = np.array(release.components) ** 2
-    beyond = np.maximum(1 - squares.sum(axis=0), 0.0)  # share of each feature in the other vectors
+    total = float(values[0] / ratio[0])
 
-    def moved(j: int, other: float) -> float:
-        """The variance of the part of component j along a vector with another eigenvalue."""
-        gap = max(abs(float(values[j]) - other), _SMALLEST_GAP * total)
-        return float((noise + values[j] * max(other, 0.0) / rows) / gap**2)
+    def moved(value: float, others: FloatArray) -> FloatArray:
+        """The variance of the part of a component along vectors with other eigenvalues."""
+        gap = np.maximum(np.abs(value - others), _SMALLEST_GAP * total)
+        return np.asarray((noise + value * np.maximum(others, 0.0) / rows) / gap**2)
 
-    variance = np.array([beyond * moved(j, rest) for j in range(k)])
-    for j in range(k):
-        for other in range(k):
-            if other != j:
-                variance[j] += squares[other] * moved(j, float(values[other]))
+    variance = np.zeros(np.shape(release.components))
+    for share, others in _beyond(release, values, total):
+        variance += [share * moved(value, others) for value in values]
+    for j, value in enumerate(() if together else values):
+        others = np.delete(values, j)[:, np.newaxis]
+        squares = np.delete(np.array(release.components), j, axis=0) ** 2
+        variance[j] += (squares * moved(value, others)).sum(axis=0)
     # A loading is at most 1: beyond that the approximation says only that nothing is known.
     return np.asarray(np.minimum(np.sqrt(variance), 1.0))
+
+
+def _beyond(
+    release: Release, values: FloatArray, total: float
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Yield vectors beyond the components: what each has of the features, and its eigenvalue.
+
+    Their eigenvalues are known if they stand out of the noise, the vectors are not. But the squares
+    of a feature's loadings in all vectors add up to 1, and with the eigenvalues as weights to its
+    variance. Each vector, the one with the largest eigenvalue first, has as much of the features as
+    is left, in proportion; what remains of a feature after all of them has one eigenvalue.
+    """
+    squares, (k, d) = np.array(release.components) ** 2, np.shape(release.components)
+    varies = np.full(d, True) if release.deviation is None else np.array(release.deviation) > 0
+    left = np.where(varies, np.maximum(1 - squares.sum(axis=0), 0.0), 0.0)
+    if release.clamp is None:  # in one unit: the variance of a feature is not known
+        variance = left * max(total - float(values.sum()), 0.0) / max(d - k, 1)
+    else:
+        variance = np.maximum(1 - values @ squares, 0.0)
+    last = float(values[-1])
+    for last in release.eigenvalues[k:]:
+        share = np.minimum(variance / max(last, _SMALLEST_GAP), left)
+        share /= max(float(share.sum()), 1.0)
+        yield share, np.full(d, last)
+        left, variance = left - share, variance - share * last
+    yield left, np.minimum(variance / np.maximum(left, _SMALLEST_GAP), last)

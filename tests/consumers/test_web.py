@@ -118,6 +118,24 @@ def test_the_noise_in_loadings_is_about_what_is_said(k: int) -> None:
     assert 0.5 < np.sqrt(np.mean(ratio**2)) < 2.0, ratio
 
 
+def test_the_noise_in_loadings_next_to_a_close_eigenvalue() -> None:
+    """The last two features are independent: two eigenvalues of 1 next to one of 1.11."""
+    mixed, inside = np.zeros((2, 8)), []
+    mixed[0, :4], mixed[1, 4:6] = 1.0, 0.36
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((50_000, 2)) @ mixed
+        X += rng.standard_normal(X.shape) * ([0.55] * 4 + [1.0] * 4)
+        how: dict[str, Any] = {"n_components": 2, "batch_size": len(X), "batches": 1}
+        model = DPPCA(features=range(8), epsilon=1.0, delta=1e-6, seed=seed, **how)
+        model.learn_array(X)
+        assert model.last_release is not None
+        noise, alone = (loading_noise(model.last_release, together) for together in (False, True))
+        assert noise is not None and alone is not None and (alone <= noise).all()
+        inside.append(np.abs(model.components[1, 6:]) < 2 * noise[1, 6:])
+    assert np.mean(inside) > 0.7  # a third, if one value stands for all other eigenvalues
+
+
 def test_with_privacy_per_subject_nothing_counts_records() -> None:
     """Neither lag nor messages nor records: they are secret in this mode."""
     on = MemoryBroker()

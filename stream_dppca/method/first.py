@@ -82,9 +82,8 @@ CELLS = {"grid": 64, "fine grid": 128, "finest grid": 128}
 BALL = 3.0
 #: A spread below this part of the centre counts as none: the grids cannot resolve it.
 _COARSEST = 2.0**-20
-#: With a smaller share of valid units than this, or than this many sds of its noise, no answer is
-#: trusted. Of steps of nulls, one in 30,000 is.
-_ENOUGH, _SURE_OF_UNITS = 0.25, 4.0
+#: With a smaller share of valid units than this, no answer is trusted.
+_ENOUGH = 0.25
 #: Units that may be longer than the clip radius: `_CUT` sqrt(d)/mu of all that the radius is for.
 #: What clipping cuts off then turns the component about as far as the noise does, whose sd after n
 #: records is sqrt 2 R/(n mu) in each coordinate. The factor was chosen on half of the real data.
@@ -314,10 +313,9 @@ class Questions:
         if self.rounds_left:
             return None
         found = FirstAnswers(self.standard, self.radius, self.valid)
-        share, sd = self.valid
-        least = _ENOUGH / 2 if self.counted else max(_ENOUGH, _SURE_OF_UNITS * sd)
+        enough = self.valid[0] >= (_ENOUGH / 2 if self.counted else _ENOUGH)
         self._begin()
-        return found if share >= least else None
+        return found if enough else None
 
     def _next(self) -> str:
         """The question to ask now. A grid that no feature needs leaves its share to the next."""
@@ -449,9 +447,11 @@ class Questions:
         units of the whole stream have the mean squared length d, however short those of the first
         step are, and the radius is at least that.
         """
+        there, there_sd = counts.sum() / self.units, sd * math.sqrt(len(counts)) / self.units
         if "moments" not in self._ends and self.valid[0] > 0:
-            valid = float(np.clip(counts.sum() / self.units, 0.05, 1.0))
-            self.valid = valid, sd * math.sqrt(len(counts)) / self.units
+            self.valid = float(np.clip(there, 0.05, 1.0)), there_sd
+        elif not self.counted and there < min(_ENOUGH, 1 - 4 * there_sd):
+            self.valid = 0.0, 0.0  # two counts do not both take noise for units
         beyond = np.cumsum(counts[::-1])[::-1][1:]  # longer than each edge
         allowed = self.longer * self.valid[0] * self.units
         excess, noise = beyond - allowed, sd * np.sqrt(np.arange(len(beyond), 0, -1))

@@ -1,11 +1,11 @@
 """Decodes messages into rows.
 
 Every message becomes the same number of rows of d numbers, `rows_per_message`, whatever is in it. A
-message that cannot be read (no value, too large, malformed, a feature that is not a number) is
-**null rows**, all NaN; so are the rows that a message lacks, and rows beyond that number are
-ignored. A feature that is missing or null in a JSON message is NaN by itself: the estimator decides
-what happens to such a row (`missing`). How a message is read depends on that message alone, and
-nothing of it is ever raised, logged or counted.
+message that cannot be read (no value, too large, malformed, without a schema) is **null rows**, all
+NaN; so are the rows that a message lacks, and rows beyond that number are ignored. A feature of a
+JSON message that is missing, null or not a number is NaN by itself: the estimator decides what
+happens to such a row (`missing`). How a message is read depends on that message alone, and nothing
+of it is ever raised, logged or counted.
 
 | format | a message is | rows in it |
 |---|---|---|
@@ -33,6 +33,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from stream_dppca.values import number
 
 from ..errors import ConfigurationError
 from .cutting import unframed
@@ -91,10 +93,8 @@ class RowPerMessage(Codec):
     ----------
     width
         Number of features.
-    parse
-        From a message to an object.
-    getters
-        From an object to the numbers of its features, and the id behind them if it has one. If one
+    readers
+        From a message to the numbers of its features, and the id behind them if it has one. If one
         of them fails, the next one tries.
     with_id
         True if there is an id.
@@ -104,12 +104,11 @@ class RowPerMessage(Codec):
         self,
         width: int,
         max_bytes: int,
-        parse: Callable[[bytes], Any],
-        getters: Sequence[Callable[[Any], Sequence[Any]]],
+        readers: Sequence[Callable[[bytes], Sequence[Any]]],
         with_id: bool = False,
     ) -> None:
         self._width, self._max_bytes, self.with_id = width, max_bytes, with_id
-        self._parse, self._getters = parse, getters
+        self._attempts = readers
         self._row = struct.Struct(f"={width}d")
 
     def decode(self, values: Values) -> Rows:
@@ -120,14 +119,14 @@ class RowPerMessage(Codec):
         rows = np.full((len(values), self._width), np.nan)
         ids: list[Subject] = [None] * len(values)
         memory = rows.data.cast("B") if rows.size else memoryview(bytearray())
-        parse, getters, limit, with_id = self._parse, self._getters, self._max_bytes, self.with_id
+        readers, limit, with_id = self._attempts, self._max_bytes, self.with_id
         pack, stride = self._row.pack_into, self._row.size
         for i, value in enumerate(values):
             if value is None or len(value) > limit:
                 continue
-            for get in getters:
+            for read in readers:
                 try:
-                    found = get(parse(value))
+                    found = read(value)
                     if with_id:
                         *found, who = found
                         ids[i] = _id_of(who)
@@ -140,34 +139,40 @@ class RowPerMessage(Codec):
 
 class JsonArrays(RowPerMessage):
     def __init__(self, width: int, max_bytes: int) -> None:
-        decode = msgspec.json.Decoder(list[float | bool | None]).decode
-        super().__init__(width, max_bytes, lambda v: decode(unframed(v)), (list, _without_nulls))
+        decode = msgspec.json.Decoder(list[float | bool]).decode
+        anything = msgspec.json.Decoder(list[Any]).decode
+        readers = (lambda v: decode(unframed(v)), lambda v: [*map(number, anything(unframed(v)))])
+        super().__init__(width, max_bytes, readers)
 
 
 class JsonObjects(RowPerMessage):
-    """The objects are read into structs that have the wanted members and skip all others."""
+    """The objects are read into structs that have the wanted members and skip all others.
+
+    Most have numbers everywhere. Where something is missing or of another kind, a reader for values
+    of all kinds takes over.
+    """
 
     def __init__(
         self, tree: FeatureTree, width: int, max_bytes: int, with_id: bool = False
     ) -> None:
         decode = msgspec.json.Decoder(_struct(tree)).decode
+        anything = msgspec.json.Decoder(_struct(tree, anything=True)).decode
         paths = [path for _, path in sorted(_paths(tree))]
         # Without nesting the fields are the features, in order, and ten times as fast to get.
         flat = not any(isinstance(below, dict) for below in tree.values())
-        getters = (
-            msgspec.structs.astuple if flat else _getter(paths),
-            lambda x: _without_nulls([_follow(x, path) for path in paths]),
-        )
-        super().__init__(width, max_bytes, lambda v: decode(unframed(v)), getters, with_id)
+        get = msgspec.structs.astuple if flat else _getter(paths)
+
+        def each(value: bytes) -> Sequence[Any]:
+            x = anything(unframed(value))
+            found = [_follow(x, path) for path in paths]
+            return [*map(number, found[:width]), *found[width:]]
+
+        super().__init__(width, max_bytes, (lambda v: get(decode(unframed(v))), each), with_id)
 
 
 def _id_of(found: Any) -> Subject:
     """An id as a field holds it; a number that a reader did not find is NaN."""
     return None if isinstance(found, bool) or found != found else found
-
-
-def _without_nulls(row: Sequence[Any]) -> list[Any]:
-    return [np.nan if item is None else item for item in row]
 
 
 def _paths(tree: FeatureTree, above: str = "") -> Iterator[tuple[int, str]]:
@@ -208,20 +213,30 @@ def _getter(paths: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
 
 
 def _follow(value: Any, path: str) -> Any:
-    """Find a feature; None if it, or something above it, is missing."""
+    """Find a feature; None if it is missing, or if what is above it is of another kind."""
     for name in path.split("."):
-        if value is not None and name[0] == "[":
+        if name[0] == "[":
             index = int(name[1:-1])
-            value = value[index] if index < len(value) else None
+            value = value[index] if isinstance(value, list) and index < len(value) else None
         else:
-            value = None if value is None else getattr(value, name)
+            value = getattr(value, name, None)
     return value
 
 
-def _struct(tree: FeatureTree) -> type[msgspec.Struct]:
-    """A struct type whose field f0, f1, ... is the first, second, ... member of the tree."""
+def _struct(tree: FeatureTree, anything: bool = False) -> type[msgspec.Struct]:
+    """A struct type whose field f0, f1, ... is the first, second, ... member of the tree.
+
+    Parameters
+    ----------
+    anything
+        If true, every member but an id may be anything.
+    """
     fields = [
-        (f"f{i}", _type(below) | None, None if isinstance(below, dict | Id) else math.nan)
+        (
+            f"f{i}",
+            _type(below, anything) | None,
+            None if isinstance(below, dict | Id) else math.nan,
+        )
         for i, below in enumerate(tree.values())
     ]
     names = {f"f{i}": member for i, member in enumerate(tree)}
@@ -234,14 +249,17 @@ def _struct(tree: FeatureTree) -> type[msgspec.Struct]:
         ) from None
 
 
-def _type(below: int | FeatureTree) -> Any:
+def _type(below: int | FeatureTree, anything: bool) -> Any:
+    if isinstance(below, Id):
+        return str | int | float
     if isinstance(below, int):
-        return str | int | float if isinstance(below, Id) else float | bool
+        return Any if anything else float | bool
     if items_of(below) is not None:
-        return list[float | bool | None]
+        return Any if anything else list[float | bool]
     if any(name[0] == "[" for name in below):
         raise ConfigurationError(f"features would be in an array and in an object: {[*below]}")
-    return _struct(below)
+    inner = _struct(below, anything)
+    return inner | str | float | bool | list[Any] if anything else inner
 
 
 class Packed(Codec):

@@ -89,7 +89,7 @@ class RegisteredCodec(RowPerMessage):
         compile: Callable[[RegisteredSchema], Compiled],
         with_id: bool,
     ) -> None:
-        super().__init__(width, max_bytes, self._read, (tuple,), with_id)
+        super().__init__(width, max_bytes, (self._read,), with_id)
         self._source, self._compile = source, compile
         self._readers: dict[bytes, Compiled] = {}  # by the frame that a message begins with
         self._kept_bytes = 0

@@ -316,7 +316,7 @@ class Method:
             "explained_variance_ratio_sd": values_sd / found.whole,
             "eigenvalues": eigenvalues,
             "eigenvalues_sd": eigenvalues_sd,
-            "limits": {} if self.limits is None else self.limits.read(),
+            "limits": {} if self.limits is None else self.limits.read(found),
         }
 
     def projector(self, features: tuple[Hashable, ...], k: int | None = None) -> Projector | None:

@@ -26,8 +26,8 @@ against that count (`_CLEAR`), and where scores do not pile up (`_RISES`).
 
 The stated sd covers the noise of the counts and sampling, over the density there; that batches were
 scored under earlier models, with more noise (`Limits.read`); and interpolation of smooth scores
-(`_SETTLES`). It does not cover scores that pile up within a bin, nor a stream that changes:
-docs/detection.md has what was measured.
+(`_SETTLES`). It does not cover scores that pile up within a bin, a scale that was corrected, nor a
+stream that changes: docs/detection.md has what was measured.
 """
 
 from __future__ import annotations

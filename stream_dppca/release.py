@@ -124,7 +124,7 @@ class Limit(_Model):
     value: float
     """The score, noisy."""
     sd: float
-    """Standard deviation of its uncertainty."""
+    """Standard deviation of its error; scores that pile up and changing streams are not covered."""
 
 
 Score = Literal["spe", "t2"]

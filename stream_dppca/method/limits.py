@@ -22,9 +22,12 @@ are is the noisy sum of all bins.
 monotone. Between edges, the normal quantile of the share beyond is interpolated against the
 logarithm of the score. That is exact for log-normal scores, and near enough for the squared length
 of any number of normal values. A limit is told where the noise of the count beyond it is small
-against that count (`_CLEAR`), and where scores do not pile up (`_RISES`). Its sd is that of the
-count, noise and sampling together, over the density there, with a little for a model that still
-changes (`_SETTLES`).
+against that count (`_CLEAR`), and where scores do not pile up (`_RISES`).
+
+The stated sd covers the noise of the counts and sampling, over the density there; that batches were
+scored under earlier models, with more noise (`Limits.read`); and interpolation of smooth scores
+(`_SETTLES`). It does not cover scores that pile up within a bin, a scale that was corrected, nor a
+stream that changes: docs/detection.md has what was measured.
 """
 
 from __future__ import annotations
@@ -68,8 +71,8 @@ _STARTS = np.array([_FIRST, *_EIGHTHS]) - _FIRST
 _CLEAR = 3.0
 #: In the tail, a bin is at most this many times as dense as the one before.
 _RISES = 2.0
-#: Relative sd of scores as the model settles: batches were scored under earlier ones.
-_SETTLES = 0.03
+#: Relative sd of a limit that has no noise: interpolation, and small changes of the model.
+_SETTLES = 0.01
 #: Bins begin anew if the expected score is off by more than this factor.
 _OFF = 8.0
 #: Expected scores are between 2^-400 and 2^400.
@@ -281,13 +284,22 @@ class Limits:
 
     # Post-processing.
 
-    def read(self) -> dict[Score, tuple[Limit, ...]]:
-        """The limits that can be told, in order."""
-        if self.expected is None or self.histograms.weight == 0:
+    def read(self, found: Components) -> dict[Score, tuple[Limit, ...]]:
+        """The limits that can be told, in order, of a model that was found.
+
+        Batches were scored under earlier models, with more noise. SPE follows the variance that is
+        left, which has the noise of as many variances as features less components. As noise falls
+        with 1/n, the models of n batches have 1 + ln n times as much as the last, on average. T2
+        follows the variances along the components. Half of both was fitted to simulations.
+        """
+        n = self.histograms.weight
+        if self.expected is None or n == 0:
             return {}
         counts, sd = np.split(self.histograms.total, 2), math.sqrt(self.histograms.noise)
-        found = map(_limits, counts, (sd, sd), (self.expected, float(self.k)))
-        return {score: limits for score, limits in zip(SCORES, found, strict=True) if limits}
+        of_rest = found.sd / max(found.rest * math.sqrt(max(found.seen - self.k, 1)), found.sd)
+        of_model = (1 + math.log(max(n, 1.0))) * of_rest / 2, found.sd / 2
+        told = map(_limits, counts, (sd, sd), (self.expected, float(self.k)), of_model)
+        return {score: limits for score, limits in zip(SCORES, told, strict=True) if limits}
 
     # State
 
@@ -304,8 +316,11 @@ class Limits:
         self._noise.begin((self.histograms.noise,))
 
 
-def _limits(counts: FloatArray, sd: float, expected: float) -> tuple[Limit, ...]:
-    """Limits from noisy counts in bins, whose edges are multiplied by the expected score."""
+def _limits(counts: FloatArray, sd: float, expected: float, model: float) -> tuple[Limit, ...]:
+    """Limits from noisy counts in bins, whose edges are multiplied by the expected score.
+
+    `model` is the relative sd of scores because earlier batches had other models.
+    """
     from scipy.special import ndtri  # it sets a filter of warnings: only if needed
 
     every = float(counts.sum())
@@ -313,8 +328,9 @@ def _limits(counts: FloatArray, sd: float, expected: float) -> tuple[Limit, ...]
         return ()
     beyond = np.cumsum(counts[:0:-1])[::-1]  # each edge
     noise = sd * np.sqrt(np.arange(len(_EDGES), 0, -1))
-    # At least half of a record, and the share is below 1.
-    share = np.clip(_falling(beyond, noise**-2.0) / every, 0.5 / every, 1 - 0.5 / every)
+    # What drowns in noise may be as much as that noise: taken for nothing, it would draw the limit
+    # of a wide bin, and its sd, towards the lower edge. At least half of a record, and not all.
+    share = np.clip(_falling(beyond, noise**-2.0), np.maximum(noise, 0.5), every - 0.5) / every
     place, score = -ndtri(share), np.log(_EDGES * expected)
     density, of_density = counts / _WIDTHS, sd / _WIDTHS  # of each bin
     found = []
@@ -328,7 +344,7 @@ def _limits(counts: FloatArray, sd: float, expected: float) -> tuple[Limit, ...]
         value = math.exp(score[at - 1] + (-ndtri(rate) - place[at - 1]) * slope)
         of_count = math.hypot(noise[at - 1], math.sqrt(rate * every)) / every
         normal = math.exp(-(float(ndtri(rate)) ** 2) / 2) / math.sqrt(2 * math.pi)
-        sd_of_log = math.hypot(slope * of_count / normal, _SETTLES)
+        sd_of_log = math.hypot(slope * of_count / normal, model, _SETTLES)
         found.append(Limit(rate=rate, value=value, sd=value * sd_of_log))
     return tuple(found)
 

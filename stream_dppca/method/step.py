@@ -65,7 +65,7 @@ from .statistics import AugmentedMoments
 UNREADABLE = "hardly any record could be read"
 #: Share of the places that must be taken in the first round: its questions are for as many
 #: subjects as there are places, and with three features and 29 % of 700 taken they found noise.
-_TAKEN = 0.4
+TAKEN = 0.4
 #: The noisy number of subjects must be this many sds of its noise above zero.
 _SURE_OF_SUBJECTS = 3.0
 
@@ -138,7 +138,7 @@ class Method:
         present = None if self.given.subjects is None else self._count(rows, noise)
         spent = 0.0
         if self.range is None:
-            if present is not None and present < _TAKEN * len(rows):
+            if present is not None and present < TAKEN * len(rows):
                 return Outcome(reason=FEW_PLACES, subjects=present)
             left, spent = self.questions.rounds_left, self.budget.first
             self.range = self.questions.ask(rows, noise)
@@ -316,7 +316,7 @@ class Method:
             "explained_variance_ratio_sd": values_sd / found.whole,
             "eigenvalues": eigenvalues,
             "eigenvalues_sd": eigenvalues_sd,
-            "limits": {} if self.limits is None else self.limits.read(),
+            "limits": {} if self.limits is None else self.limits.read(found),
         }
 
     def projector(self, features: tuple[Hashable, ...], k: int | None = None) -> Projector | None:

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict
 from ..calibration import check_budget, epsilon_over
 from ..checks import between, one_of, whole
 from ..errors import BatchSizeError
-from ..method.first import question_rounds
+from ..method.first import question_rounds, question_share
 from ..method.parameters import COUNT, smallest_batch_of
+from ..method.step import TAKEN
 from ..participation import PerSubject, mu_of
 from ..planning import GOOD, UNCLIPPED, guesses
 from ..wording import counted, error_lines, over_in_words
@@ -23,6 +24,9 @@ from ..wording import counted, error_lines, over_in_words
 #: Average number of rows per subject that count: a guess for fleets half of which sends once per
 #: round.
 ROWS = 2.0
+#: Errors grow with this power of the budget that the questions of the first round would need for
+#: the subjects that come, over the budget that they have.
+_EMPTY = 0.75
 #: Most subjects that are tried.
 _MOST = 10**9
 
@@ -52,9 +56,9 @@ class Fleet(BaseModel):
     rows: float
 
     @property
-    def _there(self) -> float:
+    def _there(self) -> int:
         """Subjects that have a place in a round."""
-        return min(self.subjects * self.presence, float(self.places))
+        return min(round(self.subjects * self.presence), self.places)
 
     @property
     def _mu(self) -> float:
@@ -78,23 +82,30 @@ class Fleet(BaseModel):
         """The sine of the angle that noise and sampling leave after this many rounds.
 
         Sampling: the variance of a sample eigenvector, of `rows` records per subject. Noise: every
-        round has its own, so it falls with the root of their number.
+        round has its own, so it falls with the root of their number. A first round whose questions
+        share its budget has more. Questions are for as many subjects as there are places, and are
+        less precise if fewer come (`_EMPTY`).
         """
         d, k, n, ratio = self.dimension, self.n_components, self._there, self.trace_ratio
         learned = rounds - self._asking()
-        if learned < 1 or n < 2:
+        if learned < 1 or n < max(2, TAKEN * self.places):
             return 1.0
         sampling = 1.15 * k * max(ratio - k, 0.0) / (n * learned * self.rows * self.gap**2)
         noise = UNCLIPPED * ratio * math.sqrt(d * k) / (n * self._mu * self.gap)
-        square = sampling + noise**2 / learned
+        needed, had = (question_share(d=d, mu=self._mu, units=u) for u in (n, self.places))
+        noise *= 1.0 if self.known else (needed / had) ** _EMPTY
+        # Noise variance of the first round that learns.
+        first = 1.0 if self.known or self._asking() else 1 / (1 - had)
+        square = sampling + noise**2 * (first + learned - 1) / learned**2
         return math.sqrt(square / (1 + square))
 
     def _needed(self, rounds: int) -> int | None:
-        """The smallest number of subjects, each with a place, for a good component after these."""
+        """The smallest number of subjects for a good component, with as many places for each."""
 
         def good(subjects: int) -> bool:
-            fleet = self.model_copy(update={"subjects": subjects, "places": subjects})
-            return subjects >= fleet._minimum() and fleet._sine(rounds) <= GOOD
+            places = max(round(subjects * self.places / self.subjects), 2)
+            fleet = self.model_copy(update={"subjects": subjects, "places": places})
+            return places >= fleet._minimum() and fleet._sine(rounds) <= GOOD
 
         low, high = 1, 2
         while not good(high):

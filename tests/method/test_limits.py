@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 from stream_dppca import DPPCA, ParameterError, PerSubject, Projector, Release, StateError
 from stream_dppca.arrays import FloatArray
@@ -169,6 +170,41 @@ def test_the_limit_of_one_percent_is_there_by_100_000_records(seed: int) -> None
             assert limit.sd < 0.1 * limit.value
 
 
+@pytest.mark.parametrize("k", [1, 2, 3, 10])
+@pytest.mark.parametrize("clear", [4.0, 6.0, 15.0])
+def test_the_stated_sd_is_that_of_noisy_counts(k: int, clear: float) -> None:
+    """Also where all that lies beyond the bin of the limit drowns in noise."""
+    rng, rate, n = np.random.default_rng(3), 0.01, 50_000
+    true = float(chi2.ppf(1 - rate, k))
+    shares = np.diff(chi2.cdf(limits._EDGES * k, k), prepend=0.0, append=1.0)
+    sd = rate * n / (clear * np.sqrt(np.sum(limits._EDGES * k > true) + 1))
+    errors = []
+    for _ in range(400):
+        counts = rng.multinomial(n, shares) + rng.normal(0, sd, len(shares))
+        for limit in limits._limits(counts, sd, float(k), 0.0):
+            if limit.rate == rate:
+                errors.append((limit.value - true) / limit.sd)
+    assert len(errors) > 300 and abs(np.mean(errors)) < 0.5
+    assert 0.7 < np.std(errors) < 1.3
+
+
+def test_the_stated_sd_is_that_of_limits_on_a_stream() -> None:
+    errors, later = [], records(100_000, 99)
+    for seed in range(5):
+        pca = model(seed=seed)
+        for batch in range(10):
+            pca.learn_array(records(B, 20 * seed + batch))
+            if batch not in (1, 4, 9):
+                continue
+            projector = Projector.from_release(released(pca))
+            for score, told in released(pca).limits.items():
+                found = getattr(projector, score)(later)
+                for limit in told:
+                    true = np.quantile(found, 1 - limit.rate)
+                    errors.append((limit.value - true) / limit.sd)
+    assert len(errors) > 60 and 0.5 < np.std(errors) < 1.3
+
+
 def test_one_batch_has_limits_of_its_own() -> None:
     pca = model(batch_size=100_000, batches=1)
     pca.learn_array(records(100_000))
@@ -209,7 +245,7 @@ def test_a_state_holds_limits_and_resumes() -> None:
     state = json.loads(json.dumps(pca.state()))
     twin = DPPCA.from_state(state)
     assert twin.last_release == pca.last_release
-    assert twin._method.limits.read() == released(pca).limits  # type: ignore[attr-defined]
+    assert twin._method._told()["limits"] == released(pca).limits  # type: ignore[attr-defined]
     twin.learn_array(records(B, 9))
     assert set(rates(released(twin), "t2")) >= {0.1, 0.05}
     assert len(json.dumps(state["method"]["limits"])) < 1000
@@ -240,12 +276,12 @@ def test_many_equal_scores_have_no_limit_among_them() -> None:
     low, high = limits._EDGES[place - 1 : place + 1]
     assert low < 100.0 < high
     counts[12:18], counts[place] = 16_000.0, 4_000.0
-    assert [limit.rate for limit in limits._limits(counts, 10.0, 1.0)] == [0.1, 0.05]
+    assert [limit.rate for limit in limits._limits(counts, 10.0, 1.0, 0.0)] == [0.1, 0.05]
     counts[place - 1] = 4_000.0  # a tail that falls
-    assert 0.01 in [limit.rate for limit in limits._limits(counts, 10.0, 1.0)]
+    assert 0.01 in [limit.rate for limit in limits._limits(counts, 10.0, 1.0, 0.0)]
 
 
 def test_noise_alone_has_no_limit() -> None:
     for seed in range(200):
         counts = np.random.default_rng(seed).normal(0, 40.0, limits._BINS)
-        assert limits._limits(counts, 40.0, 1.0) == ()
+        assert limits._limits(counts, 40.0, 1.0, 0.0) == ()

@@ -67,6 +67,46 @@ def test_how_many_devices_are_needed() -> None:
     assert "subjects needed for an error of 0.1" in str(year)
 
 
+@pytest.mark.parametrize("known", [{}, KNOWN])
+@pytest.mark.parametrize("d", [3, 10])
+def test_a_plan_does_not_contradict_itself(d: int, known: dict[str, Any]) -> None:
+    """The error is good if and only if there are as many subjects as are needed."""
+    for subjects in (250, 350, 600, 700, 1200, 3000):
+        for places in (None, round(1.5 * subjects), 2 * subjects):
+            fleet = {"d": d, "epsilon": 1.0, "delta": 1e-6, "subjects": subjects, "places": places}
+            found = plan_subjects(**fleet, **known)
+            errors = dict(found.noise_error)
+            (rounds, needed), *_ = found.subjects_needed
+            assert needed is not None
+            assert errors[rounds] <= GOOD if subjects >= needed else errors[rounds] > 0.9 * GOOD
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize(
+    ("d", "subjects", "places"), [(10, 1000, 2000), (10, 1150, 1150), (5, 450, 900)]
+)
+def test_what_empty_places_cost_is_predicted(d: int, subjects: int, places: int) -> None:
+    """The questions of the first round are for as many subjects as there are places."""
+    public: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "center": "mean", "scales": "learn"}
+    expected = dict(plan_subjects(d=d, subjects=subjects, places=places, **public).noise_error)
+    first, v, ids = [], np.full(d, d**-0.5), np.repeat(np.arange(subjects), 2)
+    for seed in range(15):
+        rng = np.random.default_rng([seed, d])
+        X = np.sqrt(0.1) * rng.standard_normal((len(ids), d))
+        X += np.outer(np.sqrt(0.9) * rng.standard_normal(len(ids)), v) + rng.normal(0, 5, d)
+        X *= 10.0 ** rng.uniform(-2, 2, d)
+        est = model(d, places, seed=seed, **public)
+        est.learn_array(X, subjects=ids)
+        est.close_round()
+        first.append(sine(est.components[0], v) if len(est.components) else 1.0)
+    assert 0.5 < np.median(first) / expected[1] < 2.5
+
+
+def test_too_few_of_the_places_teach_nothing() -> None:
+    found = plan_subjects(d=3, epsilon=1.0, delta=1e-6, subjects=200, places=700)
+    assert found.noise_error[0] == (1, 1.0)
+
+
 def test_few_subjects_take_rounds_of_questions() -> None:
     enough = plan_subjects(d=10, epsilon=1.0, delta=1e-6, subjects=3000)
     assert enough.question_rounds == 0 and enough.noise_error[0][0] == 1

@@ -54,5 +54,6 @@ def error_lines(errors: Sequence[tuple[int, float]], unit: str, first_share: flo
         "  (sine of the angle to the true component: 0 is exact, 1 is no better than chance;",
         f"  for data whose first component holds {100 * first_share:.3g} % of the variance, and "
         "stands out;",
-        "  heavy tails and streams that change add to it, up to ten times as much and more)",
+        "  clipping, heavy tails and streams that change add to it, up to ten times as much and",
+        "  more, which more records do not remove; larger batches are clipped less)",
     ]

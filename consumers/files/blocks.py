@@ -56,7 +56,7 @@ def read_columns(
 
 def _jsonl(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) -> Decode:
     longest = longest_line(len(features))
-    codec = JsonObjects(feature_tree(features), len(features), longest)
+    codec = JsonObjects(feature_tree(features), len(features), longest, number=cell)
     finders = [JsonObjects(feature_tree([name], with_id=True), 0, longest, True) for name in others]
 
     def decode(lines: list[bytes]) -> FileRows:

@@ -149,11 +149,16 @@ class JsonObjects(RowPerMessage):
     """The objects are read into structs that have the wanted members and skip all others.
 
     Most have numbers everywhere. Where something is missing or of another kind, a reader for values
-    of all kinds takes over.
+    of all kinds takes over, with this way to make a number of a value.
     """
 
     def __init__(
-        self, tree: FeatureTree, width: int, max_bytes: int, with_id: bool = False
+        self,
+        tree: FeatureTree,
+        width: int,
+        max_bytes: int,
+        with_id: bool = False,
+        number: Callable[[Any], float] = number,
     ) -> None:
         decode = msgspec.json.Decoder(_struct(tree)).decode
         anything = msgspec.json.Decoder(_struct(tree, anything=True)).decode

@@ -125,6 +125,17 @@ def test_show_config_masks(capsys: pytest.CaptureFixture[str]) -> None:
         assert "hunter2" not in printed.out + printed.err and "bootstrap_servers" in printed.err
 
 
+@pytest.mark.parametrize("command", ["inspect", "watch", "score", "check-config"])
+@pytest.mark.parametrize("servers", ["", " ", ", ,"])
+def test_no_brokers_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, servers: str
+) -> None:
+    """A variable of a shell that is not set is empty."""
+    monkeypatch.setenv("DPPCA_BOOTSTRAP_SERVERS", servers)
+    assert cli.main([command, *LEAST]) == 78
+    assert capsys.readouterr().err.startswith("`bootstrap_servers`: is empty")
+
+
 def test_check_config_offline(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-config", "--offline", *LEAST]) == 0
     assert cli.main(["check-config", "--offline", *LEAST, "--batch-size", "2"]) == 78

@@ -13,6 +13,10 @@ from ..model.releases import PublishedRelease, parse_release
 
 #: Batches at the beginning of a file after which nothing more is tried.
 UNREADABLE_BATCHES: Final = 3
+#: Follows the advice to check names.
+NUMBERS_AND_BUDGET: Final = (
+    "and that these columns hold numbers. The budget of the rows that were used is spent"
+)
 
 
 class Output:
@@ -40,8 +44,8 @@ class Output:
         self.reason = "" if self._learned else release.reason or ""
         if self.reason == UNREADABLE and self._count == UNREADABLE_BATCHES:
             raise ConfigurationError(
-                f"{UNREADABLE} in the first {self._count} batches: {CHECK_NAMES}, and that these "
-                "columns hold numbers. The records after them were not used."
+                f"{UNREADABLE} in the first {self._count} batches: {CHECK_NAMES}, "
+                f"{NUMBERS_AND_BUDGET}; the rows after them were not used."
             )
 
     def end(self) -> None:

@@ -340,6 +340,7 @@ def test_a_file_that_teaches_nothing_is_a_failure(
         said = capfd.readouterr()
         assert len(said.out.splitlines()) == released
         assert "hardly any record could be read" in said.err and "check the feature" in said.err
+        assert "columns hold numbers" in said.err and "is spent" in said.err
     state = ["--state", str(tmp_path / "state"), "--batch-size", "1500"]
     assert main([*arguments, *state]) == 1
     assert main([*arguments, *state, "--epsilon", "4"]) == 65

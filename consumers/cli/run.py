@@ -92,7 +92,10 @@ def _problems(
 ) -> Iterator[str]:
     """Yield what is wrong with the options."""
     if format not in ("csv", "jsonl", "parquet", "npy"):
-        yield "--format must be given: csv, jsonl, parquet or npy"
+        yield (
+            "--format must be given if the name of the input does not end in it: csv, jsonl, "
+            "parquet or npy. Others, such as xlsx, are not supported: save them as csv"
+        )
     if options.input.endswith(GZIP) and format in ("parquet", "npy"):
         yield f"{format} files must not be compressed again"
     subjects = settings.unit == "subject"

@@ -345,7 +345,11 @@ def test_a_plan_per_subject(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *FLEET, *times, "--subjects", "1e5", "--presence", "0.9"]) == 0
     said = capsys.readouterr().out
     assert "100000 subjects" in said and "90 %" in said
-    assert "any 24 rounds of one hour, broker time" in said
+    assert "any 24 rounds of one hour, broker time, or the time column of a file\n" in said
+    assert "memory" not in said
+    assert cli.main(["plan", *FLEET, *times, "--subjects", "1e5", "--format", "otlp"]) == 0
+    said = capsys.readouterr().out
+    assert "one hour, broker time\n" in said and "memory with otlp: 3,000.0 MB per part" in said
     assert cli.main(["plan", *FLEET, "--subject", "device_id", "--places", "100000"]) == 0
     assert "100000 subjects" in capsys.readouterr().out
     assert cli.main(["plan", *FLEET, "--subject", "device_id"]) == 78

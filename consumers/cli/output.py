@@ -14,9 +14,7 @@ from ..model.releases import PublishedRelease, parse_release
 #: Batches at the beginning of a file after which nothing more is tried.
 UNREADABLE_BATCHES: Final = 3
 #: Follows the advice to check names.
-NUMBERS_AND_BUDGET: Final = (
-    "and that these columns hold numbers. The budget of the rows that were used is spent"
-)
+MORE_ADVICE: Final = "and that these columns hold numbers. The budget of the used rows is spent"
 
 
 class Output:
@@ -45,7 +43,7 @@ class Output:
         if self.reason == UNREADABLE and self._count == UNREADABLE_BATCHES:
             raise ConfigurationError(
                 f"{UNREADABLE} in the first {self._count} batches: {CHECK_NAMES}, "
-                f"{NUMBERS_AND_BUDGET}; the rows after them were not used."
+                f"{MORE_ADVICE}; the rows after them were not used."
             )
 
     def end(self) -> None:

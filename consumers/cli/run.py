@@ -23,7 +23,7 @@ from ..settings.durations import duration_text
 from .caution import warn_of
 from .exits import fail
 from .options import Given
-from .output import NUMBERS_AND_BUDGET, Output
+from .output import MORE_ADVICE, Output
 from .own import RunOptions
 from .progress import shown_progress
 
@@ -78,7 +78,7 @@ def run(options: RunOptions, given: Given[FileSettings]) -> int:
     output.end()
     if output.reason:
         where = ", --from and --until" if settings.unit == "subject" else ""
-        advice = f"{CHECK_NAMES}{where}, {NUMBERS_AND_BUDGET}"
+        advice = f"{CHECK_NAMES}{where}, {MORE_ADVICE}"
         return fail(f"nothing was learned: {output.reason}; {advice}", 1)
     return 0
 
@@ -92,10 +92,7 @@ def _problems(
 ) -> Iterator[str]:
     """Yield what is wrong with the options."""
     if format not in ("csv", "jsonl", "parquet", "npy"):
-        yield (
-            "--format must be given if the name of the input does not end in it: csv, jsonl, "
-            "parquet or npy. Others, such as xlsx, are not supported: save them as csv"
-        )
+        yield "--format must be given: csv, jsonl, parquet or npy; xlsx and others cannot be read"
     if options.input.endswith(GZIP) and format in ("parquet", "npy"):
         yield f"{format} files must not be compressed again"
     subjects = settings.unit == "subject"

@@ -150,8 +150,7 @@ class ScoreStatus(Registered):
         return time.monotonic() < self._turned_at + self._stall_s
 
     def ready(self) -> tuple[bool, str]:
-        known = self._release is not None
-        return known, "scoring" if known else "waiting for a model"
+        return (True, "scoring") if self._release else (False, "waiting for a model")
 
     def component(self) -> bytes | None:
         return None if self._release is None else self._release.model_dump_json().encode()

@@ -247,10 +247,10 @@ def test_missing_columns_are_said_at_once(tmp_path: Path, format: str) -> None:
         list(read_blocks(str(path), format, ("cpu", "y")))  # type: ignore[arg-type]
 
 
-def test_other_formats_are_not_supported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_formats_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--input", "book.xlsx", *FLAGS]) == 78
     said = capsys.readouterr().err
-    assert "xlsx, are not supported" in said and "csv, jsonl, parquet or npy" in said
+    assert "xlsx and others cannot be read" in said and "csv, jsonl, parquet or npy" in said
 
 
 def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from ..model.releases import PublishedRelease, parse_release
 
 #: Batches at the beginning of a file after which nothing more is tried.
 UNREADABLE_BATCHES: Final = 3
-#: Follows the advice to check names.
-MORE_ADVICE: Final = "and that these columns hold numbers. The budget of the used rows is spent"
 
 
 class Output:
@@ -23,6 +21,9 @@ class Output:
     It gives up if the first ones say that hardly any record can be read: records that come after
     them are not used. What releases say is public, so this tells nothing.
     """
+
+    #: Follows the advice to check names.
+    ADVICE: Final = "and that these columns hold numbers. The budget of the used rows is spent"
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -43,7 +44,7 @@ class Output:
         if self.reason == UNREADABLE and self._count == UNREADABLE_BATCHES:
             raise ConfigurationError(
                 f"{UNREADABLE} in the first {self._count} batches: {CHECK_NAMES}, "
-                f"{MORE_ADVICE}; the rows after them were not used."
+                f"{self.ADVICE}; the rows after them were not used."
             )
 
     def end(self) -> None:

@@ -23,7 +23,7 @@ from ..settings.durations import duration_text
 from .caution import warn_of
 from .exits import fail
 from .options import Given
-from .output import MORE_ADVICE, Output
+from .output import Output
 from .own import RunOptions
 from .progress import shown_progress
 
@@ -78,7 +78,7 @@ def run(options: RunOptions, given: Given[FileSettings]) -> int:
     output.end()
     if output.reason:
         where = ", --from and --until" if settings.unit == "subject" else ""
-        advice = f"{CHECK_NAMES}{where}, {MORE_ADVICE}"
+        advice = f"{CHECK_NAMES}{where}, {output.ADVICE}"
         return fail(f"nothing was learned: {output.reason}; {advice}", 1)
     return 0
 

@@ -77,7 +77,7 @@ def broker_in_words(servers: str) -> str:
 def show(
     console: Console,
     deployment: Deployment,
-    simulated: Simulated | None,
+    simulated: Simulated,
     seconds: float | None,
     releases: int | None,
 ) -> int:
@@ -88,7 +88,7 @@ def show(
     Parameters
     ----------
     simulated
-        The truth about the stream, if that is a simulation.
+        What is known about the stream.
     """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # an exception could come at any point of a wait
@@ -103,9 +103,8 @@ def show(
         while not stop.wait(max(min(LOOK_SECONDS, end - time.monotonic()), 0.0)):
             if time.monotonic() >= end or deployment.failed():
                 stop.set()
-            if simulated is not None:
-                simulated.deployed = list(_facts(deployment))
-                simulated.flagged = dict(simulated.deployed).get(FLAG, simulated.flagged)
+            simulated.deployed = list(_facts(deployment))
+            simulated.flagged = dict(simulated.deployed).get(FLAG, simulated.flagged)
 
     looking = threading.Thread(target=look)
     view = load_part(ViewSettings, deployment.flags)
@@ -116,10 +115,9 @@ def show(
         stop.set()
         looking.join()
     failure = deployment.failed()
-    if simulated is not None:
-        _summary(console, simulated, deployment)
-        if not simulated.angles:
-            failure = failure or (NOTHING_LEARNED if simulated.releases else NO_RELEASE)
+    _summary(console, simulated, deployment)
+    if simulated.known and simulated.first_s is None:
+        failure = failure or (NOTHING_LEARNED if simulated.releases else NO_RELEASE)
     if failure:
         console.print(failure, style=BAD, soft_wrap=True, markup=False)
     return 1 if failure else 0
@@ -165,8 +163,7 @@ def _summary(console: Console, simulated: Simulated, deployment: Deployment) -> 
             say(meaning(release) or status_in_words(release))
             say(promise_in_words(release.privacy))
         say(f"\n{simulated.releases} releases; broker: {broker}")
-        if simulated.first_s is not None:
-            angles = list(simulated.angles.values())
+        if angles := list(simulated.angles.values()):
             say(
                 f"The first component came after {simulated.first_s:.1f} s, {angles[0]:.1f}° from "
                 f"the truth; the last one is {angles[-1]:.1f}° from the truth."

@@ -22,16 +22,22 @@ DRAWN: Final = 40
 class Simulated:
     """A fleet whose main direction is known, and the releases of the model of it.
 
+    It also stands for a real stream, of which nothing is known.
+
     Parameters
     ----------
     change_after
         Records after which the fleet changes; None if it never does.
     fault_after
         Records after which the cooling of a machine fails for a while; None if it never does.
+    known
+        False for a real stream.
     """
 
-    def __init__(self, change_after: int | None, fault_after: int | None = None) -> None:
-        self._change_after, self._fault_after = change_after, fault_after
+    def __init__(
+        self, change_after: int | None, fault_after: int | None = None, *, known: bool = True
+    ) -> None:
+        self._change_after, self._fault_after, self.known = change_after, fault_after, known
         self._changed = False
         self.began = time.monotonic()
         self.first_s: float | None = None  #: seconds until the first component
@@ -55,9 +61,9 @@ class Simulated:
             self.noticed.append(release.batch)
         if cooling_fails((release.n_seen or 1) - 1, self._fault_after):
             self.faults.append(release.batch)
-        if release.components:
-            if self.first_s is None:
-                self.first_s = time.monotonic() - self.began
+        if release.components and self.first_s is None:
+            self.first_s = time.monotonic() - self.began
+        if release.components and self.known:
             main = np.array(release.components[0])
             self.angles[release.batch] = angle(main, true_direction(changed))
 

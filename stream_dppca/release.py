@@ -151,7 +151,8 @@ class Release(_Model):
     """Slots consumed by this batch and all before it, nulls included. Absent where the unit is a
     subject: there the number of records is secret."""
     subjects: float | None = None
-    """Noisy number of subjects in the round. Absent where the unit is a record."""
+    """Noisy number of subjects in the round; 0 where noise says less. Absent where the unit is a
+    record."""
     first_batches: int = 1
     """Batches that the first step took at once; rounds that only ask for centre and scales."""
     features: tuple[Any, ...]

@@ -229,6 +229,8 @@ class StreamingPCA(base.MiniBatchTransformer):
             told |= {name: getattr(found, name) for name in numbers}
             told["clamp"] = None if np.isinf(found.clamp).any() else found.clamp
         told["components"] = self.components
+        if outcome.subjects is not None:
+            told["subjects"] = max(outcome.subjects, 0.0)  # of few, noise says less than none
         return Release(
             status=self._status(outcome),
             batch=self.n_batches,

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from ..formats import POINT_FORMATS
 from . import brokers
 from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .options import Given
@@ -120,7 +121,7 @@ def _plan(options: own.PlanOptions, given: Given[PlanSettings]) -> int:
     return 0
 
 
-def _planned(settings: ModelSettings, rate: float | None = None) -> str:
+def _planned(settings: PlanSettings | Settings, rate: float | None = None) -> str:
     """Return the predictions as text; there are none for the published algorithm."""
     from stream_dppca import plan
 
@@ -131,7 +132,7 @@ def _planned(settings: ModelSettings, rate: float | None = None) -> str:
     return str(plan(batch_size=settings.batch_size, rate=rate, **_known(settings)))
 
 
-def _planned_rounds(settings: ModelSettings, subjects: float, presence: float = 1.0) -> str:
+def _planned_rounds(settings: PlanSettings | Settings, subjects: float, presence: float = 1) -> str:
     """Return the predictions for rounds."""
     from stream_dppca import plan_subjects
 
@@ -149,11 +150,14 @@ def _planned_rounds(settings: ModelSettings, subjects: float, presence: float = 
         round_seconds=rounds.length_ms / 1000,
         **_known(settings),
     )
+    clock = ", or the time column of a file" if settings.format is None else ""
+    text = f"{expected}\nepsilon is for {rounds.scope()}{clock}"
+    if settings.format not in POINT_FORMATS:
+        return text
     series_mb = expected.places * len(settings.features) * STATE_BYTES / 1e6
     return (
-        f"{expected}\nepsilon is for {rounds.scope()}\n"
-        f"memory with otlp, otlp-json or long: {series_mb:,.3g} MB per part of a round and series "
-        f"of a feature, at most {MOST_SERIES} series"
+        f"{text}\nmemory with {settings.format}: {series_mb:,.1f} MB per part of a round and "
+        f"series of a feature, at most {MOST_SERIES} series"
     )
 
 
@@ -178,7 +182,6 @@ GROUPS_HINT: Final = (
 
 def _check_config(options: own.CheckOptions, given: Given[Settings]) -> int:
     """check the settings, the topics and, with --sample, a few messages"""
-    from ..formats import POINT_FORMATS
     from ..model.states import make_estimator
     from ..service.loop import task_config
     from .caution import warn_of

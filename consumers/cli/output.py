@@ -22,6 +22,9 @@ class Output:
     them are not used. What releases say is public, so this tells nothing.
     """
 
+    #: Follows the advice to check names.
+    ADVICE: Final = "and that these columns hold numbers. The budget of the used rows is spent"
+
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self._count, self._learned = 0, False
@@ -40,8 +43,8 @@ class Output:
         self.reason = "" if self._learned else release.reason or ""
         if self.reason == UNREADABLE and self._count == UNREADABLE_BATCHES:
             raise ConfigurationError(
-                f"{UNREADABLE} in the first {self._count} batches: {CHECK_NAMES}, and that these "
-                "columns hold numbers. The records after them were not used."
+                f"{UNREADABLE} in the first {self._count} batches: {CHECK_NAMES}, "
+                f"{self.ADVICE}; the rows after them were not used."
             )
 
     def end(self) -> None:

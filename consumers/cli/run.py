@@ -78,7 +78,8 @@ def run(options: RunOptions, given: Given[FileSettings]) -> int:
     output.end()
     if output.reason:
         where = ", --from and --until" if settings.unit == "subject" else ""
-        return fail(f"nothing was learned: {output.reason}; {CHECK_NAMES}{where}", 1)
+        advice = f"{CHECK_NAMES}{where}, {output.ADVICE}"
+        return fail(f"nothing was learned: {output.reason}; {advice}", 1)
     return 0
 
 
@@ -91,7 +92,7 @@ def _problems(
 ) -> Iterator[str]:
     """Yield what is wrong with the options."""
     if format not in ("csv", "jsonl", "parquet", "npy"):
-        yield "--format must be given: csv, jsonl, parquet or npy"
+        yield "--format must be given: csv, jsonl, parquet or npy; xlsx and others cannot be read"
     if options.input.endswith(GZIP) and format in ("parquet", "npy"):
         yield f"{format} files must not be compressed again"
     subjects = settings.unit == "subject"

@@ -216,7 +216,8 @@ def _leaves(value: dict[str, Any], nested: bool, prefix: str = "") -> Iterator[t
         if nested and isinstance(member, dict) and prefix.count(".") < DEEPEST_NAME:
             yield from _leaves(member, nested, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", member
+            item = "[0]" if nested and member and isinstance(member, list) else ""
+            yield f"{prefix}{key}{item}", member
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:

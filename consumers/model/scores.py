@@ -36,7 +36,7 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     partition: int | UnsetType
     offset: int | UnsetType
     row: int  #: in its message, or of its subject in the round; 0 unless there are several
-    n_read: int  #: features that the row has
+    n_read: int  #: features that the row has, of those with spread
     scores: Sequence[float] | None  #: along the components; None if too little could be read
     spe: float | None  #: squared distance to the components: a strange combination
     t2: float | None  #: squared distance along them, in standard deviations: strange amounts

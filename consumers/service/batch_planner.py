@@ -160,6 +160,7 @@ class BatchPlanner:
         if plan is not None and not positions and plan.new == new:
             self._planned |= plan.start
         self._positions = dict(self._planned)
+        self._metrics.show_lag(self._positions, bounds)
         if plan is not None:
             for step, left in plan.steps_after(self._planned, self._size):
                 self._hand_over(step, left)

@@ -110,6 +110,7 @@ class RoundPlanner:
         """
         bounds = self.bounds(self.partitions())
         self._guard.check_positions(positions, bounds)
+        self._metrics.partitions.set(len(bounds))  # the lag is measured at the end of a round
         self._positions = dict(positions)
         self._next = next_round
         if self._rule.horizon is not None:

@@ -335,7 +335,7 @@ class _Worker:
             )
             reason = f"no limit for {self._of.rate:g} yet; {'; '.join(has) or 'there is none'}"
             log_event("no_limit", level="warning", scores=new.unlimited, reason=reason)
-        self._status.follow(self._of.rate * len(self._scorer.limits))
+        self._status.follow(release, self._of.rate * len(self._scorer.limits))
         log_event("model_current", batch=release.batch, limits=self._scorer.limits)
 
     def step(self) -> int:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ..model.releases import PublishedRelease
 from ..model.scores import Score
 from .metrics import Registered
 
@@ -90,7 +91,7 @@ class ScoreStatus(Registered):
         super().__init__()
         self._stall_s, self._turned_at = stall_s, time.monotonic()
         self._alarms = Alarms()
-        self._has_model = False
+        self._release: PublishedRelease | None = None
         self._beyond_share: float | None = None  # of the last records
         self._beyond_rate = 0.0  # share that should be
         self.unlimited = 0  #: records scored without any limit
@@ -115,9 +116,9 @@ class ScoreStatus(Registered):
         ).set_function(lambda: len(self._alarms.shown(None)))
         self._recent = self._recent_beyond = 0.0
 
-    def follow(self, rate: float) -> None:
-        """Note another model, whose limits this share of the records should exceed."""
-        self._has_model, self._beyond_rate = True, rate
+    def follow(self, release: PublishedRelease, rate: float) -> None:
+        """Note another release, whose limits this share of the records should exceed."""
+        self._release, self._beyond_rate = release, rate
         self._rate.set(rate)
 
     def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
@@ -149,10 +150,10 @@ class ScoreStatus(Registered):
         return time.monotonic() < self._turned_at + self._stall_s
 
     def ready(self) -> tuple[bool, str]:
-        return self._has_model, "scoring" if self._has_model else "waiting for a model"
+        return (True, "scoring") if self._release else (False, "waiting for a model")
 
     def component(self) -> bytes | None:
-        return None
+        return None if self._release is None else self._release.model_dump_json().encode()
 
     def facts(self) -> dict[str, Any]:
         """The facts that the page shows."""

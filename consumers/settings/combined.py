@@ -45,6 +45,8 @@ class PlanSettings(ModelSettings):
     """Settings for planning a model, whose size may be left to a recommendation."""
 
     SIZED = False
+    format: str | None = None
+    """message format; with otlp, otlp-json and long the plan says how much memory points take"""
 
 
 class ClusterSettings(TopicSettings, ConnectionSettings):

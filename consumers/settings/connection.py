@@ -77,7 +77,9 @@ class ConnectionSettings(Part):
 
     @field_validator("bootstrap_servers")
     @classmethod
-    def _without_login(cls, value: str) -> str:
+    def _addresses(cls, value: str) -> str:
+        if not value.replace(",", " ").strip():
+            raise ValueError("is empty, and must be addresses such as broker:9092")
         if "@" in value:
             raise ValueError(
                 "must be addresses such as broker:9092; a user name and a password have settings "

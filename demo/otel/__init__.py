@@ -69,7 +69,8 @@ def ensure_collector() -> Path:
         )
         if done.returncode:
             last = "\n".join(done.stdout.splitlines()[-5:])
-            raise BrokerUnavailable(f"the collector could not be built:\n{last}")
+            hint = "if Go's checksum database cannot be reached, set GOSUMDB=off"
+            raise BrokerUnavailable(f"the collector could not be built ({hint}):\n{last}")
     program.parent.mkdir(exist_ok=True)
     (folder / "out" / "otelcol").rename(program)
     shutil.rmtree(folder, ignore_errors=True)

@@ -23,6 +23,7 @@ from consumers.cli.flags import Options, parse_options
 
 from ..deployments import Deployment
 from ..show import perform, show, start_broker
+from ..truth import Simulated
 from . import FEATURES, collector_config, ensure_collector
 
 TOPIC: Final = "otlp_metrics"
@@ -68,7 +69,7 @@ def play(options: CollectorOptions, console: Console, stack: ExitStack) -> int:
     }
     sender = [collector, f"--config={file}"]
     deployment = stack.enter_context(closing(Deployment(flags, sender)))
-    return show(console, deployment, None, None, options.releases)
+    return show(console, deployment, Simulated(None, known=False), None, options.releases)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,9 @@ def test_a_mistyped_feature_is_found() -> None:
     assert "1 of 4 messages" in text and "2 of 4 are not JSON objects" in text
     assert "cpu: a number in 1 of 4 messages" in text and "cpu (text)" in text
     assert "disk.read: a number in 1 of 4 messages" in text and "disk (number)" in text
+    text = sample(b'{"cpu": 1, "memory": 2, "disk": {"read": [3, 4], "write": []}}')
+    assert "disk.read: a number in 0 of 1 messages; did you mean disk.read[0]?" in text
+    assert "disk.read[0] (array), disk.write (array)" in text
     assert sample() == "sample: the topic holds no messages yet"
 
 

@@ -125,6 +125,17 @@ def test_show_config_masks(capsys: pytest.CaptureFixture[str]) -> None:
         assert "hunter2" not in printed.out + printed.err and "bootstrap_servers" in printed.err
 
 
+@pytest.mark.parametrize("command", ["inspect", "watch", "score", "check-config"])
+@pytest.mark.parametrize("servers", ["", " ", ", ,"])
+def test_no_brokers_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, servers: str
+) -> None:
+    """A variable of a shell that is not set is empty."""
+    monkeypatch.setenv("DPPCA_BOOTSTRAP_SERVERS", servers)
+    assert cli.main([command, *LEAST]) == 78
+    assert capsys.readouterr().err.startswith("`bootstrap_servers`: is empty")
+
+
 def test_check_config_offline(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-config", "--offline", *LEAST]) == 0
     assert cli.main(["check-config", "--offline", *LEAST, "--batch-size", "2"]) == 78
@@ -334,7 +345,11 @@ def test_a_plan_per_subject(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *FLEET, *times, "--subjects", "1e5", "--presence", "0.9"]) == 0
     said = capsys.readouterr().out
     assert "100000 subjects" in said and "90 %" in said
-    assert "any 24 rounds of one hour, broker time" in said
+    assert "any 24 rounds of one hour, broker time, or the time column of a file\n" in said
+    assert "memory" not in said
+    assert cli.main(["plan", *FLEET, *times, "--subjects", "1e5", "--format", "otlp"]) == 0
+    said = capsys.readouterr().out
+    assert "one hour, broker time\n" in said and "memory with otlp: 3,000.0 MB per part" in said
     assert cli.main(["plan", *FLEET, "--subject", "device_id", "--places", "100000"]) == 0
     assert "100000 subjects" in capsys.readouterr().out
     assert cli.main(["plan", *FLEET, "--subject", "device_id"]) == 78

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,10 @@ from consumers.web.tracker import Tracker
 from demo import entry as demo
 from demo import generator
 from demo.broker import __main__ as broker_command
+from demo.broker.base import BrokerUnavailable
 from demo.broker.local import ADDRESS_VARIABLE, LocalBroker
 from demo.deployments import Deployment
+from demo.otel import ensure_collector
 from demo.show import NO_RELEASE, NOTHING_LEARNED, _facts, _flags, perform, show
 from demo.telemetry import DAY, FEATURES, telemetry, true_direction
 from demo.truth import Simulated
@@ -232,6 +235,20 @@ def test_the_angle_to_the_truth() -> None:
     assert (simulated.changes, simulated.noticed, simulated.releases) == ([3], [4], 4)
 
 
+def test_a_real_stream_has_no_truth_but_a_deployment() -> None:
+    """What `make otel` shows on a terminal."""
+    real = Simulated(None, known=False)
+    real.deployed = list(_facts(Fake()))
+    tracker = Tracker("m", real.see)
+    few = {"features": ("cpu", "memory"), "components": ((0.6, 0.8),)}
+    few |= dict.fromkeys(("center", "scale", "mean", "deviation"), (1.0, 1.0))
+    assert tracker.add(release_message(release(1, TRUE_DIRECTION, **few)))
+    assert real.first_s is not None and not real.angles
+    text = "\n".join(drawn(tracker, real, 120, 40))
+    assert "http://127.0.0.1:8321/" in text and " at localhost:9092" in text
+    assert "truth" not in text
+
+
 # The whole
 
 
@@ -276,10 +293,11 @@ class Fake(Deployment):
         pass
 
 
-def shown(deployment: Fake, releases: int | None = None) -> tuple[int, str]:
+def shown(deployment: Fake, releases: int | None = None, known: bool = True) -> tuple[int, str]:
     """The exit code, and what is said about a deployment."""
     console = Console(file=io.StringIO(), width=200)
-    code = show(console, deployment, Simulated(2500), None if releases else 0.2, releases)
+    simulated = Simulated(2500, known=known)
+    code = show(console, deployment, simulated, None if releases else 0.2, releases)
     return code, console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -309,6 +327,8 @@ def test_a_run_without_a_component_is_a_failure() -> None:
     nothing = {"status": "nothing_learned", "components": (), "spread": (), "skipped": True}
     code, said = shown(Fake(releases=[release(1, TRUE_DIRECTION, **nothing)]), releases=1)
     assert code == 1 and NOTHING_LEARNED in said and NO_RELEASE not in said
+    code, said = shown(Fake(), known=False)  # nothing is expected of a real stream
+    assert code == 0 and NO_RELEASE not in said
 
 
 def test_a_part_that_fails_ends_the_run() -> None:
@@ -334,6 +354,16 @@ def test_what_a_cluster_cannot_do_is_refused(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         demo.main(["--engine", "spark", "--unit", "subject"])
     assert "--engine spark does not work with --unit subject" in capsys.readouterr().err
+
+
+def test_a_collector_that_cannot_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = tmp_path / "go"
+    go.write_text("#!/bin/sh\necho sumdb: 404 Not Found; exit 1\n")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(BrokerUnavailable, match=r"GOSUMDB=off.*\nsumdb: 404"):
+        ensure_collector()
 
 
 def test_a_machine_without_java(

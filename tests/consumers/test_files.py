@@ -247,6 +247,12 @@ def test_missing_columns_are_said_at_once(tmp_path: Path, format: str) -> None:
         list(read_blocks(str(path), format, ("cpu", "y")))  # type: ignore[arg-type]
 
 
+def test_other_formats_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--input", "book.xlsx", *FLAGS]) == 78
+    said = capsys.readouterr().err
+    assert "xlsx and others cannot be read" in said and "csv, jsonl, parquet or npy" in said
+
+
 def test_what_is_no_such_file_is_said(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     np.save(tmp_path / "objects.npy", np.array([[1, "a", None]], dtype=object), allow_pickle=True)
@@ -340,6 +346,7 @@ def test_a_file_that_teaches_nothing_is_a_failure(
         said = capfd.readouterr()
         assert len(said.out.splitlines()) == released
         assert "hardly any record could be read" in said.err and "check the feature" in said.err
+        assert "columns hold numbers" in said.err and "is spent" in said.err
     state = ["--state", str(tmp_path / "state"), "--batch-size", "1500"]
     assert main([*arguments, *state]) == 1
     assert main([*arguments, *state, "--epsilon", "4"]) == 65

@@ -149,6 +149,16 @@ def planner(offsets: MemoryReader, size: int = 10, **changes: float) -> BatchPla
     )
 
 
+def test_partitions_and_lag_are_known_from_the_beginning() -> None:
+    on = cluster(3)
+    for row in rows(7):
+        on.produce(INPUT, as_json(row), 1)
+    made = planner(memory_log(on).reader(INPUT), refresh_s=3600.0)
+    made.begin({}, "earliest")
+    shown = made._metrics.registry.get_sample_value
+    assert (shown("dppca_input_partitions"), shown("dppca_lag_messages")) == (3, 7)
+
+
 def test_samples_are_used_in_order_and_only_if_they_allow_a_batch() -> None:
     on = cluster(2)
     made = planner(memory_log(on).reader(INPUT))

@@ -146,6 +146,11 @@ def others(rounds: Rounds, subject: str) -> Rounds:
 # What is read
 
 
+def test_partitions_are_known_before_the_first_round_is_over() -> None:
+    metrics = Driver(topic([], partitions=3)).planner._metrics
+    assert metrics.registry.get_sample_value("dppca_input_partitions") == 3
+
+
 @st.composite
 def streams(draw: st.DrawFn) -> list[Sent]:
     """Messages of five rounds. The clocks of partitions go back by less than the slack."""

@@ -138,6 +138,7 @@ def test_scores_are_those_of_the_projector(releases: list[bytes]) -> None:
     release = with_limits(releases[-1], spe=1.0, t2=4.0)
     count, written, committed, metrics = run([*releases[:-1], release], values)
     assert count == 50 and committed[-1] == 50
+    assert json.loads(metrics.component()) == json.loads(release)  # /component
     projector = Projector.from_release(release)
     flags = []
     for offset, (key, value) in enumerate(written):

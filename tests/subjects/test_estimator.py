@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from stream_dppca import (
     DPPCA,
     BatchSizeError,
     DPPCAError,
+    NothingLearnedWarning,
     ParameterError,
     PerSubject,
     StateError,
@@ -36,6 +38,14 @@ def test_only_closing_a_round_releases() -> None:
     assert sine(est.components[0], v) < 0.1
     assert release.subjects == pytest.approx(1000, abs=100)
     assert est.transform(X).shape == (len(X), 1)
+
+
+def test_a_noisy_number_of_subjects_is_not_negative() -> None:
+    est = model(6, 1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NothingLearnedWarning)
+        found = [est.close_round().subjects for _ in range(40)]
+    assert min(found) == 0.0 < max(found)  # type: ignore[type-var]
 
 
 def test_dicts_frames_and_arrays_give_the_same_release() -> None:

@@ -13,5 +13,6 @@ PACKED_FORMATS: Final[frozenset[Format]] = frozenset({"float32", "float64"})
 ARRAY_FORMATS: Final[frozenset[Format]] = PACKED_FORMATS | {"json-array"}
 #: The formats whose schemas are in a Schema Registry.
 REGISTERED_FORMATS: Final[frozenset[Format]] = frozenset({"avro", "protobuf"})
-#: The formats whose messages hold points of series, which are gathered into rows.
-POINT_FORMATS: Final[frozenset[Format]] = frozenset({"otlp", "otlp-json", "long"})
+#: The formats whose messages hold points of series, which are gathered into rows. A sample is tried
+#: as each of them, in this order.
+POINT_FORMATS: Final[tuple[Format, ...]] = ("otlp", "otlp-json", "long")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from ..formats import Format
+from ..formats import POINT_FORMATS, Format
 from . import long, otlp
 from .cutting import unframed
 from .gathered import pieces_of
@@ -59,8 +59,7 @@ def recognise(values: Sequence[bytes | None], fields: long.Fields | None = None)
     fields
         The fields of messages with one metric each, if they are known.
     """
-    formats: tuple[Format, ...] = ("otlp", "otlp-json", "long")
-    for format in formats:
+    for format in POINT_FORMATS:
         with suppress(Exception):  # another format, or the library of this one is missing
             cut, parse, _ = pieces_of(format)
             pieces = [parse(piece) for value in values if value for piece in cut(value)]

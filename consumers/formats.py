@@ -7,7 +7,7 @@ from typing import Final, Literal
 Format = Literal[
     "json", "json-array", "float32", "float64", "avro", "protobuf", "otlp", "otlp-json", "long"
 ]
-#: The formats in which one message can hold several vectors.
+#: The formats in which one message can hold several rows.
 PACKED_FORMATS: Final[frozenset[Format]] = frozenset({"float32", "float64"})
 #: The formats without names in their messages.
 ARRAY_FORMATS: Final[frozenset[Format]] = PACKED_FORMATS | {"json-array"}

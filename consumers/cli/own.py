@@ -39,7 +39,7 @@ class CheckOptions(Options):
     offline: bool = False
     """check the settings only; do not connect to the brokers"""
     sample: int | None = None
-    """read so many messages and say, on a terminal only, whether they have the features (and name
+    """read this many messages and say, on a terminal only, whether they have the features (and name
     their subjects)"""
 
 
@@ -53,7 +53,7 @@ class InspectOptions(Options):
     history: bool = False
     """print all releases that the topic still holds"""
     top: int | None = None
-    """print only so many loadings, the largest ones"""
+    """print only this many loadings, the largest ones"""
 
 
 class WatchOptions(Options):
@@ -64,7 +64,7 @@ class WatchOptions(Options):
     port: int = 8322
     """port of the page; 0 takes any free port"""
     releases: int | None = None
-    """end after so many releases, older ones included; default: never"""
+    """end after this many releases, older ones included; default: never"""
 
 
 class ScoreOptions(Options):

@@ -55,7 +55,7 @@ class Rows(NamedTuple):
     """Rows to score."""
 
     values: NDArray[np.float64]
-    #: For each row: partition, offset (None of both for a subject), number of the row, and subject.
+    #: For each row: partition, offset (both unset for a subject), number of the row, and subject.
     places: Sequence[tuple[int | UnsetType, int | UnsetType, int, str | UnsetType]]
     keys: Sequence[bytes | None]
     round: str | UnsetType = UNSET

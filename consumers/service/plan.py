@@ -159,7 +159,7 @@ def places(ranges: Sequence[Range]) -> NDArray[np.int64]:
     """Place of each offset in its batch: 0, 1, ..., for the offsets of each range in turn.
 
     A single range keeps its order. Several ranges are mixed as if they had advanced
-    together: an estimator looks at halves of a batch and at pairs of neighbours, and if partitions
+    together: `PaperDPPCA` looks at halves of a batch and at pairs of neighbours, and if partitions
     differ (messages are keyed by device, say), each half should hold records of all of them, and
     neighbours should come from the same partition as often as two records drawn at random do. So
     offset i of a range of length m stands at the time (i + 16 u) / m, where u in [0, 1) is a fixed

@@ -85,7 +85,7 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
         return exits.EXIT_UNREAD
     except ModuleNotFoundError as error:
         extra = "cli" if command == "run" or error.name == "rich" else "service"
-        text = f"this command needs {error.name}: pip install '.[{extra}]'"
+        text = f"this command needs {error.name}: pip install 'stream-dppca[{extra}]'"
         return fail(text, exits.EXIT_CONFIGURATION)
     except Exception as error:
         from ..events import describe_error

@@ -31,7 +31,7 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Rem
         Connection to Kafka.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise ConfigurationError("`engine`: spark needs pyspark: pip install '.[service,spark]'")
+        raise ConfigurationError("`engine`: spark needs pyspark: pip install 'stream-dppca[spark]'")
     from pyspark.sql import SparkSession
 
     from stream_dppca.spark import SparkEngine

@@ -238,7 +238,8 @@ def test_a_missing_package_is_said(
     monkeypatch.delitem(sys.modules, "consumers.kafka.cluster", raising=False)
     monkeypatch.setitem(sys.modules, "kafka", None)
     assert cli.main(["topics", *LEAST]) == 78
-    assert capsys.readouterr().err == "this command needs kafka: pip install '.[service]'\n"
+    hint = "this command needs kafka: pip install 'stream-dppca[service]'\n"
+    assert capsys.readouterr().err == hint
 
 
 def test_the_reason_of_the_last_failure() -> None:

@@ -134,7 +134,7 @@ def test_variation_within_subjects_alone() -> None:
         for _ in range(2):
             est.learn_array(X, subjects=ids)
             est.close_round()
-        raw = est.projector().raw_directions()[0]
+        raw = np.diff(est.projector().inverse_transform(np.array([[0.0], [1.0]])), axis=0)[0]
         assert sine(raw / np.linalg.norm(raw), within) < 0.1
 
 

@@ -32,7 +32,7 @@ KEPT_BYTES: Final = 1 << 30
 _SUBJECT_BYTES: Final = 150
 
 
-def rounds_at_once(width: int, places: int, records: int, most_bytes: int = KEPT_BYTES) -> int:
+def rounds_at_once(width: int, places: int, records: int) -> int:
     """Return the number of rounds to collect each time that a file is read.
 
     Parameters
@@ -47,7 +47,7 @@ def rounds_at_once(width: int, places: int, records: int, most_bytes: int = KEPT
     >>> rounds_at_once(10, 1000, 4), rounds_at_once(50, 100_000, 4), rounds_at_once(50, 10**7, 4)
     (2284, 6, 1)
     """
-    return max(1, most_bytes // (places * (8 * width * records + _SUBJECT_BYTES)))
+    return max(1, KEPT_BYTES // (places * (8 * width * records + _SUBJECT_BYTES)))
 
 
 class RoundRows:

@@ -39,7 +39,7 @@ CLOSE_SECONDS: Final = 0.3
 #: Longest wait for a sample at once.
 WAIT_SECONDS: Final = 0.1
 #: Time between requests for the end of a single partition while it has batches to hand out.
-ASK_SECONDS: Final = 1.0
+END_SECONDS: Final = 1.0
 #: Batches that are planned ahead in the order of the broker's time.
 AHEAD: Final = 64
 #: Most batches after which a plan is kept again: states follow a plan at most as fast.
@@ -224,7 +224,7 @@ class BatchPlanner:
             several, now = len(self._planned) > 1, time.monotonic()
             if several or self._positions == self._planned or now >= self._ask_at:
                 self._take(ends or self._offsets.ends(sorted(self._planned)))
-                self._ask_at = now + ASK_SECONDS
+                self._ask_at = now + END_SECONDS
         else:  # it does not matter when
             while len(self._stretches) < AHEAD and self._follow(self._timeline):
                 pass

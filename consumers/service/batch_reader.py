@@ -30,14 +30,13 @@ from ..protocols import Chunk, Reader
 from .guard import TopicGuard
 from .metrics import Metrics
 from .plan import Range, places
+from .ranges import ASK_SECONDS
 from .registry_wait import RegistryWait
 
 #: No offset is as large.
 LAST: Final = 2**63 - 1
 #: Rows that may wait in memory for later batches, unless one batch has more.
 AHEAD_ROWS: Final = 1 << 16
-#: Time between requests for the positions of the reader, while messages come.
-ASK_SECONDS: Final = 0.05
 #: Time that one read may spend on schemas; the loop has other work to do.
 SCHEMA_SECONDS: Final = 0.5
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import brokers
 from .exits import EXIT_CONFIGURATION, exit_code, fail
-from .options import Given
+from .parsing import Given
 
 if TYPE_CHECKING:
     from ..service.remote import Remote
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Settings,
         ViewSettings,
     )
-    from . import own
+    from . import options as own
     from .flags import Options
 
 

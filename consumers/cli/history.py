@@ -14,7 +14,7 @@ from ..protocols import Message
 from ..settings import ViewSettings
 from ..web.tracker import Point, Tracker
 from . import brokers
-from .options import Given
+from .parsing import Given
 
 HEAD = ("batch", "published", "status", "explained", "moved", "noise alone", "")
 

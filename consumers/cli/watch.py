@@ -17,7 +17,7 @@ from ..web.page import Page
 from ..web.server import WebServer
 from ..web.tracker import Point, Tracker
 from .history import HEAD, Simulation, point_cells
-from .own import WatchOptions
+from .options import WatchOptions
 
 #: Interval at which to look whether there is a reason to end.
 LOOK_SECONDS: Final = 0.5

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumers import cli
-from consumers.cli import brokers, commands, options
+from consumers.cli import brokers, commands, parsing
 from consumers.errors import ConfigurationError
 from consumers.events import ConnectionFailures
 from consumers.model.describe import promise_in_words
@@ -227,7 +227,7 @@ def test_an_interrupt_while_importing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(options, "parse", interrupted)
+    monkeypatch.setattr(parsing, "parse", interrupted)
     assert cli.main(["run", "--input", "-"]) == 130
     assert capsys.readouterr().err == "stopped\n"
 

@@ -30,7 +30,7 @@ from ..errors import ClusterError, Unavailable
 from ..events import log_event
 from ..protocols import PLAN_STATES, Bounds, Positions, Sampler, TopicOffsets
 from .guard import TopicGuard
-from .kept_plan import KeptPlans, Plan, Step, make_step
+from .kept_plan import KeptPlans, SamplePlan, Step, make_step
 from .metrics import Metrics
 from .plan import Range, skip_removed, split_batch
 from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
@@ -165,7 +165,7 @@ class BatchPlanner:
                 self._hand_over(step, left)
                 self._planned |= step.after
         if not positions and len(bounds) > 1 and (plan is None or plan.new != new):
-            self._plans.keep(Plan(new, self._planned, []))  # the beginning is decided
+            self._plans.keep(SamplePlan(new, self._planned, []))  # the beginning is decided
         self._choose_order(bounds)
         if self._sampler is None:
             self.sample()
@@ -293,7 +293,7 @@ class BatchPlanner:
             chosen = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         if several and (chosen or again):
             steps = [*self._kept, *chosen]
-            plan = Plan(self._new, steps[0].before, [step.ends for step in steps])
+            plan = SamplePlan(self._new, steps[0].before, [step.ends for step in steps])
             self._keep_until = now + self._patience_s / 2
             try:
                 self._plans.keep(plan)

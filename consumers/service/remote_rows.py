@@ -25,7 +25,7 @@ from stream_dppca.subjects import first_rows
 
 from ..errors import ConfigurationError
 from ..kafka.config import TaskConnection
-from ..kafka.executor import reader_of
+from ..kafka.task_readers import reader_of
 from ..messages.codecs import Subject
 from ..messages.fold import MOST_SERIES, Fold
 from ..messages.recipe import MessageRecipe

@@ -16,7 +16,7 @@ from stream_dppca.arrays import FloatArray, aligned
 from stream_dppca.engine import Engine, EngineBatches, EngineRows, Group
 
 from ..kafka.config import TaskConnection
-from ..kafka.executor import reader_of
+from ..kafka.task_readers import reader_of
 from ..messages.recipe import MessageRecipe
 from ..protocols import TopicOffsets
 from .guard import TopicGuard

@@ -15,7 +15,7 @@ from ..kafka.config import TaskConnection
 from ..messages.recipe import MessageRecipe
 from ..settings import Settings
 from ..settings.connection import reveal
-from .cores import CoreWatch
+from .executors import CoreWatch
 from .remote import Remote
 
 

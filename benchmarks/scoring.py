@@ -22,7 +22,7 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.kafka.confluent import GroupNote, MessageProducer, Subscription
 from consumers.model.releases import PublishedRelease, release_message
-from consumers.model.scores import CurrentModel, Rows, Score, Scorer
+from consumers.model.scores import CurrentModel, RowsToScore, Score, Scorer
 from consumers.protocols import TopicInfo
 from consumers.service import score
 from consumers.service.score_status import ScoreStatus
@@ -40,13 +40,13 @@ class Nothing(Scorer):
 
     _first: list[Score] | None = None
 
-    def scores(self, rows: Rows) -> list[Score]:
+    def scores(self, rows: RowsToScore) -> list[Score]:
         if self._first is None:
             self._first = super().scores(rows)
             self._messages = list(super().messages(rows, self._first))
         return self._first[: len(rows.values)]
 
-    def messages(self, rows: Rows, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
+    def messages(self, rows: RowsToScore, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
         return iter(self._messages[: len(scores)])
 
 

@@ -7,11 +7,12 @@ from typing import Final, Literal
 Format = Literal[
     "json", "json-array", "float32", "float64", "avro", "protobuf", "otlp", "otlp-json", "long"
 ]
-#: The formats in which one message can hold several vectors.
+#: The formats in which one message can hold several rows.
 PACKED_FORMATS: Final[frozenset[Format]] = frozenset({"float32", "float64"})
 #: The formats without names in their messages.
 ARRAY_FORMATS: Final[frozenset[Format]] = PACKED_FORMATS | {"json-array"}
 #: The formats whose schemas are in a Schema Registry.
 REGISTERED_FORMATS: Final[frozenset[Format]] = frozenset({"avro", "protobuf"})
-#: The formats whose messages hold points of series, which are gathered into rows.
-POINT_FORMATS: Final[frozenset[Format]] = frozenset({"otlp", "otlp-json", "long"})
+#: The formats whose messages hold points of series, which are gathered into rows. A sample is tried
+#: as each of them, in this order.
+POINT_FORMATS: Final[tuple[Format, ...]] = ("otlp", "otlp-json", "long")

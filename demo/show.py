@@ -16,7 +16,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from consumers.cli.own import WatchOptions
+from consumers.cli.options import WatchOptions
 from consumers.cli.screen import BAD, FLAG, LABEL
 from consumers.cli.watch import watch
 from consumers.errors import ClusterError, ConfigurationError

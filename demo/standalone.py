@@ -43,15 +43,9 @@ def spark_home() -> Path:
 
 
 class StandaloneCluster:
-    """One master, and workers of one core each.
+    """One master, and two workers of one core each."""
 
-    Parameters
-    ----------
-    workers
-        Number of workers.
-    """
-
-    def __init__(self, workers: int = 2) -> None:
+    def __init__(self) -> None:
         self._spark = spark_home()
         self._port = free_port()
         self._children: list[tuple[subprocess.Popen[bytes], Path]] = []
@@ -61,7 +55,7 @@ class StandaloneCluster:
         try:
             master = self._start("master.Master", "--port", str(self._port))
             self._wait(master, "I have been elected leader")
-            for worker in [self._start_worker() for _ in range(workers)]:
+            for worker in [self._start_worker() for _ in range(2)]:
                 self._wait(worker, "Successfully registered")
         except BaseException:
             self.close()

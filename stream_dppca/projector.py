@@ -244,17 +244,6 @@ class Projector:
 
         return graph_of(self)
 
-    # In raw units
-
-    def raw_directions(self) -> FloatArray:
-        """k x d: changes of raw features along each component, s r W."""
-        return np.asarray((self.W * (self.scale * self.deviation)[:, np.newaxis]).T)
-
-    def raw_weights(self) -> FloatArray:
-        """k x d: weights of raw features in each score, W/(s r), as long as nothing is clamped."""
-        r = self.scale * self.deviation
-        return np.asarray((self.W * np.where(r > 0, 1 / np.where(r > 0, r, 1.0), 0.0)[:, None]).T)
-
     # Records
 
     def _rows(self, X: Any) -> FloatArray:

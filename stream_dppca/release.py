@@ -200,10 +200,8 @@ class Release(_Model):
     """True if the stream has changed and what was learned before was dropped."""
     shift: bool = False
     """True if what has changed is the mean."""
-    skipped: bool = False
-    """True if nothing was learned from this batch."""
     reason: str | None = None
-    """Reason why nothing was learned; decided from noisy results only."""
+    """Reason why nothing was learned from this batch; decided from noisy results only."""
     privacy: PrivacyStatement | SubjectStatement = Field(discriminator="unit")
 
     @field_validator("version", mode="before")

@@ -237,7 +237,6 @@ class StreamingPCA(base.MiniBatchTransformer):
             n_seen=None if isinstance(self._slots, SubjectTable) else self._used,
             first_batches=self.first_batches,
             features=self._slots.features,
-            skipped=outcome.reason is not None,
             privacy=self.privacy,
             **{name: _plain(value) for name, value in told.items()},
         )

@@ -118,7 +118,7 @@ def test_the_three_ways_in_agree(method: str, batch_size: int, k: int, center: s
     array.learn_array(X)
     assert one.n_seen == many.n_seen == array.n_seen == len(X)
     assert one.n_batches == many.n_batches == array.n_batches == 2
-    assert one.last_release is not None and not one.last_release.skipped
+    assert one.last_release is not None and one.last_release.status == "learned"
     assert one.state() == many.state() == array.state()
 
 

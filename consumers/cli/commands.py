@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..formats import POINT_FORMATS
 from . import brokers
 from .exits import EXIT_CONFIGURATION, exit_code, fail
-from .options import Given
+from .parsing import Given
 
 if TYPE_CHECKING:
     from ..service.remote import Remote
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Settings,
         ViewSettings,
     )
-    from . import own
+    from . import options as own
     from .flags import Options
 
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Final
 
-from . import exits, options
+from . import exits, parsing
 from .commands import COMMANDS
 from .exits import EXIT_USAGE, exit_code, fail
 
@@ -74,7 +74,7 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
     warnings.filterwarnings("ignore", r"(epsilon|delta) = \d", UserWarning)
     try:
         run = COMMANDS[command]
-        code = run(*options.parse(command, run.__doc__ or "", arguments))
+        code = run(*parsing.parse(command, run.__doc__ or "", arguments))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt as stopped:
@@ -85,7 +85,7 @@ def _guarded(command: str, arguments: Sequence[str]) -> int:
         return exits.EXIT_UNREAD
     except ModuleNotFoundError as error:
         extra = "cli" if command == "run" or error.name == "rich" else "service"
-        text = f"this command needs {error.name}: pip install '.[{extra}]'"
+        text = f"this command needs {error.name}: pip install 'stream-dppca[{extra}]'"
         return fail(text, exits.EXIT_CONFIGURATION)
     except Exception as error:
         from ..events import describe_error

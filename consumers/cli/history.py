@@ -12,9 +12,9 @@ from ..model.releases import PublishedRelease, parse_release
 from ..model.states import decode_state
 from ..protocols import Message
 from ..settings import ViewSettings
-from ..web.tracker import Point, Tracker
+from ..web.tracker import ReleasePoint, Tracker
 from . import brokers
-from .options import Given
+from .parsing import Given
 
 HEAD = ("batch", "published", "status", "explained", "moved", "noise alone", "")
 
@@ -85,7 +85,7 @@ def named_release(name: str, given: Given[ViewSettings]) -> PublishedRelease:
 def history_table(releases: Sequence[tuple[Message, PublishedRelease]]) -> str:
     """One line for each release of a model."""
     tracker = Tracker(releases[0][1].model)
-    points: list[Point] = []
+    points: list[ReleasePoint] = []
     for message, _ in releases:
         tracker.add(message)
         points += tracker.history(len(points))[1].points
@@ -100,7 +100,7 @@ def table(cells: Iterable[Sequence[str]]) -> Iterator[str]:
         yield "  ".join([*map(str.rjust, aligned, widths), remark]).rstrip()
 
 
-def point_cells(point: Point, remark: str = "") -> tuple[str, ...]:
+def point_cells(point: ReleasePoint, remark: str = "") -> tuple[str, ...]:
     """A release as cells of a table, in the order of `HEAD`."""
     when = "-"
     if point.time is not None:

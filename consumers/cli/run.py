@@ -22,9 +22,9 @@ from ..settings import FileSettings, OnceSettings
 from ..settings.durations import duration_text
 from .caution import warn_of
 from .exits import fail
-from .options import Given
+from .options import RunOptions
 from .output import Output
-from .own import RunOptions
+from .parsing import Given
 from .progress import shown_progress
 
 

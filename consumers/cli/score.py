@@ -20,8 +20,8 @@ from ..web.follow import Follower
 from ..web.page import Page
 from ..web.tracker import Tracker
 from . import brokers
-from .options import Given
-from .own import ScoreOptions
+from .options import ScoreOptions
+from .parsing import Given
 
 
 def score(options: ScoreOptions, given: Given[ScoreSettings], stop: threading.Event) -> int:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..model.describe import describe
 from ..model.releases import PublishedRelease
-from ..web.tracker import Point
+from ..web.tracker import ReleasePoint
 from .history import Simulation, point_cells, table
 
 BAR, LABEL, WARN, BAD = "bright_cyan", "dim", "bold yellow", "bold bright_red"
@@ -26,7 +26,7 @@ OTHER_LINES: Final = 14
 
 def screen(
     release: PublishedRelease | None,
-    points: Sequence[Point],
+    points: Sequence[ReleasePoint],
     waiting: str,
     now: float,
     height: int,
@@ -63,7 +63,7 @@ def _fact(name: str, text: str) -> Text:
     return Text.assemble(label, text, no_wrap=True, overflow="ellipsis")
 
 
-def _table(points: Sequence[Point], simulation: Simulation | None) -> Iterator[Text]:
+def _table(points: Sequence[ReleasePoint], simulation: Simulation | None) -> Iterator[Text]:
     """The releases, the newest first."""
     newest = points[::-1]
     remarks = [simulation.remark(point.batch) if simulation else "" for point in newest]

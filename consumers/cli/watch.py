@@ -15,9 +15,9 @@ from ..settings import ViewSettings
 from ..web.follow import Follower
 from ..web.page import Page
 from ..web.server import WebServer
-from ..web.tracker import Point, Tracker
+from ..web.tracker import ReleasePoint, Tracker
 from .history import HEAD, Simulation, point_cells
-from .own import WatchOptions
+from .options import WatchOptions
 
 #: Interval at which to look whether there is a reason to end.
 LOOK_SECONDS: Final = 0.5
@@ -73,7 +73,7 @@ def _tell_if_missing(cluster: Cluster, settings: ViewSettings) -> None:
             )
 
 
-def _line(point: Point, simulation: Simulation | None) -> str:
+def _line(point: ReleasePoint, simulation: Simulation | None) -> str:
     remark = simulation.remark(point.batch) if simulation is not None else ""
     pairs = zip(HEAD, point_cells(point, remark), strict=True)
     return "  ".join(f"{name} {text}".strip() for name, text in pairs).rstrip() + "\n"

@@ -10,10 +10,11 @@ from typing import IO, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from stream_dppca.arrays import FloatArray
 from stream_dppca.frames import each_by_itself
 
 from ..errors import ConfigurationError
-from ..messages.codecs import JsonObjects, Rows
+from ..messages.codecs import JsonObjects
 from ..messages.paths import feature_tree
 from .cells import cell, cells_of_csv, members
 from .streams import existing_file, first_line, line_blocks, longest_line, opened, share_read
@@ -25,7 +26,7 @@ ROWS: Final = 4096  #: read at once
 class FileRows(NamedTuple):
     """Rows, in order, and the cells of other columns as they are in the file."""
 
-    rows: Rows
+    rows: FloatArray
     others: Sequence[Sequence[Any]] = ()
     share: float | None = None  #: of the file, up to and with these rows; None if not known
 
@@ -34,7 +35,7 @@ class FileRows(NamedTuple):
 Decode = Callable[[list[bytes]], FileRows]
 
 
-def read_blocks(source: str, format: FileFormat, features: Sequence[str]) -> Iterator[Rows]:
+def read_blocks(source: str, format: FileFormat, features: Sequence[str]) -> Iterator[FloatArray]:
     """The rows of a file (`-`: standard input) in blocks, columns in the order of `features`."""
     return (block.rows for block in read_columns(source, format, features, ()))
 

@@ -21,8 +21,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from stream_dppca.arrays import FloatArray
+
 from ..errors import StateRefused
-from ..messages.codecs import Rows
 from ..model.states import UsedInput
 
 _AGAIN: Final = (
@@ -108,7 +109,7 @@ class InputRecord:
         self.used = 0  #: rows used so far
         self.missing = self._marks[0][0] if self._marks else 0  #: rows still to be skipped
 
-    def pass_over(self, rows: Rows) -> Rows:
+    def pass_over(self, rows: FloatArray) -> FloatArray:
         """Skip the rows that were used before; return the rows after them."""
         if not self.missing:
             return rows
@@ -130,7 +131,7 @@ class InputRecord:
                 f"the input with this name: it is another input, or rows were removed. {_AGAIN}"
             )
 
-    def use(self, rows: Rows) -> None:
+    def use(self, rows: FloatArray) -> None:
         """Mark the rows of a batch as used, before they are learned."""
         self._add(rows)
         self._marks = (*self._marks[:1], self._mark())
@@ -156,7 +157,7 @@ class InputRecord:
     def _mark(self) -> tuple[int, str]:
         return self.used, self._hash.hexdigest()
 
-    def _add(self, rows: Rows) -> None:
+    def _add(self, rows: FloatArray) -> None:
         if self.used < self._batch_size <= self.used + len(rows):
             room = self._batch_size - self.used
             self._update(rows[:room])
@@ -164,7 +165,7 @@ class InputRecord:
             rows = rows[room:]
         self._update(rows)
 
-    def _update(self, rows: Rows) -> None:
+    def _update(self, rows: FloatArray) -> None:
         # Every NaN gets the same bit pattern, and every zero: formats differ in these.
         same = np.where(np.isnan(rows), np.nan, rows) + 0.0
         self._hash.update(same.astype("<f8").tobytes())

@@ -52,7 +52,7 @@ def run_rounds(run: Run, time: str, begin: str | None, until: str) -> None:
                 run.progress(block.share)
                 yield block
 
-        inputs = _inputs(settings.input_topic, last)
+        inputs = _inputs(run.name, last)
         finisher = Finisher(store, learner.writer)
         width, places, records = len(settings.features), learner.capacity, settings.records
         at_once = rounds_at_once(width, places, records)

@@ -40,6 +40,11 @@ class Run(NamedTuple):
     tell: Callable[[str], object]  #: of what there is to know about the run
     progress: Callable[[float | None], object]  #: the share of the file that has been read
 
+    @property
+    def name(self) -> str:
+        """The name of the input, which the settings hold in the place of a topic."""
+        return self.settings.input_topic
+
 
 def run_file(run: Run) -> None:
     """Learn from a file, batch by batch."""
@@ -48,7 +53,7 @@ def run_file(run: Run) -> None:
         used = () if last is None else last.inputs
         seen = seen_inputs(store.secret(), used, run.state)
         again = bool(seen) and not run.new_records
-        record = InputRecord(settings.input_topic, learner.capacity, seen, again)
+        record = InputRecord(run.name, learner.capacity, seen, again)
         if record.missing:
             run.tell(f"resuming after {record.missing} rows")
         if learner.unpublished:
@@ -110,7 +115,7 @@ def opened_model(
 
 def identity_of(run: Run, last: StateRecord | None, rounds: RoundRule | None) -> ModelIdentity:
     """The identity of the model. After the first input, names follow the state where they may."""
-    model, name = run.settings.model, run.settings.input_topic
+    model, name = run.settings.model, run.name
     if last is not None:
         if not last.inputs:
             raise StateRefused(f"--state {run.state} is not the state of a file: it names no input")
@@ -150,6 +155,6 @@ def how_far(run: Run, store: NoState) -> str:
     if not history:
         return "stopped before the end of the first batch; run again to start over"
     last = history[-1]
-    new = run.new_records and last.inputs[-1].name == run.settings.input_topic
+    new = run.new_records and last.inputs[-1].name == run.name
     how = " without --new-records" if new else ""
     return f"stopped after batch {last.batch}; run again{how} to resume"

@@ -19,9 +19,9 @@ from typing import Final
 
 import numpy as np
 
+from stream_dppca.arrays import FloatArray
 from stream_dppca.subjects.ids import canonical
 
-from ..messages.codecs import Rows
 from ..settings import RoundRule
 from .blocks import FileRows
 from .times import parse_time
@@ -32,7 +32,7 @@ KEPT_BYTES: Final = 1 << 30
 _SUBJECT_BYTES: Final = 150
 
 
-def rounds_at_once(width: int, places: int, records: int, most_bytes: int = KEPT_BYTES) -> int:
+def rounds_at_once(width: int, places: int, records: int) -> int:
     """Return the number of rounds to collect each time that a file is read.
 
     Parameters
@@ -47,16 +47,16 @@ def rounds_at_once(width: int, places: int, records: int, most_bytes: int = KEPT
     >>> rounds_at_once(10, 1000, 4), rounds_at_once(50, 100_000, 4), rounds_at_once(50, 10**7, 4)
     (2284, 6, 1)
     """
-    return max(1, most_bytes // (places * (8 * width * records + _SUBJECT_BYTES)))
+    return max(1, KEPT_BYTES // (places * (8 * width * records + _SUBJECT_BYTES)))
 
 
-class RoundRows:
+class FileRound:
     """The rows of one round that count, in the order of the file."""
 
     def __init__(self, places: int, records: int) -> None:
         self._places, self._records = places, records
         self._taken: Counter[bytes] = Counter()
-        self._blocks: list[Rows] = []
+        self._blocks: list[FloatArray] = []
         self.subjects: list[bytes] = []  #: of each row, in its canonical form
 
     def has_room(self, subject: bytes) -> bool:
@@ -67,12 +67,12 @@ class RoundRows:
             self._taken[subject] += 1
         return room
 
-    def keep(self, rows: Rows, subjects: Iterable[bytes]) -> None:
+    def keep(self, rows: FloatArray, subjects: Iterable[bytes]) -> None:
         """Keep rows for which there is room."""
         self._blocks.append(rows)
         self.subjects += subjects
 
-    def rows(self, width: int) -> Rows:
+    def rows(self, width: int) -> FloatArray:
         """All rows so far."""
         return np.concatenate([np.empty((0, width)), *self._blocks])
 
@@ -85,7 +85,7 @@ def sorted_rounds(
     at_once: int,
     places: int,
     records: int,
-) -> Iterator[tuple[int, RoundRows]]:
+) -> Iterator[tuple[int, FileRound]]:
     """Yield every one of the rounds with its rows, in order, also those without any.
 
     Parameters
@@ -98,14 +98,14 @@ def sorted_rounds(
         Subjects per round, and rows of each, at most.
     """
     for first in range(0, len(rounds), at_once):
-        kept = {number: RoundRows(places, records) for number in rounds[first : first + at_once]}
+        kept = {number: FileRound(places, records) for number in rounds[first : first + at_once]}
         for block in read():
             _sort(block, rule, kept)
         for number in list(kept):
             yield number, kept.pop(number)
 
 
-def _sort(block: FileRows, rule: RoundRule, kept: dict[int, RoundRows]) -> None:
+def _sort(block: FileRows, rule: RoundRule, kept: dict[int, FileRound]) -> None:
     """Give the rows of a block to their rounds, if these are among the kept ones."""
     found: dict[int, dict[int, bytes]] = {}  # of each round, rows with their subjects
     for i, (who, time) in enumerate(zip(*block.others, strict=True)):

@@ -55,7 +55,7 @@ def line_blocks(stream: IO[bytes], features: int) -> Iterator[list[bytes]]:
     while piece := stream.read(PIECE):
         lines = piece.split(b"\n")
         lines[0] = begun + lines[0]
-        begun = lines.pop()[:longest]  # so many bytes without an end are too many already
+        begun = lines.pop()[:longest]  # this many bytes without an end are too many already
         for start in range(0, len(lines), rows):
             yield [line if len(line) < longest else b"" for line in lines[start : start + rows]]
     if begun:

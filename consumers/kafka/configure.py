@@ -146,7 +146,7 @@ def open_registry(recipe: MessageRecipe) -> SchemaSource | None:
         from .registry import RegistryClient
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"`format`: {format} needs {error.name}: pip install '.[{format}]'"
+            f"`format`: {format} needs {error.name}: pip install 'stream-dppca[{format}]'"
         ) from None
     try:
         return RegistryClient(options, protobuf=format == "protobuf")

@@ -34,13 +34,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_dppca.arrays import FloatArray
 from stream_dppca.values import number
 
 from ..errors import ConfigurationError
 from .cutting import unframed
 from .paths import FeatureTree, Id, items_of
 
-Rows = NDArray[np.float64]
 Values = Sequence[bytes | None]
 #: The id of a subject, as it was sent.
 Subject = bytes | str | int | float | None
@@ -52,7 +52,7 @@ class Codec(abc.ABC):
     rows_per_message: int = 1
 
     @abc.abstractmethod
-    def decode(self, values: Values) -> Rows:
+    def decode(self, values: Values) -> FloatArray:
         """Rows of the messages, in order: `rows_per_message` for each."""
 
     def prepare(self, values: Values, unknown: set[bytes], seconds: float) -> int:
@@ -78,7 +78,7 @@ class SubjectCodec:
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
-    def decode(self, values: Values, keys: Values) -> tuple[Rows, list[Subject]]:
+    def decode(self, values: Values, keys: Values) -> tuple[FloatArray, list[Subject]]:
         """Rows of the messages, in order, and the id of the subject of each."""
         if isinstance(self._codec, RowPerMessage) and self._codec.with_id:
             return self._codec.decode_with_ids(values)
@@ -111,10 +111,10 @@ class RowPerMessage(Codec):
         self._attempts = readers
         self._row = struct.Struct(f"={width}d")
 
-    def decode(self, values: Values) -> Rows:
+    def decode(self, values: Values) -> FloatArray:
         return self.decode_with_ids(values)[0]
 
-    def decode_with_ids(self, values: Values) -> tuple[Rows, list[Subject]]:
+    def decode_with_ids(self, values: Values) -> tuple[FloatArray, list[Subject]]:
         """Rows of the messages, in order, and the id of the subject of each."""
         rows = np.full((len(values), self._width), np.nan)
         ids: list[Subject] = [None] * len(values)
@@ -280,7 +280,7 @@ class Packed(Codec):
         most = min(rows, self.rows_per_message)
         return Packed(self._width, self._dtype.str, self._max_bytes, most)
 
-    def decode(self, values: Values) -> Rows:
+    def decode(self, values: Values) -> FloatArray:
         with np.errstate(all="ignore"):  # a warning would say something about the records
             return self.read(values).astype(np.float64)
 

@@ -16,13 +16,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stream_dppca.arrays import FloatArray
 from stream_dppca.subjects.ids import canonical
 
 from ..errors import ConfigurationError
 from ..formats import Format
 from ..settings import MESSAGE_KEY
 from . import long, otlp
-from .codecs import Codec, Rows, Values
+from .codecs import Codec, Values
 from .cutting import json_cutter, protobuf_pieces
 from .fold import Fold, Point
 from .series import Attributes, Selectors, parse_features
@@ -130,7 +131,7 @@ class GroupedMessages(Codec):
         self.rows_per_message = rows_per_message
         self._groups, self._functions = grouping.groups(), grouping.functions
 
-    def decode(self, values: Values) -> Rows:
+    def decode(self, values: Values) -> FloatArray:
         rows = np.full((len(values), self.rows_per_message, len(self._functions)), np.nan)
         for i, value in enumerate(values):
             fold = Fold(self._functions, places=self.rows_per_message)

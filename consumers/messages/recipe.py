@@ -111,7 +111,7 @@ class MessageRecipe(Grouping):
             module = importlib.import_module(f".{format}", __package__)
         except ModuleNotFoundError as error:
             raise ConfigurationError(
-                f"format {format} needs {error.name}: pip install '.[{format}]'"
+                f"format {format} needs {error.name}: pip install 'stream-dppca[{format}]'"
             ) from None
         compile = functools.partial(module.make_reader, tree=tree, width=len(names))
         return RegisteredCodec(width, self.max_bytes, registry, compile, bool(id))

@@ -28,8 +28,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from stream_dppca.arrays import FloatArray
+
 from ..protocols import RegisteredSchema, SchemaSource
-from .codecs import RowPerMessage, Rows, Subject, Values
+from .codecs import RowPerMessage, Subject, Values
 
 #: Bytes before the message proper: the zero and the id.
 FRAME_BYTES: Final = 5
@@ -94,7 +96,7 @@ class RegisteredCodec(RowPerMessage):
         self._readers: dict[bytes, Compiled] = {}  # by the frame that a message begins with
         self._kept_bytes = 0
 
-    def decode_with_ids(self, values: Values) -> tuple[Rows, list[Subject]]:
+    def decode_with_ids(self, values: Values) -> tuple[FloatArray, list[Subject]]:
         """Rows of the messages, in order, and the id of the subject of each."""
         turns = list(map(super().decode_with_ids, self._turns(values)))
         rows = np.concatenate([np.empty((0, self._width)), *(rows for rows, _ in turns)])
@@ -109,7 +111,7 @@ class RegisteredCodec(RowPerMessage):
             yield values[at : at + ready]
             at += ready
 
-    def read(self, values: Values) -> Rows:
+    def read(self, values: Values) -> FloatArray:
         return super().decode_with_ids(values)[0]
 
     def _read(self, value: bytes) -> Sequence[float]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from ..formats import Format
+from ..formats import POINT_FORMATS, Format
 from . import long, otlp
 from .cutting import unframed
 from .gathered import pieces_of
@@ -33,7 +33,7 @@ _FIELDS: Final = {
 _SUBJECTS: Final = ("host.name", "host", "instance", "hostname", "device", "device_id", "node")
 
 
-class Series(NamedTuple):
+class SeenSeries(NamedTuple):
     """A series that was seen."""
 
     name: str
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
     what: str
     formats: Sequence[Format]  #: which read it
     settings: Mapping[str, str] = {}  #: others that it needs
-    series: Collection[Series] = ()
+    series: Collection[SeenSeries] = ()
 
 
 def recognise(values: Sequence[bytes | None], fields: long.Fields | None = None) -> Shape | None:
@@ -59,8 +59,7 @@ def recognise(values: Sequence[bytes | None], fields: long.Fields | None = None)
     fields
         The fields of messages with one metric each, if they are known.
     """
-    formats: tuple[Format, ...] = ("otlp", "otlp-json", "long")
-    for format in formats:
+    for format in POINT_FORMATS:
         with suppress(Exception):  # another format, or the library of this one is missing
             cut, parse, _ = pieces_of(format)
             pieces = [parse(piece) for value in values if value for piece in cut(value)]
@@ -97,7 +96,7 @@ def schema_number(value: bytes | None) -> int | None:
 
 
 def _otlp(resources: Sequence[Any], format: Format) -> Shape | None:
-    series: dict[Series, None] = {}
+    series: dict[SeenSeries, None] = {}
     names: set[str] = set()
     for resource in resources:
         names |= dict(otlp.attributes_of(resource.resource.attributes)).keys()
@@ -109,7 +108,7 @@ def _otlp(resources: Sequence[Any], format: Format) -> Shape | None:
             counter = kind == "sum" and data.is_monotonic and not otlp.is_delta(data)
             for point in data.data_points:
                 attributes = tuple(sorted(otlp.attributes_of(point.attributes)))
-                series[Series(metric.name, attributes, metric.unit, counter)] = None
+                series[SeenSeries(metric.name, attributes, metric.unit, counter)] = None
     return Shape("metrics of OpenTelemetry", [format], _subject(names), series) if series else None
 
 
@@ -129,7 +128,7 @@ def _long(objects: Sequence[Any], fields: long.Fields | None) -> Shape | None:
         fields = long.Fields(**given, text=isinstance(first[given["value"]], str))
         settings["long_fields"] = ",".join(f"{part}={name}" for part, name in given.items())
         settings |= {"text_values": "true"} if fields.text else {}
-    series: dict[Series, None] = {}
+    series: dict[SeenSeries, None] = {}
     names = [*first]
     for found in objects:
         name, attributes = long.find(found, fields.name), long.attributes_of(found, fields)
@@ -137,7 +136,7 @@ def _long(objects: Sequence[Any], fields: long.Fields | None) -> Shape | None:
         value = long.find(found, fields.value)
         for metric, _ in long.values_of(name, value, fields.text) if isinstance(name, str) else ():
             counter = metric.endswith("_total")
-            series[Series(metric, tuple(sorted(attributes)), "", counter)] = None
+            series[SeenSeries(metric, tuple(sorted(attributes)), "", counter)] = None
     return Shape("one metric per message", ["long"], settings | _subject(names), series)
 
 
@@ -151,7 +150,7 @@ def _subject(names: Iterable[str]) -> dict[str, str]:
     return {}
 
 
-def shown_series(series: Iterable[Series], subject: str | None = None) -> list[str]:
+def shown_series(series: Iterable[SeenSeries], subject: str | None = None) -> list[str]:
     """The series as features that can be pasted into a file of settings.
 
     The subject is left out, and attributes of which hosts have different ones: such a feature

@@ -12,7 +12,7 @@ from stream_dppca import Projector, Release
 from ..errors import ConfigurationError
 from .uncertainty import angle, loading_noise
 
-#: Differences of more than so many standard deviations are changes.
+#: Differences of more than this many standard deviations are changes.
 MORE = 3.0
 #: Features whose changes are listed.
 MOST = 8

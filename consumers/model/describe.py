@@ -108,8 +108,8 @@ def extent(release: PublishedRelease) -> str:
     return f"{about}to {release.round.end}"
 
 
-def summary(release: PublishedRelease, most: int = 3) -> str:
-    """One line, with the largest loadings."""
+def summary(release: PublishedRelease) -> str:
+    """One line, with the three largest loadings."""
     line = f"{number(release):<12}  {extent(release)}"
     words = status_in_words(release)
     if not release.components:
@@ -117,20 +117,20 @@ def summary(release: PublishedRelease, most: int = 3) -> str:
     if release.explained_variance_ratio is not None:
         line += f"  explains {min(1.0, max(0.0, release.explained_variance_ratio[0])):4.0%}"
     weights = release.components[0]
-    largest = (f"{release.features[i]} {weights[i]:+.2f}" for i in _order(weights)[:most])
+    largest = (f"{release.features[i]} {weights[i]:+.2f}" for i in _order(weights)[:3])
     return f"{line}  {', '.join(largest)}" + (f"  ({words})" if words else "")
 
 
-def meaning(release: Release, most: int = 4) -> str:
+def meaning(release: Release) -> str:
     """Return the meaning of the main component in one sentence; empty if nothing is known yet.
 
-    The sentence names the features with the largest loadings, at most `most` of them.
+    The sentence names the features with the largest loadings, at most four of them.
     """
     if not release.components:
         return ""
     raw, weights = raw_units(release, 0), release.components[0]
     largest = max(weights, key=abs)
-    order = [i for i in _order(weights) if abs(weights[i]) > 0.5 * abs(largest)][:most]
+    order = [i for i in _order(weights) if abs(weights[i]) > 0.5 * abs(largest)][:4]
 
     def listed(sign: int) -> list[str]:
         return [

@@ -1,4 +1,8 @@
-"""The one place that decides in which order a result is stored and published."""
+"""Decides in which order the result of a new batch is stored and published.
+
+At a start, `service.task` and `files` commit and publish what an earlier process has left
+unfinished, the same bytes.
+"""
 
 from __future__ import annotations
 

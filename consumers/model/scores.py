@@ -51,12 +51,12 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     version: int = 1
 
 
-class Rows(NamedTuple):
+class RowsToScore(NamedTuple):
     """Rows to score."""
 
     values: NDArray[np.float64]
-    #: For each row: partition, offset (None of both for a subject), number of the row, and subject.
-    places: Sequence[tuple[int | UnsetType, int | UnsetType, int, str | UnsetType]]
+    #: For each row: partition, offset (both unset for a subject), number of the row, and subject.
+    origins: Sequence[tuple[int | UnsetType, int | UnsetType, int, str | UnsetType]]
     keys: Sequence[bytes | None]
     round: str | UnsetType = UNSET
 
@@ -109,13 +109,13 @@ class Scorer:
         self._limits = [self.limits.get(name, np.nan) for name in ("spe", "t2")]
         self._encode = msgspec.json.Encoder().encode
 
-    def messages(self, rows: Rows, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
+    def messages(self, rows: RowsToScore, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
         """The key and the message of each score."""
         encode = self._encode
         for key, score in zip(rows.keys, scores, strict=True):
             yield key or f"{score.partition}/{score.offset}".encode(), encode(score)
 
-    def scores(self, rows: Rows) -> list[Score]:
+    def scores(self, rows: RowsToScore) -> list[Score]:
         """Scores of rows, in their order."""
         p, X, release, rate = self._projector, rows.values, self.release, self._rate
         U = p.standardise(X)  # once: this takes most of the time
@@ -130,7 +130,7 @@ class Scorer:
         largest: NDArray[np.intp] = np.argsort(-np.abs(part), axis=1)[:, : self._top]
         sizes = np.take_along_axis(part, largest, axis=1)
         columns = (
-            rows.places,
+            rows.origins,
             p.n_read(X).tolist(),
             _listed(U @ p.W),
             _listed(spe),

@@ -1,1 +1,1 @@
-"""The running service: the loop, its tasks, its metrics and its pages."""
+"""The running service: the loop, its tasks, the plan of batches and rounds, and its metrics."""

@@ -30,7 +30,7 @@ from ..errors import ClusterError, Unavailable
 from ..events import log_event
 from ..protocols import PLAN_STATES, Bounds, Positions, Sampler, TopicOffsets
 from .guard import TopicGuard
-from .kept_plan import KeptPlans, Plan, Step, make_step
+from .kept_plan import KeptPlans, SamplePlan, Step, make_step
 from .metrics import Metrics
 from .plan import Range, skip_removed, split_batch
 from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
@@ -39,7 +39,7 @@ CLOSE_SECONDS: Final = 0.3
 #: Longest wait for a sample at once.
 WAIT_SECONDS: Final = 0.1
 #: Time between requests for the end of a single partition while it has batches to hand out.
-ASK_SECONDS: Final = 1.0
+END_SECONDS: Final = 1.0
 #: Batches that are planned ahead in the order of the broker's time.
 AHEAD: Final = 64
 #: Most batches after which a plan is kept again: states follow a plan at most as fast.
@@ -166,7 +166,7 @@ class BatchPlanner:
                 self._hand_over(step, left)
                 self._planned |= step.after
         if not positions and len(bounds) > 1 and (plan is None or plan.new != new):
-            self._plans.keep(Plan(new, self._planned, []))  # the beginning is decided
+            self._plans.keep(SamplePlan(new, self._planned, []))  # the beginning is decided
         self._choose_order(bounds)
         if self._sampler is None:
             self.sample()
@@ -225,7 +225,7 @@ class BatchPlanner:
             several, now = len(self._planned) > 1, time.monotonic()
             if several or self._positions == self._planned or now >= self._ask_at:
                 self._take(ends or self._offsets.ends(sorted(self._planned)))
-                self._ask_at = now + ASK_SECONDS
+                self._ask_at = now + END_SECONDS
         else:  # it does not matter when
             while len(self._stretches) < AHEAD and self._follow(self._timeline):
                 pass
@@ -294,7 +294,7 @@ class BatchPlanner:
             chosen = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         if several and (chosen or again):
             steps = [*self._kept, *chosen]
-            plan = Plan(self._new, steps[0].before, [step.ends for step in steps])
+            plan = SamplePlan(self._new, steps[0].before, [step.ends for step in steps])
             self._keep_until = now + self._patience_s / 2
             try:
                 self._plans.keep(plan)

@@ -29,15 +29,14 @@ from ..messages.codecs import Codec
 from ..protocols import Chunk, Reader
 from .guard import TopicGuard
 from .metrics import Metrics
-from .plan import Range, places
+from .plan import Range, slots_of
+from .ranges import ASK_SECONDS
 from .registry_wait import RegistryWait
 
 #: No offset is as large.
 LAST: Final = 2**63 - 1
 #: Rows that may wait in memory for later batches, unless one batch has more.
 AHEAD_ROWS: Final = 1 << 16
-#: Time between requests for the positions of the reader, while messages come.
-ASK_SECONDS: Final = 0.05
 #: Time that one read may spend on schemas; the loop has other work to do.
 SCHEMA_SECONDS: Final = 0.5
 
@@ -93,11 +92,11 @@ class BatchReader:
         self._unknown: set[bytes] = set()
         self._registry_wait = RegistryWait(metrics)
         # The current batch: the messages that have come, the ranges that are not complete, and
-        # their places. Its rows lie in memory that all batches use, one after the other.
+        # their slots. Its rows lie in memory that all batches use, one after the other.
         self._memory: FloatArray | None = None
         self._there: BoolArray | None = None
         self._open: dict[int, Range] = {}
-        self._places: dict[int, IntArray] = {}
+        self._slots: dict[int, IntArray] = {}
 
     def begin(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""
@@ -117,9 +116,9 @@ class BatchReader:
         if self._memory is None:
             self._memory = aligned(*self._shape)
         self._open = {r.partition: r for r in ranges}
-        at = places(ranges)
+        at = slots_of(ranges)
         ends = np.cumsum([r.end - r.start for r in ranges])
-        self._places = dict(zip(self._open, np.split(at, ends[:-1]), strict=True))
+        self._slots = dict(zip(self._open, np.split(at, ends[:-1]), strict=True))
         self._waited_s = 0.0
         new = {p: r.start for p, r in self._open.items() if p not in self._reached}
         if new:
@@ -239,7 +238,7 @@ class BatchReader:
         if current is not None and self._there is not None and self._memory is not None:
             _, start, end = current
             mine = decoded.cut(start, end)
-            slots = _compact(self._places[partition][mine.offsets - start])
+            slots = _compact(self._slots[partition][mine.offsets - start])
             with np.errstate(all="ignore"):  # a warning would say something about the records
                 self._memory[slots] = mine.rows
             self._there[slots] = True
@@ -292,8 +291,8 @@ def _part(chunk: Chunk, which: slice) -> Chunk:
     return Chunk(chunk.partition, chunk.offsets[which], chunk.values[which])
 
 
-def _compact(places: IntArray) -> IntArray | slice:
-    """The same places as a slice, which is faster, if they are neighbours in order."""
-    if len(places) and (np.diff(places) == 1).all():
-        return slice(int(places[0]), int(places[-1]) + 1)
-    return places
+def _compact(slots: IntArray) -> IntArray | slice:
+    """The same slots as a slice, which is faster, if they are neighbours in order."""
+    if len(slots) and (np.diff(slots) == 1).all():
+        return slice(int(slots[0]), int(slots[-1]) + 1)
+    return slots

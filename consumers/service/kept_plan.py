@@ -36,7 +36,7 @@ def make_step(positions: Positions, ends: Mapping[int, int], size: int) -> Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplePlan:
     """Samples, in order, and the positions at which they begin."""
 
     new: str  #: where a new model begins, as set when this one began
@@ -72,7 +72,7 @@ class Plan:
         return json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, value: bytes) -> Plan:
+    def decode(cls, value: bytes) -> SamplePlan:
         try:
             content: dict[str, Any] = json.loads(value)
             if content["plan"] != 1:
@@ -103,11 +103,11 @@ class KeptPlans:
     def __init__(self, ledger: Ledger, committed: Callable[[], Positions]) -> None:
         self._ledger, self.committed = ledger, committed
 
-    def load(self) -> Plan | None:
+    def load(self) -> SamplePlan | None:
         value = self._ledger.load_plan()
-        return None if value is None else Plan.decode(value)
+        return None if value is None else SamplePlan.decode(value)
 
-    def keep(self, plan: Plan) -> None:
+    def keep(self, plan: SamplePlan) -> None:
         """Commit a plan. The offsets that go with it say that nothing more was used."""
         used = {**dict.fromkeys(plan.start, 0), **self.committed()}
         self._ledger.keep_plan(plan.encode(), used)

@@ -13,7 +13,7 @@ which nothing at all is left are skipped, which changes no other batch.
 1. `whole_batches`: the offsets that a sample adds to the plan, as many as fill whole batches.
 2. `skip_removed`: where the batches end of which nothing is left, and the rest.
 3. `split_batch`: the first batch of the rest.
-4. `places`: the place of each offset in its batch.
+4. `slots_of`: the slot of each offset in its batch.
 
 The first three divide a number of offsets among the partitions in proportion to what each has to
 offer, so that partitions advance together in time, and a partition without new messages does not
@@ -155,11 +155,11 @@ def skip_removed(
     return skipped, rest
 
 
-def places(ranges: Sequence[Range]) -> NDArray[np.int64]:
-    """Place of each offset in its batch: 0, 1, ..., for the offsets of each range in turn.
+def slots_of(ranges: Sequence[Range]) -> NDArray[np.int64]:
+    """Slot of each offset in its batch: 0, 1, ..., for the offsets of each range in turn.
 
     A single range keeps its order. Several ranges are mixed as if they had advanced
-    together: an estimator looks at halves of a batch and at pairs of neighbours, and if partitions
+    together: `PaperDPPCA` looks at halves of a batch and at pairs of neighbours, and if partitions
     differ (messages are keyed by device, say), each half should hold records of all of them, and
     neighbours should come from the same partition as often as two records drawn at random do. So
     offset i of a range of length m stands at the time (i + 16 u) / m, where u in [0, 1) is a fixed
@@ -167,9 +167,9 @@ def places(ranges: Sequence[Range]) -> NDArray[np.int64]:
 
     Examples
     --------
-    >>> places([Range(0, 40, 44)]).tolist()
+    >>> slots_of([Range(0, 40, 44)]).tolist()
     [0, 1, 2, 3]
-    >>> sorted(places([Range(0, 0, 3), Range(1, 7, 9)]).tolist())
+    >>> sorted(slots_of([Range(0, 0, 3), Range(1, 7, 9)]).tolist())
     [0, 1, 2, 3, 4]
     """
     if len(ranges) == 1:

@@ -23,7 +23,7 @@ from ..kafka.configure import open_registry
 from ..messages.codecs import Codec, SubjectCodec
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
-from .cores import CoreWatch
+from .executors import CoreWatch
 from .metrics import Metrics
 from .registry_wait import RegistryWait
 
@@ -77,11 +77,11 @@ class Remote:
 
 
 class GuardedEngine:
-    """An engine whose failures drop the task: the successor begins at the last state.
+    """An engine whose failures drop the service's `Task`: its successor begins at the last state.
 
     A lost engine ends the process, whose successor has a new engine. A job that needs a schema
-    registry that is away is run again, and the plan stays as it is: if the task of the service were
-    dropped, a record that names a schema of its own choice would decide when the plan begins anew.
+    registry that is away is run again, and the plan stays as it is: if the `Task` were dropped, a
+    record that names a schema of its own choice would decide when the plan begins anew.
     """
 
     def __init__(self, remote: Remote, metrics: Metrics) -> None:

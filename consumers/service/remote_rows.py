@@ -25,7 +25,7 @@ from stream_dppca.subjects import first_rows
 
 from ..errors import ConfigurationError
 from ..kafka.config import TaskConnection
-from ..kafka.executor import reader_of
+from ..kafka.task_readers import reader_of
 from ..messages.codecs import Subject
 from ..messages.fold import MOST_SERIES, Fold
 from ..messages.recipe import MessageRecipe
@@ -50,7 +50,7 @@ class TaskRows:
 
     rows: NDArray[np.floating[Any]]
     subjects: list[Subject]
-    slots: int  #: rows of the round, those without a subject included
+    counted: int  #: rows or messages of the round, those without a subject included
     fold: Fold | None = None  #: in place of rows, if points become rows
 
 
@@ -84,7 +84,7 @@ class RoundSource:
         # Once more: the rows kept of each chunk may be too many for the piece.
         kept = first_rows(subjects, records)
         whose = [subjects[i] for i in kept]
-        return TaskRows(np.concatenate(rows)[kept], whose, decoder.slots, decoder.fold)
+        return TaskRows(np.concatenate(rows)[kept], whose, decoder.counted, decoder.fold)
 
 
 def read_task(source: RoundSource, piece: TaskRanges) -> TaskRows | str:
@@ -180,7 +180,7 @@ class RemoteRows(RoundTaker):
             for kept in self._engine.map(partial(read_task, source), job):
                 if isinstance(kept, str):
                     raise ConfigurationError(kept)
-                self._metrics.slots.inc(kept.slots)
+                self._metrics.slots.inc(kept.counted)
                 if decoder.fold is not None and kept.fold is not None:
                     decoder.fold.merge(kept.fold)
                 else:

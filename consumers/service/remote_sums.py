@@ -16,7 +16,7 @@ from stream_dppca.arrays import FloatArray, aligned
 from stream_dppca.engine import Engine, EngineBatches, EngineRows, Group
 
 from ..kafka.config import TaskConnection
-from ..kafka.executor import reader_of
+from ..kafka.task_readers import reader_of
 from ..messages.recipe import MessageRecipe
 from ..protocols import TopicOffsets
 from .guard import TopicGuard
@@ -30,7 +30,7 @@ from .remote import GuardedEngine, Remote, codec_of, later_if_away
 class TopicSource:
     """Reads the slots of a planned batch from a topic, in any process.
 
-    Ranges take their places one after the other, so that a group reads few partitions.
+    Ranges take their slots one after the other, so that a group reads few partitions.
     """
 
     connection: TaskConnection
@@ -44,10 +44,10 @@ class TopicSource:
         """The rows in these slots, nulls all NaN."""
         codec = codec_of(self.recipe)
         each = codec.rows_per_message
-        first, last = group.start // each, -(-group.stop // each)  # places of whole messages
+        first, last = group.start // each, -(-group.stop // each)  # slots of whole messages
         rows = aligned(last - first, each, self.width)
         rows[:] = np.nan
-        # The place of an offset is the offset plus the shift of its partition.
+        # The slot of an offset is the offset plus the shift of its partition.
         begins = np.cumsum([0, *(r.end - r.start for r in self.ranges)]).tolist()
         shift = {r.partition: at - r.start for r, at in zip(self.ranges, begins, strict=False)}
         wanted = [
@@ -56,10 +56,10 @@ class TopicSource:
         ]
         reader = reader_of(self.connection, self.topic)
         for chunk in chain.from_iterable(read_ranges(reader, self.topic, wanted, self.stall_s)):
-            place = np.array(chunk.offsets, dtype=np.int64) + shift[chunk.partition]
+            slot = np.array(chunk.offsets, dtype=np.int64) + shift[chunk.partition]
             with later_if_away():
                 decoded = codec.decode(chunk.values)
-            rows[place - first] = decoded.reshape(len(place), each, self.width)
+            rows[slot - first] = decoded.reshape(len(slot), each, self.width)
         flat = rows.reshape(-1, self.width)
         return flat[group.start - first * each : group.stop - first * each]
 

@@ -62,7 +62,7 @@ class RoundDecoder:
         whole: bool = True,
     ) -> None:
         self._topic, self._codec, self._window = topic, codec, window
-        self.slots = 0  #: rows or messages of the round so far
+        self.counted = 0  #: rows or messages of the round so far
         #: Where points are gathered, if rows are made of them.
         self.fold: Fold | None = None
         if isinstance(codec, Gathering):
@@ -79,12 +79,12 @@ class RoundDecoder:
         if isinstance(self._codec, Gathering):
             offsets, times = [chunk.offsets[i] for i in mine], [chunk.times[i] for i in mine]
             self._gatherer.add(chunk.partition, offsets, times, values, keys)
-            self.slots += len(values)
+            self.counted += len(values)
             return None
         if not mine:
             return None
         rows, subjects = self._codec.decode(values, keys)
-        self.slots += len(rows)
+        self.counted += len(rows)
         return rows, subjects
 
 
@@ -179,10 +179,10 @@ class RoundReader(RoundTaker):
             self._reader, self._topic, ranges, self._stall_s, first_left=left, moved=moved
         ):
             for chunk in chunks:
-                before = decoder.slots
+                before = decoder.counted
                 if (found := decoder.rows(chunk)) is not None:
                     self._take(*found)
-                self._metrics.slots.inc(decoder.slots - before)
+                self._metrics.slots.inc(decoder.counted - before)
             yield
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ from ..messages.codecs import Codec
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..model.releases import PublishedRelease
-from ..model.scores import NOT_PRIVATE, CurrentModel, Rows, Scorer
+from ..model.scores import NOT_PRIVATE, CurrentModel, RowsToScore, Scorer
 from ..protocols import Chunk, Cluster, TopicInfo, TopicOffsets
 from ..settings import RoundRule, ScoreSettings, TopicSettings
 from ..settings.topics import Start
@@ -55,10 +55,10 @@ COMMIT_SECONDS: Final = 1.0
 BACKOFF_SECONDS: Final = 1.0
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """The rows of the input."""
 
-    def read(self, timeout_s: float) -> list[Rows]: ...
+    def read(self, timeout_s: float) -> list[RowsToScore]: ...
     def commit(self) -> None: ...
     def at_end(self) -> bool: ...
     def close(self) -> None: ...
@@ -71,12 +71,12 @@ class MessageRows:
         self._group, self._codec, self._ends = group, codec, ends
         self.commit, self.close = group.commit, group.close
 
-    def read(self, timeout_s: float) -> list[Rows]:
+    def read(self, timeout_s: float) -> list[RowsToScore]:
         return [self._rows(chunk) for chunk in self._group.read(timeout_s)]
 
-    def _rows(self, chunk: Chunk) -> Rows:
+    def _rows(self, chunk: Chunk) -> RowsToScore:
         of, partition = range(self._codec.rows_per_message), chunk.partition
-        return Rows(
+        return RowsToScore(
             self._codec.decode(chunk.values),
             [(partition, offset, row, UNSET) for offset in chunk.offsets for row in of],
             chunk.keys if len(of) == 1 else [key for key in chunk.keys for _ in of],
@@ -95,7 +95,7 @@ class RoundRows:
         self, cluster: Cluster, settings: ScoreSettings, release: PublishedRelease, notes: GroupNote
     ) -> None:
         self._rule, gathering = _rounds(settings, release)
-        self._notes, self._found = notes, list[Rows]()
+        self._notes, self._found = notes, list[RowsToScore]()
         topic, metrics, now = settings.input_topic, Metrics(), int(time.time() * 1000)
         offsets, done = cluster.offsets(topic), notes.load()
         first = _first_round(settings.start, self._rule, offsets, now) if done is None else done + 1
@@ -122,7 +122,7 @@ class RoundRows:
         self._planner.begin({}, first, 0)
         log_event("scoring_from", round=self._start(first))
 
-    def read(self, timeout_s: float) -> list[Rows]:
+    def read(self, timeout_s: float) -> list[RowsToScore]:
         planned = self._planner.next_round()
         if planned is None:
             self._planner.wait(timeout_s)
@@ -138,12 +138,12 @@ class RoundRows:
     def _take(self, rows: NDArray[Any], subjects: Sequence[object]) -> None:
         names = [str(s, "utf-8", "replace") if isinstance(s, bytes) else str(s) for s in subjects]
         seen: dict[str, int] = {}
-        places = []
+        origins = []
         for name in names:
             seen[name] = row = seen.get(name, -1) + 1
-            places.append((UNSET, UNSET, row, name))
+            origins.append((UNSET, UNSET, row, name))
         keys = [name.encode() for name in names]
-        self._found.append(Rows(rows, places, keys, self._start(self._next)))
+        self._found.append(RowsToScore(rows, origins, keys, self._start(self._next)))
 
     def _start(self, round: int) -> str:
         seconds = self._rule.start_ms(round) / 1000
@@ -210,7 +210,7 @@ def open_rows(
     release: PublishedRelease,
     open_group: Callable[[], Subscription],
     open_notes: Callable[[], GroupNote],
-) -> Source:
+) -> RowSource:
     """Open the rows of the input, by the rule of the model of this release."""
     if settings.format in POINT_FORMATS and release.privacy.unit == "subject":
         return RoundRows(cluster, settings, release, open_notes())
@@ -233,7 +233,7 @@ class Scoring:
     cluster: Cluster
     current: CurrentModel  #: the model to follow
     output_topic: str  #: topic of its releases
-    open_source: Callable[[PublishedRelease], Source]  #: opens the rows for a release
+    open_source: Callable[[PublishedRelease], RowSource]  #: opens the rows for a release
     open_target: Callable[[], MessageProducer]  #: opens the destination of the scores
     status: ScoreStatus
     rate: float = 0.01  #: the share of the records to flag by each score

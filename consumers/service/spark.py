@@ -15,7 +15,7 @@ from ..kafka.config import TaskConnection
 from ..messages.recipe import MessageRecipe
 from ..settings import Settings
 from ..settings.connection import reveal
-from .cores import CoreWatch
+from .executors import CoreWatch
 from .remote import Remote
 
 
@@ -31,7 +31,7 @@ def spark_engine(settings: Settings, connection: TaskConnection) -> Iterator[Rem
         Connection to Kafka.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise ConfigurationError("`engine`: spark needs pyspark: pip install '.[service,spark]'")
+        raise ConfigurationError("`engine`: spark needs pyspark: pip install 'stream-dppca[spark]'")
     from pyspark.sql import SparkSession
 
     from stream_dppca.spark import SparkEngine

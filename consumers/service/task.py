@@ -43,15 +43,15 @@ RIDE_SECONDS: Final = 0.1
 #: Most batches that wait to be committed together, most numbers in their states (a state has about
 #: as many as the square of the number of features), and most bytes of their releases, which are in
 #: one state.
-GROUP_BATCHES: Final = 16
-GROUP_NUMBERS: Final = 1 << 20
-GROUP_BYTES: Final = 1 << 18
+TOGETHER_BATCHES: Final = 16
+TOGETHER_NUMBERS: Final = 1 << 20
+TOGETHER_BYTES: Final = 1 << 18
 
 
-def group_size(features: int, release_bytes: int) -> int:
+def most_together(features: int, release_bytes: int) -> int:
     """Most batches that may wait to be committed together."""
-    fit = min(GROUP_NUMBERS // features**2, GROUP_BYTES // release_bytes)
-    return min(max(fit, 1), GROUP_BATCHES)
+    fit = min(TOGETHER_NUMBERS // features**2, TOGETHER_BYTES // release_bytes)
+    return min(max(fit, 1), TOGETHER_BATCHES)
 
 
 class Task:
@@ -171,7 +171,7 @@ class Task:
             self._reading = False
             if batch is not None:
                 progress.moved("committing")
-                most = group_size(len(self._config.features), len(batch.message.value))
+                most = most_together(len(self._config.features), len(batch.message.value))
                 self._ending.give(batch, most)
         return found
 

@@ -71,7 +71,7 @@ class ScoreSettings(ClusterSettings, OperationSettings):
     """Settings for scoring the records of a topic."""
 
     http_port: int = Field(8323, ge=0, le=65535)
-    """port of /livez, /readyz and /metrics; 0 takes any free port"""
+    """port of the live page, /livez, /readyz and /metrics; 0 takes any free port"""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -117,7 +117,7 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
         size = rows * len(self.features) * {"float32": 4, "float64": 8}.get(self.format, 0)
         if size > self.max_message_bytes:
             yield (
-                f"`max_message_bytes` must be at least {size} for {rows} vectors of "
+                f"`max_message_bytes` must be at least {size} for {rows} rows of "
                 f"{len(self.features)} features: longer messages are nulls. "
                 f"Found {self.max_message_bytes}."
             )

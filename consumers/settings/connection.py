@@ -55,7 +55,7 @@ class ConnectionSettings(Part):
     """client that reads the input: confluent (librdkafka) is faster; kafka-python bounds the memory
     that a decompression bomb takes"""
     max_poll_records: int = Field(5000, ge=1)
-    """maximum number of messages per read, which together hold at most 65,536 vectors"""
+    """maximum number of messages per read, which together hold at most 65,536 rows"""
     fetch_min_bytes: int = Field(1, ge=1)
     """bytes that a broker collects before it answers a fetch"""
     fetch_max_wait_ms: int = Field(200, ge=1)

@@ -75,8 +75,8 @@ class ModelSettings(Part):
     if `subject` is set"""
     features: Annotated[tuple[str, ...], NoDecode, Field(min_length=1)]
     """names of the features, separated by commas or as a JSON list; a.b is the member b of a nested
-    object a, and v[0..767] are 768 items of an array v; with otlp, otlp-json and long, series such
-    as rate(system.network.io{direction="receive"})"""
+    object a, and v[0..767] are 768 items of an array v; in a topic of otlp, otlp-json or long,
+    series such as rate(system.network.io{direction="receive"})"""
     epsilon: float = Field(gt=0)
     """privacy guarantee of each record over the whole stream, or of each subject over any `period`;
     smaller is stricter"""
@@ -85,8 +85,8 @@ class ModelSettings(Part):
     batch_size: int | None = Field(None, ge=2, validate_default=True)
     """records per batch: each batch gives one release; must be set with unit=record"""
     subject: str | None = None
-    """field that names the subject of a record, or @key for the key of the message; records without
-    it are ignored"""
+    """field that names the subject of a record, or, in a topic, @key for the key of the message;
+    records without it are ignored"""
     places: int | None = Field(None, ge=2, validate_default=True)
     """number of subjects that a round has places for, about as many as are expected; must be set
     with unit=subject"""
@@ -119,7 +119,8 @@ class ModelSettings(Part):
     forgets older ones gradually"""
     missing: Literal["null", "center"] = "null"
     """treatment of a record that lacks some features: null makes it a null, center puts the learned
-    centre in their place; center if a round's points are gathered into rows"""
+    centre in their place; with otlp, otlp-json or long and unit=subject the default is center if a
+    centre is learned"""
     limits: bool = True
     """releases tell the scores that 10, 5, 1 and .1 % of the records exceed, for 4 % of the budget;
     false leaves all of it to the components"""

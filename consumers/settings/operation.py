@@ -41,8 +41,8 @@ class OperationSettings(Part):
     log_format: Literal["auto", "json", "text"] = "auto"
     """format of the log; auto is text on a terminal and JSON elsewhere"""
     stall_timeout_s: float = Field(120.0, gt=0)
-    """time after which a loop that does not turn ends the process, and a partition that stands
-    still its task; /readyz fails after a quarter of it without progress; in seconds"""
+    """time in seconds: a loop that is stuck this long ends the process, and a partition without
+    progress this long drops the task; /readyz fails after a quarter of it without progress"""
 
 
 class EngineSettings(Part):

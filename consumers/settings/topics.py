@@ -40,9 +40,9 @@ class NameSettings(Part):
     """The names of the input, of the model and of its topics."""
 
     input_topic: Topic
-    """topic to learn from; it must exist"""
+    """topic to read; it must exist"""
     model: Topic = ""
-    """name of the model; default: the name of the input topic"""
+    """name of the model; default: the name of the input"""
     group: Topic = ""
     """consumer group; default: stream-dppca.<model>"""
     output_topic: Topic = ""
@@ -85,19 +85,19 @@ class TopicSettings(NameSettings):
     """The topics of records and releases, and the format of messages."""
 
     create_topics: bool = True
-    """create the output topic and the state topic if they do not exist"""
+    """create the topics that are written if they do not exist"""
     replication_factor: int = -1
     """replicas of each topic that is created; -1: the default of the brokers"""
     start: Start = "earliest"
     """where a new model begins to read, earliest or latest; with unit=subject, latest (the next
-    round, the default) or a time such as 2026-01-31T00:00Z; a stored model resumes. Of score, where
-    a new group begins; earliest is its default, also for rounds"""
+    round, the default) or a time such as 2026-01-31T00:00Z; a stored model resumes. For `score`:
+    where a new consumer group begins (default earliest)"""
     format: Format = "json"
-    """message format; float32 and float64 are packed little-endian vectors, avro and protobuf have
+    """message format; float32 and float64 are packed little-endian rows, avro and protobuf have
     their schemas in a Schema Registry, otlp and otlp-json are metrics of OpenTelemetry, long is one
     metric per message"""
     rows_per_message: int = Field(1, ge=1)
-    """vectors per message; a message with fewer leaves nulls, extra ones are ignored; must be set
+    """rows per message; a message with fewer leaves nulls, extra ones are ignored; must be set
     for packed formats and must divide batch_size; with otlp, otlp-json and long, groups of points
     in a message (`group_by`)"""
     parts: int = Field(1, ge=1, le=64)

@@ -32,7 +32,7 @@ SHOWN_RATE: Final = 0.01
 MOST_CELLS: Final = 2_000_000
 
 
-class Point(msgspec.Struct, frozen=True):
+class ReleasePoint(msgspec.Struct, frozen=True):
     """An earlier release in brief."""
 
     batch: int
@@ -53,7 +53,7 @@ class History(msgspec.Struct, frozen=True):
 
     life: int  #: if it changes, everything before is to be forgotten
     current: dict[str, Any] | None  #: of `_current`
-    points: list[Point]
+    points: list[ReleasePoint]
 
 
 class Tracker:
@@ -76,7 +76,7 @@ class Tracker:
         self.release: PublishedRelease | None = None  #: the current one
         self._time: int | None = None
         self._current: dict[str, Any] | None = None  # the view of the release; made on demand
-        self._points: deque[tuple[int, Point]] = deque(maxlen=MOST_POINTS)
+        self._points: deque[tuple[int, ReleasePoint]] = deque(maxlen=MOST_POINTS)
 
     def add(self, message: Message) -> bool:
         """Add a message of the output topic; return True if it is a new release."""
@@ -105,7 +105,7 @@ class Tracker:
         rows = [np.array(row) for row in release.components]
         same = known is not None and known.features == release.features
         cells = [_cells(row) for row in rows]
-        point = Point(
+        point = ReleasePoint(
             batch=release.batch,
             time=time,
             status=release.status,

@@ -57,7 +57,7 @@ def free_port() -> int:
     raise BrokerUnavailable(f"no free TCP port on {LOOPBACK}")
 
 
-def listed_brokers(port: int, timeout_s: float = 1.0) -> list[tuple[str, int]]:
+def listed_brokers(port: int) -> list[tuple[str, int]]:
     """Return the brokers in service, as the one at this port of loopback lists them.
 
     A broker accepts connections before the controller lets it serve; it lists itself once it may.
@@ -67,7 +67,7 @@ def listed_brokers(port: int, timeout_s: float = 1.0) -> list[tuple[str, int]]:
 
     client = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{port}", "log_level": 0})
     try:
-        found = client.list_topics(timeout=timeout_s).brokers.values()
+        found = client.list_topics(timeout=1.0).brokers.values()
         return [(str(broker.host), int(broker.port)) for broker in found]
     except KafkaException:  # nobody answers
         return []

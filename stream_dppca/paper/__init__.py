@@ -3,9 +3,9 @@
 | module | in the paper |
 |---|---|
 | `paper.estimator` | `PaperDPPCA`, the algorithm as a river transformer |
-| `paper.dppca` | Algorithm 3, DP-PCA: range on the first half, mean on the second, Oja step |
-| `paper.eigenvalue` | Algorithm 4, private top eigenvalue estimation, with Lemma B.1 |
-| `paper.mean` | Algorithm 5, private mean estimation |
+| `paper.dppca` | **private**: Algorithm 3: range on the first half, mean on the second, Oja step |
+| `paper.eigenvalue` | **private**: Algorithm 4, private top eigenvalue estimation, with Lemma B.1 |
+| `paper.mean` | **private**: Algorithm 5, private mean estimation |
 | `paper.oja` | Algorithms 1 and 2, the Oja step and its schedule |
 
 Liu, Kong, Jain, Oh. DP-PCA: Statistically Optimal and Differentially Private PCA. NeurIPS 2022.

@@ -35,7 +35,7 @@ class SubjectRows(Rows):
     size
         Places of a round: a public number.
     reading
-        The rule by which a row is read. Pairs have no meaning here.
+        The rule by which a row is read.
     own
         If true, rows are deviations from the mean of their subject's n rows, times
         sqrt(n/(n - 1)): the mean of their second moments is the unbiased covariance within the

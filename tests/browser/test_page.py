@@ -261,7 +261,6 @@ def test_before_anything_is_learned(browser: Browser) -> None:
     learned = fleet(4)[-1]
     unknown = {
         "components": (),
-        "skipped": True,
         "spread": None,
         "explained_variance_ratio": None,
         "explained_variance_ratio_sd": None,

@@ -334,7 +334,7 @@ def parts():
 
 before = parts()
 import consumers.kafka.client, consumers.kafka.cluster, consumers.kafka.confluent
-import consumers.kafka.executor
+import consumers.kafka.task_readers
 after = parts()
 changed = [key for key in before if after.get(key) is not before[key]]
 assert not changed, changed

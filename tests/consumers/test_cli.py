@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumers import cli
-from consumers.cli import brokers, commands, options
+from consumers.cli import brokers, commands, parsing
 from consumers.errors import ConfigurationError
 from consumers.events import ConnectionFailures
 from consumers.model.describe import promise_in_words
@@ -238,7 +238,7 @@ def test_an_interrupt_while_importing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(options, "parse", interrupted)
+    monkeypatch.setattr(parsing, "parse", interrupted)
     assert cli.main(["run", "--input", "-"]) == 130
     assert capsys.readouterr().err == "stopped\n"
 
@@ -249,7 +249,8 @@ def test_a_missing_package_is_said(
     monkeypatch.delitem(sys.modules, "consumers.kafka.cluster", raising=False)
     monkeypatch.setitem(sys.modules, "kafka", None)
     assert cli.main(["topics", *LEAST]) == 78
-    assert capsys.readouterr().err == "this command needs kafka: pip install '.[service]'\n"
+    hint = "this command needs kafka: pip install 'stream-dppca[service]'\n"
+    assert capsys.readouterr().err == hint
 
 
 def test_the_reason_of_the_last_failure() -> None:

@@ -224,7 +224,7 @@ def test_the_mark_of_a_change_stays() -> None:
 
 def test_the_angle_to_the_truth() -> None:
     simulated = Simulated(2500)
-    nothing = {"status": "nothing_learned", "components": (), "skipped": True}
+    nothing = {"status": "nothing_learned", "components": ()}
     simulated.see(release(1, TRUE_DIRECTION, **nothing))
     assert simulated.first_s is None and not simulated.angles
     simulated.see(release(2, TRUE_DIRECTION))
@@ -324,7 +324,7 @@ def test_nothing_is_said_that_counts_records_of_subjects() -> None:
 def test_a_run_without_a_component_is_a_failure() -> None:
     code, said = shown(Fake())
     assert code == 1 and NO_RELEASE in said
-    nothing = {"status": "nothing_learned", "components": (), "spread": (), "skipped": True}
+    nothing = {"status": "nothing_learned", "components": (), "spread": ()}
     code, said = shown(Fake(releases=[release(1, TRUE_DIRECTION, **nothing)]), releases=1)
     assert code == 1 and NOTHING_LEARNED in said and NO_RELEASE not in said
     code, said = shown(Fake(), known=False)  # nothing is expected of a real stream

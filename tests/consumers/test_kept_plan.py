@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from consumers.errors import Fenced, StateRefused
 from consumers.service import batch_planner
-from consumers.service.kept_plan import Plan, make_step
+from consumers.service.kept_plan import SamplePlan, make_step
 from consumers.service.plan import split_batch
 
 from .helpers import INPUT, check_output, cluster, drain, memory_log, rows, start_task
@@ -24,7 +24,7 @@ def replay(values: list[bytes], size: int) -> list[dict[int, int]]:
     """The positions after each batch, from the kept plans alone, each of which extends the last."""
     found: list[dict[int, int]] = []
     for value in values:
-        plan = Plan.decode(value)
+        plan = SamplePlan.decode(value)
         at = dict(plan.start)
         for sample in plan.samples:
             step = make_step(at, sample, size)
@@ -113,7 +113,7 @@ def test_a_restart_moves_no_record_however_many_samples_wait() -> None:
     undisturbed, dropped = (Driver(3, SIZE, kind="CreateTime") for _ in range(2))
     for driver in (undisturbed, dropped):
         look(driver, 60)
-        assert len(Plan.decode(driver.notes.values[-1]).samples) == 60
+        assert len(SamplePlan.decode(driver.notes.values[-1]).samples) == 60
     dropped.start()
     for driver in (undisturbed, dropped):
         for _ in range(30):
@@ -134,7 +134,7 @@ def test_samples_are_committed_together_where_very_many_wait(
     for _ in range(30):
         look(driver, 1)
         now += 0.3
-        kept.append(len(Plan.decode(driver.notes.values[-1]).samples))
+        kept.append(len(SamplePlan.decode(driver.notes.values[-1]).samples))
     assert kept[:12] == [1, 2, 3, 4, 5, 5, 5, 5, 9, 9, 9, 9]
     assert kept[-1] == 20
     driver.take()
@@ -162,7 +162,7 @@ def test_a_plan_that_is_kept_again_has_the_samples_since_then(
         now += 0.5
         driver.take(0)
         ends = {p: driver.on.topics[INPUT].partitions[p].end() for p in range(3)}
-        assert Plan.decode(driver.notes.values[-1]).samples[-1] == ends
+        assert SamplePlan.decode(driver.notes.values[-1]).samples[-1] == ends
 
 
 def test_a_long_plan_is_kept_again_and_again() -> None:
@@ -177,7 +177,9 @@ def test_a_long_plan_is_kept_again_and_again() -> None:
         driver.notes.committed = dict(batches[-1].positions)
         planner.sample()
         assert len(driver.notes.values) == kept + 1
-    assert Plan.decode(driver.notes.values[-1]) == Plan("earliest", {0: 0, 1: 0}, [{0: 200, 1: 0}])
+    assert SamplePlan.decode(driver.notes.values[-1]) == SamplePlan(
+        "earliest", {0: 0, 1: 0}, [{0: 200, 1: 0}]
+    )
 
 
 def test_one_partition_needs_no_plan_until_there_are_two() -> None:
@@ -198,7 +200,7 @@ def test_one_partition_needs_no_plan_until_there_are_two() -> None:
 def test_a_plan_that_cannot_be_read_is_refused() -> None:
     for value in (b"x", b"[]", b"{}", b'{"plan":2,"new":"","start":{},"samples":[]}'):
         with pytest.raises(StateRefused, match="plan on the state topic"):
-            Plan.decode(value)
+            SamplePlan.decode(value)
 
 
 def test_an_owner_that_was_replaced_keeps_no_plan() -> None:

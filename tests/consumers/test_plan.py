@@ -13,8 +13,8 @@ from consumers.service.metrics import Metrics
 from consumers.service.plan import (
     Range,
     apportion,
-    places,
     skip_removed,
+    slots_of,
     split_batch,
     whole_batches,
 )
@@ -105,15 +105,15 @@ def test_partitions_advance_together() -> None:
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=5))
 def test_every_offset_has_its_own_place(lengths: list[int]) -> None:
     ranges = [Range(p, 7, 7 + length) for p, length in enumerate(lengths)]
-    found = places(ranges)
+    found = slots_of(ranges)
     assert sorted(found.tolist()) == list(range(sum(lengths)))
-    assert np.array_equal(found, places([Range(p, 50, 50 + n) for p, n in enumerate(lengths)]))
+    assert np.array_equal(found, slots_of([Range(p, 50, 50 + n) for p, n in enumerate(lengths)]))
 
 
 def test_partitions_are_mixed_within_a_batch() -> None:
     """Both halves hold a fair part of each partition, and pairs are as mixed as drawn ones are."""
     lengths = [3000, 1000]
-    at = places([Range(0, 0, 3000), Range(1, 0, 1000)])
+    at = slots_of([Range(0, 0, 3000), Range(1, 0, 1000)])
     owner = np.empty(4000, dtype=int)
     owner[at] = np.repeat([0, 1], lengths)
     assert abs((owner[:2000] == 1).sum() - 500) < 25

@@ -260,7 +260,7 @@ def test_scores_are_for_the_same_rows_as_learning() -> None:
         [rows] = source.read(0.0)
         assert rows.round == published[number].round.start
         for (*_, row, subject), key, values in zip(
-            rows.places, rows.keys, rows.values, strict=True
+            rows.origins, rows.keys, rows.values, strict=True
         ):
             assert key == subject.encode() and (row == 1) == (key in found)
             found[key] = found.get(key, b"") + values.tobytes()

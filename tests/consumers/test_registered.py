@@ -1006,7 +1006,7 @@ except ConfigurationError as error:
         capture_output=True,
         text=True,
     ).stdout
-    assert shown == "format protobuf needs google.protobuf: pip install '.[protobuf]'\n"
+    assert shown == "format protobuf needs google.protobuf: pip install 'stream-dppca[protobuf]'\n"
 
 
 def test_the_subject_is_the_key() -> None:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from consumers.cli import commands, main
 from consumers.errors import ConfigurationError, Unavailable
-from consumers.model.scores import CurrentModel, Rows, Score, Scorer
+from consumers.model.scores import CurrentModel, RowsToScore, Score, Scorer
 from consumers.protocols import Chunk
 from consumers.service import score
 from consumers.service.score import MessageRows, Scoring, ensure_scores_topic
@@ -260,9 +260,9 @@ def test_packed_rows(releases: list[bytes]) -> None:
     current.see(releases)
     assert current.release is not None
     X = rows(4)
-    places = [(0, 5, 0, UNSET), (0, 5, 1, UNSET), (1, 6, 0, UNSET), (1, 6, 1, UNSET)]
-    found = Scorer(current.release).scores(Rows(X, places, [None] * 4))
-    assert [(s.partition, s.offset, s.row, s.subject) for s in found] == places
+    origins = [(0, 5, 0, UNSET), (0, 5, 1, UNSET), (1, 6, 0, UNSET), (1, 6, 1, UNSET)]
+    found = Scorer(current.release).scores(RowsToScore(X, origins, [None] * 4))
+    assert [(s.partition, s.offset, s.row, s.subject) for s in found] == origins
     expected = Projector.from_release(releases[-1]).spe(X)
     assert [s.spe for s in found] == pytest.approx(expected, abs=1e-6)
 

@@ -360,7 +360,7 @@ def test_neighbours_with_equal_releases_look_the_same(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the noise frozen, whatever a bad record is, all that can be seen is equal."""
-    monkeypatch.setattr(task_module, "GROUP_BATCHES", 1)  # chance decides which share a state
+    monkeypatch.setattr(task_module, "TOGETHER_BATCHES", 1)  # chance decides which share a state
     seen = {name: seen_from_outside(content, capsys) for name, content in NULLS.items()}
     expected = seen["empty"]
     assert len(expected[3]) == 2 and len(expected[2]) == 2 and len(expected[0]) > 5

@@ -28,7 +28,7 @@ from consumers.model.states import StateRecord, decode_state
 from consumers.protocols import FinishedBatch
 from consumers.service import task as task_module
 from consumers.service.metrics import Metrics
-from consumers.service.task import Task, group_size
+from consumers.service.task import Task, most_together
 from stream_dppca import Release
 from tests.support.memory import MemoryBroker
 
@@ -222,15 +222,15 @@ def test_batches_that_wait_share_a_transaction() -> None:
 
 
 def test_no_more_batches_wait_than_their_states_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert group_size(len(FEATURES), 1000) == task_module.GROUP_BATCHES
+    assert most_together(len(FEATURES), 1000) == task_module.TOGETHER_BATCHES
     for numbers, group in ((3 * len(FEATURES) ** 2, 3), (1, 1)):
-        monkeypatch.setattr(task_module, "GROUP_NUMBERS", numbers)
-        assert group_size(len(FEATURES), 1000) == group
+        monkeypatch.setattr(task_module, "TOGETHER_NUMBERS", numbers)
+        assert most_together(len(FEATURES), 1000) == group
 
 
 def test_no_more_releases_than_fit_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in one state, and messages have a largest size."""
-    monkeypatch.setattr(task_module, "GROUP_BYTES", 1)
+    monkeypatch.setattr(task_module, "TOGETHER_BYTES", 1)
     on = cluster()
     fill(on, 3 * BATCH)
     gate = Gate("inside_transaction")

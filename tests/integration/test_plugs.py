@@ -22,7 +22,7 @@ from kafka.record import default_records
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.configure import task_connection
-from consumers.kafka.executor import reader_of
+from consumers.kafka.task_readers import reader_of
 from consumers.model.uncertainty import angle
 from consumers.protocols import Reader, TopicInfo
 from consumers.service.plan import Range

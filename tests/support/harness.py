@@ -22,7 +22,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import MemberToRemove
 from kafka.structs import TopicPartition
 
-from consumers.kafka.executor import readers
+from consumers.kafka.task_readers import readers
 from consumers.settings import Settings
 
 from .processes import Instance, wait_for

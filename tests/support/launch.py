@@ -91,7 +91,7 @@ def changed(serve: Callable[..., int]) -> Callable[..., int]:
         if seconds := os.environ.get(LEAVE_SECONDS):
             loop.LEAVE_SECONDS = float(seconds)  # type: ignore[misc]
         if group := os.environ.get(GROUP):
-            task.GROUP_BATCHES = int(group)  # type: ignore[misc]
+            task.TOGETHER_BATCHES = int(group)  # type: ignore[misc]
         return serve(*given)
 
     return run

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 from consumers.errors import ClusterError, EngineLost
-from consumers.service.cores import CoreWatch
+from consumers.service.executors import CoreWatch
 from consumers.service.loop import Service
 from consumers.service.metrics import Metrics
 from consumers.service.remote import GuardedEngine, Remote

@@ -20,10 +20,7 @@ from types import FrameType
 
 
 def start_supervised(
-    command: Sequence[str],
-    log: Path,
-    folder: Path,
-    environment: Mapping[str, str] | None = None,
+    command: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a command that ends with this process, however this process ends.
 

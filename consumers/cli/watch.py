@@ -80,10 +80,7 @@ def _line(point: ReleasePoint, simulation: Simulation | None) -> str:
 
 
 def _live(
-    tracker: Tracker,
-    follower: Follower,
-    settings: ViewSettings,
-    simulation: Simulation | None,
+    tracker: Tracker, follower: Follower, settings: ViewSettings, simulation: Simulation | None
 ) -> AbstractContextManager[Any]:
     """The view on a terminal, which is drawn again and again."""
     from rich.console import Console, RenderableType

@@ -219,11 +219,7 @@ class Subscription(ConfluentReader):
     """
 
     def __init__(
-        self,
-        config: KafkaConfig,
-        topic: str,
-        group: str,
-        start: Literal["earliest", "latest"],
+        self, config: KafkaConfig, topic: str, group: str, start: Literal["earliest", "latest"]
     ) -> None:
         super().__init__(config, topic, stamped=True, group=group)
         self._start = start

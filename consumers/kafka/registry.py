@@ -53,12 +53,7 @@ class RegistryClient:
     def __init__(self, options: Mapping[str, Any], *, protobuf: bool) -> None:
         self._format = "serialized" if protobuf else None
         self._client = SchemaRegistryClient(
-            {
-                **options,
-                "timeout": TIMEOUT_SECONDS,
-                "max.retries": 0,
-                "cache.capacity": MOST_KEPT,
-            }
+            {**options, "timeout": TIMEOUT_SECONDS, "max.retries": 0, "cache.capacity": MOST_KEPT}
         )
 
     def schema(self, number: int) -> RegisteredSchema | None:

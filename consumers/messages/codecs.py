@@ -237,11 +237,7 @@ def _struct(tree: FeatureTree, anything: bool = False) -> type[msgspec.Struct]:
         If true, every member but an id may be anything.
     """
     fields = [
-        (
-            f"f{i}",
-            _type(below, anything) | None,
-            None if isinstance(below, dict | Id) else math.nan,
-        )
+        (f"f{i}", _type(below, anything) | None, None if isinstance(below, dict | Id) else math.nan)
         for i, below in enumerate(tree.values())
     ]
     names = {f"f{i}": member for i, member in enumerate(tree)}

@@ -42,10 +42,7 @@ class Described:
 
 
 def describe_sample(
-    values: Values,
-    recipe: MessageRecipe,
-    registry: SchemaSource | None = None,
-    keys: Values = (),
+    values: Values, recipe: MessageRecipe, registry: SchemaSource | None = None, keys: Values = ()
 ) -> Described:
     """Describe how many messages can be learned from, what is missing, and their subjects.
 

@@ -42,10 +42,7 @@ class Learner:
     """
 
     def __init__(
-        self,
-        identity: ModelIdentity,
-        recipe: Recipe,
-        history: Sequence[StateRecord] = (),
+        self, identity: ModelIdentity, recipe: Recipe, history: Sequence[StateRecord] = ()
     ) -> None:
         self._identity = identity
         for record in history:

@@ -68,11 +68,7 @@ class PublishedRelease(Release):
 
     @classmethod
     def of(
-        cls,
-        release: Release,
-        model: str,
-        rounds: RoundRule | None = None,
-        round: int | None = None,
+        cls, release: Release, model: str, rounds: RoundRule | None = None, round: int | None = None
     ) -> PublishedRelease:
         """A release of the estimator as it is published.
 

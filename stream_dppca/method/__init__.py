@@ -26,11 +26,4 @@ from .parameters import MOST_FEATURES, Parameters, check_features
 from .standard import Standard
 from .step import UNREADABLE, Method
 
-__all__ = [
-    "MOST_FEATURES",
-    "UNREADABLE",
-    "Method",
-    "Parameters",
-    "Standard",
-    "check_features",
-]
+__all__ = ["MOST_FEATURES", "UNREADABLE", "Method", "Parameters", "Standard", "check_features"]

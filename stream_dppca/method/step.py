@@ -85,10 +85,7 @@ class Method:
         self.limits: Limits | None = None
         if given.limits:
             self.limits = Limits(
-                mu=self.budget.limits,
-                correlated=given.cancels,
-                keep=given.keep,
-                k=given.W.shape[1],
+                mu=self.budget.limits, correlated=given.cancels, keep=given.keep, k=given.W.shape[1]
             )
         self.memory = Memory(given.features, given.keep)
         self.correction = Correction(given)

@@ -54,11 +54,7 @@ class SubjectTable(Forgetful):
     PUBLIC = ("features", "unit", "reading", "own", "open")
 
     def __init__(
-        self,
-        features: Sequence[Any],
-        unit: PerSubject,
-        reading: Reading,
-        own: bool = False,
+        self, features: Sequence[Any], unit: PerSubject, reading: Reading, own: bool = False
     ) -> None:
         self.features = tuple(features)
         self.unit = unit

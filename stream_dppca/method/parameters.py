@@ -102,9 +102,10 @@ class Budget:
         self.rounds, self.first = 1, FIRST
         if given.batches == 1:
             self.first = FIRST_OF_ONE
-        elif subjects is not None and not given.knows_all:
-            self.rounds = question_rounds(d=d, mu=self.mu, units=units)
-            self.first = question_share(d=d, mu=self.mu, units=units)
+        elif subjects is not None:
+            known = given.knows_all
+            self.rounds = 1 if known else question_rounds(d=d, mu=self.mu, units=units)
+            self.first = question_share(d=d, mu=self.mu, units=units, known=known)
             if self.rounds > 1:  # nothing else is asked in these rounds
                 self.first = 1.0
 

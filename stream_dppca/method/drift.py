@@ -75,8 +75,7 @@ class DriftAlarm:
         """
         noise = sd * math.sqrt(2 * k)
         whole = max(kept, recent, noise, 1e-300)
-        weight = whole / max(whole, USUAL * usual)
-        return self.judge((recent - kept) / whole, noise / whole, weight)
+        return self.judge((recent - kept) / whole, noise / whole, whole / max(whole, USUAL * usual))
 
     def judge(self, advantage: float, noise: float, weight: float = 1.0) -> bool:
         """True if the past should be dropped.

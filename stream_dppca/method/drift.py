@@ -30,6 +30,10 @@ SHIFT = 6.0
 #: the margin, of the noise, or of the normal advantage, whichever is largest. No batch adds more
 #: than `MOST`.
 LIMIT, MOST = 5.0, 3.0
+#: A batch with less than this share of the usual variance along the components counts for less.
+#: Where counters climb through their centre, they have next to none, and the rest says nothing
+#: about the past.
+USUAL = 0.25
 #: Batches from which the normal advantage is learned.
 _NORMAL = 64
 #: With fewer batches, the normal advantage is not known.
@@ -54,7 +58,7 @@ class DriftAlarm:
         self.cusum = 0.0
         self.normal = (0.0, 0)  # mean square of the advantage, as a share; number of batches
 
-    def __call__(self, kept: float, recent: float, sd: float, k: int) -> bool:
+    def __call__(self, kept: float, recent: float, sd: float, k: int, usual: float = 0.0) -> bool:
         """True if the past should be dropped.
 
         Parameters
@@ -66,13 +70,14 @@ class DriftAlarm:
             Noise sd in one coordinate of the covariance.
         k
             Number of components.
+        usual
+            Variance of all batches before it along their components.
         """
-        gained = recent - kept
         noise = sd * math.sqrt(2 * k)
-        whole = max(kept, kept + gained, noise, 1e-300)
-        return self.judge(gained / whole, noise / whole)
+        whole = max(kept, recent, noise, 1e-300)
+        return self.judge((recent - kept) / whole, noise / whole, whole / max(whole, USUAL * usual))
 
-    def judge(self, advantage: float, noise: float) -> bool:
+    def judge(self, advantage: float, noise: float, weight: float = 1.0) -> bool:
         """True if the past should be dropped.
 
         Parameters
@@ -81,6 +86,8 @@ class DriftAlarm:
             Advantage of the last few batches over all of them, as a share of the variance.
         noise
             Sd of the noise in the advantage.
+        weight
+            By how much the advantage counts; for what is normal it counts in any case.
         """
         largest = 1.0 if self.margin < 1 else 100 * self.margin
         share = min(max(advantage, -largest), largest)
@@ -88,7 +95,7 @@ class DriftAlarm:
         normal = math.sqrt(square)
         unit = max(self.margin, noise, normal)
         if n >= _FIRST:
-            excess = (share - self.margin - normal / 2) / unit
+            excess = (weight * share - self.margin - normal / 2) / unit
             self.cusum = max(0.0, self.cusum + min(excess, MOST))
         n = min(n + 1, _NORMAL)
         self.normal = (float(square + (min(share, 2 * unit) ** 2 - square) / n), n)
@@ -152,7 +159,8 @@ class Drift:
             moved = past.valid * (shift @ shift) - 2 * (own @ V) @ shift
             return float(np.sum(V * (alone[:-1, :-1] @ V)) + moved) / past.valid
 
-        turned = self.turn(along(past.W), along(recent), sd / past.valid, past.W.shape[1])
+        k, usual = past.W.shape[1], float(past.values.sum())
+        turned = self.turn(along(past.W), along(recent), sd / past.valid, k, usual)
         shifted = not self.known_center and self._shifted(alone, sd, b, past)
         return Change(turned or shifted, shifted)
 

@@ -26,14 +26,17 @@ Whoever knows the centre (`center="none"`, `"own"`) leaves out the first four qu
 knows the scales leaves out the distances, whose parts the lengths of standardised records have
 then, and whoever knows both leaves out the sixth, too.
 Features in one unit (`scales=None`) have one scale, which the seventh question finds in place of
-the fifth and the sixth; it is left out otherwise. Nothing else changes.
+the fifth and the sixth; it is left out otherwise. If the centre is known, too, the lengths of
+standardised records have the parts of the sixth. Nothing else changes.
 
 **Subjects.** A step is then a round, and mu is that of a round, because subjects come back. So
 pooled rounds would need more noise, and gain nothing. If one round has too few subjects, each
 question extends over several rounds, with all of their budgets, and its answers are averaged. A
 subject adds the mean over its rows of what a record adds (to lengths, the length of its mean
 moment), so one subject moves every sum as far as one record does, plus the rounding of sums of
-shares (`count_slack`). A place that is not taken is a null.
+shares (`count_slack`). A place that is not taken is a null. Where centre and scales are known, the
+lengths need less of a round than the questions of records have (`question_share`): the budget of a
+round is small, and the release after the first one is the first that anybody sees.
 """
 
 from __future__ import annotations
@@ -71,6 +74,9 @@ SHARES = {
 RECORDS = 90.0
 #: The same for rounds of subjects, who are few: a lower precision that comes sooner.
 ROUND_RECORDS = 70.0
+#: 1/mu times this many subjects, with the whole budget, answer the questions if centre and scales
+#: are known: with 40, some fleets of devices that differ a hundredfold in size take more rounds.
+KNOWN_RECORDS = 60.0
 #: In a round that shares its budget, the questions have at most this share of mu^2.
 MOST_SHARED = 0.7
 #: Cells of the grids. Three cells of one are the range of the next, so that a centre is found to
@@ -149,14 +155,20 @@ def _crossing(grid: FloatArray, excess: FloatArray) -> float:
     return float(grid[above - 1] ** (1 - part) * grid[above] ** part)
 
 
-def question_share(*, d: int, mu: float, units: int) -> float:
+def question_share(*, d: int, mu: float, units: int, known: bool = False) -> float:
     """Share of a round's mu^2 that the questions spend; above 1, the number of rounds.
+
+    If centre and scales are known, it is between `FIRST_OF_ONE` and `FIRST`.
 
     Examples
     --------
     >>> [round(question_share(d=10, mu=0.2367, units=n), 2) for n in (3000, 1200, 500)]
     [0.3, 0.61, 3.5]
+    >>> [round(question_share(d=10, mu=0.2367, units=n, known=True), 2) for n in (3000, 600, 300)]
+    [0.1, 0.18, 0.3]
     """
+    if known:
+        return min(FIRST, max(FIRST_OF_ONE, (KNOWN_RECORDS / (mu * units)) ** 2))
     return max(FIRST, (ROUND_RECORDS * math.sqrt(d) / (mu * units)) ** 2)
 
 
@@ -269,6 +281,7 @@ class Questions:
         left_out |= {"moments"} if known_center and scales is not None else set()
         parts = {name: part for name, part in SHARES.items() if name not in left_out}
         parts["lengths"] += 0 if scales is None else SHARES["distances"]
+        parts["lengths"] += SHARES["moments"] if one_unit and known_center else 0
         # Integers, so that shares add up exactly.
         self._whole = sum(parts.values())
         self._ends = dict(zip(parts, (np.cumsum([*parts.values()]) * rounds).tolist(), strict=True))
@@ -428,7 +441,9 @@ class Questions:
 
     def _learn_one_scale(self, counts: FloatArray, sd: float) -> None:
         """Take the median length of records, to an octave, for that of d standard deviations."""
-        held = np.where(counts > SURE * sd, counts, 0.0)
+        # As in `histograms.hull`: two neighbours together stand out sooner than one alone.
+        two = np.pad(counts[:-1] + counts[1:], 1) > SURE * math.sqrt(2) * sd
+        held = np.where((counts > SURE * sd) | two[:-1] | two[1:], np.maximum(counts, 0), 0)
         held[0] = 0.0  # those at the centre
         if not held.any():
             self.valid = 0.0, 0.0

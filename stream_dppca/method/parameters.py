@@ -99,12 +99,10 @@ class Budget:
             self.mu = self.mu * math.sqrt(1 - COUNT)
         self.look = self.mu * math.sqrt(LOOK)
         self.limits = self.mu * math.sqrt(LIMITS)
-        self.rounds, self.first = 1, FIRST
-        if given.batches == 1:
-            self.first = FIRST_OF_ONE
-        elif subjects is not None and not given.knows_all:
-            self.rounds = question_rounds(d=d, mu=self.mu, units=units)
-            self.first = question_share(d=d, mu=self.mu, units=units)
+        self.rounds, self.first = 1, FIRST_OF_ONE if given.batches == 1 else FIRST
+        if subjects is not None and given.batches != 1:
+            self.first = question_share(d=d, mu=self.mu, units=units, known=given.knows_all)
+            self.rounds = 1 if given.knows_all else question_rounds(d=d, mu=self.mu, units=units)
             if self.rounds > 1:  # nothing else is asked in these rounds
                 self.first = 1.0
 

@@ -17,8 +17,10 @@ from stream_dppca.method.first import (
     first_batches,
     question_rounds,
 )
+from stream_dppca.method.parameters import Budget, Parameters
 from stream_dppca.method.standard import CLAMP
 from stream_dppca.noise import SeededNoise
+from stream_dppca.participation import PerSubject
 
 MU = 0.2367  # epsilon 1, delta 1e-6
 UNITS = 4000
@@ -150,6 +152,32 @@ def test_every_step_spends_its_budget_exactly(
             assert (found is None) == (t + 1 < rounds)
     assert spent == pytest.approx([0.49] * len(spent), rel=1e-12)
     assert max(spent) <= 0.49 * (1 + 1e-12) and sum(SHARES.values()) == 22
+
+
+def test_sizes_that_differ_are_found_by_neighbours() -> None:
+    """No octave alone stands out of the noise where a few hundred devices have many sizes."""
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(400, 10)) * np.exp(rng.normal(size=(400, 1)))
+        asked = questions(10, 400, one_unit=True, known_center=True, mu=0.5 * MU)
+        found += asked.ask(rows_of(X, units=400), SeededNoise(seed)) is not None
+    assert found >= 16
+
+
+def test_a_round_of_subjects_with_known_scales_is_mostly_for_moments() -> None:
+    def share(unit: Any, **how: Any) -> float:
+        subjects = None if unit is None else PerSubject("device", places=unit)
+        W = np.eye(50)[:, :1]
+        given = Parameters(W, 1.0, 1e-6, unit or UNITS, subjects=subjects, **how)
+        return Budget(given).first
+
+    for how in ({"one_unit": True}, {"scales": np.ones(50)}):
+        known: dict[str, Any] = {"known_center": True, **how}
+        assert share(None, **known) == share(300, **known) == 0.3
+        assert 0.1 < share(600, **known) < 0.3
+        assert share(2700, **known) == 0.1
+    assert share(10_000) == 0.3
 
 
 def test_small_batches_take_more_of_them() -> None:

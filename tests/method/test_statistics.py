@@ -117,6 +117,20 @@ def test_a_state_is_plain_where_noise_is_larger_than_what_is_seen() -> None:
     assert {type(number) for number in alarm.state()["normal"]} == {float, int}
 
 
+def test_a_batch_with_little_of_the_usual_variance_does_not_drop_the_past() -> None:
+    """Counters that climb through their centre have next to no variance along their component."""
+
+    def dropped(*quiet: tuple[float, float]) -> bool:
+        alarm = DriftAlarm()
+        for _ in range(8):
+            alarm(20.0, 20.0, 0.1, 1, 22.0)
+        return any(alarm(kept, recent, 0.1, 1, 22.0) for kept, recent in quiet)
+
+    assert dropped((2.0, 20.0), (2.0, 20.0))  # a turn
+    assert dropped((0.6, 6.0), (0.6, 6.0))  # a turn, and half as wide
+    assert not dropped((1.0, 2.0), (1.0, 2.0))
+
+
 def test_the_share_of_valid_units_is_what_is_known_best() -> None:
     """A share that drowned in noise was taken for .05, and scales were widened to five times."""
     moments = RunningMoments(3)

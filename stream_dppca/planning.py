@@ -19,9 +19,9 @@ from .calibration import gaussian_mu
 from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
 from .mechanisms.correlated import DECAYS, POWER, weights
-from .method.first import FIRST, first_batches
+from .method.first import first_batches
 from .method.memory import noise_of_sums
-from .method.parameters import check_features, smallest_batch_of
+from .method.parameters import check_features, smallest_batch_of, smallest_if_known
 from .wording import counted, error_lines, first_step_line
 
 #: A component is called useful below this sine of its angle to the truth.
@@ -135,11 +135,7 @@ def plan(
     ratio = guesses(d, n_components, trace_ratio, gap)
     known = center != "mean" and not isinstance(scales, str)
     guess = _Guess(d, n_components, mu, ratio, gap, known)
-    minimum = (
-        math.ceil(10 * math.sqrt(2) / (mu * math.sqrt(FIRST)))
-        if known
-        else smallest_batch_of(d=d, mu=mu)
-    )
+    minimum = smallest_if_known(mu) if known else smallest_batch_of(d=d, mu=mu)
     recommended = next((n for n in _round_numbers(minimum) if guess.sine(n, SOON) <= GOOD), None)
     if recommended is None and batch_size is None:
         rule = "must be given: no batch of up to a billion records has a good component soon"

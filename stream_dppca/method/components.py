@@ -28,11 +28,11 @@ HEAVY = 0.03
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Mean, spread and components that follow from the running moments."""
+    """Mean, deviations and components that follow from the running moments."""
 
     mean: FloatArray  #: m
     variance: FloatArray  #: of z, noisy
-    spread: FloatArray  #: r, positive; infinite for features without spread: their loading is 0
+    deviation: FloatArray  #: r, positive; infinite for features without spread: their loading is 0
     W: FloatArray  #: d x k, orthonormal columns, largest variance first
     values: FloatArray  #: variance along each, of (z - m)/r
     total: float  #: the sum of all variances
@@ -42,6 +42,11 @@ class Components:
     spectrum: FloatArray  #: their eigenvalues, descending; noisy
     weights: FloatArray  #: eigenvalues that each of these stands for
     in_one_unit: bool  #: features are not standardised
+
+    @property
+    def varies(self) -> BoolArray:
+        """True for features with spread."""
+        return np.isfinite(self.deviation)
 
     @property
     def whole(self) -> float:
@@ -98,11 +103,11 @@ def components(
     k: int,
     known: BoolArray,
     known_center: bool,
-    spread: FloatArray | None,
+    deviation: FloatArray | None,
     told: bool = False,
     whole: bool = False,
 ) -> Components:
-    """Read off mean, spread and components.
+    """Read off mean, deviations and components.
 
     Parameters
     ----------
@@ -110,7 +115,7 @@ def components(
         Features whose spread has been seen.
     known_center
         If true, the mean is 0, and second moments take the place of the covariance.
-    spread
+    deviation
         r if features are in one unit; None to take the released standard deviations.
     told
         If true, scales were given and not seen; variances should be 1.
@@ -119,14 +124,14 @@ def components(
     """
     from scipy.linalg.blas import dsyr  # takes time: only if needed
 
-    w, (m, variance, sd) = moments.valid, moments.spread()
+    w, (m, variance, sd) = moments.valid, moments.mean_and_variance()
     d = len(m)
     if known_center:
         variance, m = variance + m**2, np.zeros(d)
     learned = np.sqrt(np.maximum(variance, max(_FLOOR_SDS * sd, 1e-12)))
     unsure = _SEEN_SDS * sd
     seen = variance > min(unsure, 1 - unsure) if told else known | (variance > unsure)
-    r = np.where(seen, learned if spread is None else spread, np.inf)
+    r = np.where(seen, learned if deviation is None else deviation, np.inf)
     which = np.flatnonzero(seen)
     found = min(k, len(which))
     C = moments.total[:d, :d] * (1 / (max(moments.weight, 1e-300) * w * r))
@@ -146,7 +151,7 @@ def components(
     return Components(
         mean=m,
         variance=variance,
-        spread=r,
+        deviation=r,
         W=W,
         values=along,
         total=total,
@@ -155,5 +160,5 @@ def components(
         seen=len(which),
         spectrum=of_C.values,
         weights=of_C.weights,
-        in_one_unit=spread is not None,
+        in_one_unit=deviation is not None,
     )

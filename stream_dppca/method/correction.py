@@ -92,7 +92,7 @@ class Correction:
         self.refined += 1
         if self.refined not in REFINED_AFTER or not known.any():
             return standard
-        mean, variance, sd = memory.all.spread()
+        mean, variance, sd = memory.all.mean_and_variance()
         if self.given.known_center:
             variance = variance + mean**2
         # In the units of the questions: what was believed before is not believed once more.
@@ -114,7 +114,7 @@ class Correction:
         given = self.given
         if given.one_unit or given.known_center or given.subjects is not None:
             return standard
-        mean, variance, sd = memory.all.spread()
+        mean, variance, sd = memory.all.mean_and_variance()
         most = np.maximum(variance, 0.0) + NARROW_SDS * sd  # noise may make it negative
         inside = np.abs(mean) < CLAMP / 2  # others may be at the clamp, and are widened instead
         narrow = standard.known & inside & (most < NARROW_BELOW)

@@ -154,7 +154,7 @@ class Drift:
 
         def along(W: FloatArray) -> float:
             """The variance along these components, around the mean of all batches."""
-            V = W / past.spread[:, np.newaxis]
+            V = W / past.deviation[:, np.newaxis]
             shift = mean @ V
             moved = past.valid * (shift @ shift) - 2 * (own @ V) @ shift
             return float(np.sum(V * (alone[:-1, :-1] @ V)) + moved) / past.valid
@@ -166,8 +166,8 @@ class Drift:
 
     def _shifted(self, alone: FloatArray, sd: float, b: float, past: Components) -> bool:
         """Tell whether the means of steps have been far from that of the past."""
-        seen = np.isfinite(past.spread)
-        r, n = past.spread[seen], max(int(np.count_nonzero(seen)), 1)
+        seen = past.varies
+        r, n = past.deviation[seen], max(int(np.count_nonzero(seen)), 1)
         valid = max(float(alone[-1, -1]), 4 * sd, 0.01 * b**2) / b**2  # a shift is clipped
         apart = (alone[:-1, -1][seen] / (b * valid) - past.mean[seen]) / r
         noise = 2 * sd / (b * valid) * float(np.linalg.norm(apart / r)) / n

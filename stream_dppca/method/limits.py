@@ -266,7 +266,7 @@ class Limits:
         return ScoreCounts(
             **standard.parameters(),
             mean=found.mean,
-            inverse=1 / found.spread,
+            inverse=1 / found.deviation,
             W=W,
             precision=np.where(variance > 0, 1 / np.maximum(variance, 1e-300), 0.0),
             expected=(self.expected, float(self.k)),

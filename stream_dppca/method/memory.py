@@ -135,7 +135,7 @@ class RunningMoments(RunningMean):
         own, first = (self.sd / square) ** 2, sd**2 + _STEADY**2
         return min(max((found * first + asked * own) / (first + own), 0.05), 1.0)
 
-    def spread(self) -> tuple[FloatArray, FloatArray, float]:
+    def mean_and_variance(self) -> tuple[FloatArray, FloatArray, float]:
         """Mean and variance of z, and the noise sd of a variance."""
         weight = max(self.weight, 1e-300) * self.valid
         m = self.total[:-1, -1] / (weight * self.constant)

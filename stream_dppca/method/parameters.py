@@ -114,6 +114,11 @@ def check_features(parameter: str, d: int) -> None:
         raise ParameterError(parameter, rule, d)
 
 
+def smallest_if_known(mu: float, share: float = FIRST) -> int:
+    """Units with which the radius is looked for among counts that stand out of their noise."""
+    return math.ceil(10 * math.sqrt(2) / (mu * math.sqrt(share)))
+
+
 def smallest_batch_of(*, d: int, mu: float, subjects: bool = False) -> int:
     """Units with which the questions take `MOST_FIRST` batches, or `MOST_ROUNDS` rounds."""
     if not subjects:
@@ -129,8 +134,7 @@ def check_batch(given: Parameters, budget: Budget, units: int) -> None:
     subjects, mu = given.subjects, budget.mu
     what, parameter = size_words(subjects)
     if given.knows_all:
-        # The radius is looked for among counts that stand out of their noise.
-        smallest = math.ceil(10 * math.sqrt(2) / (mu * math.sqrt(budget.first)))
+        smallest = smallest_if_known(mu, budget.first)
         why = f"with fewer {what} the lengths of records drown in noise"
     else:
         smallest = smallest_batch_of(d=given.features, mu=mu, subjects=subjects is not None)

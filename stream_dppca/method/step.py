@@ -5,8 +5,8 @@
    one radius: with radii of their own, batches would be weighted by 1/radius^2, and quiet batches
    would win.
 2. **Every batch**: z = clamp((x - c)/s), one release of the moments of (z, b) with noise that
-   cancels over batches (`mechanisms.correlated`). `components` computes mean, spread and components
-   from the sum of the releases (`memory`), in which every record has the same weight.
+   cancels over batches (`mechanisms.correlated`). `components` computes mean, deviations and
+   components from the sum of the releases (`memory`), in which every record has the same weight.
 3. **Scales** are refined after the first batches, and widened for later batches where they turn out
    too small, by released values (`correction`). Features whose spread has not been seen are looked
    at again, with a small share of every batch's budget.
@@ -79,9 +79,9 @@ class Method:
         self.budget = Budget(given)
         self.questions = self._make_questions()
         self.first_batches = self.budget.at_once * self.budget.rounds
-        self.range: FirstAnswers | None = None  #: the answers of the first step, once there are any
+        self._answers: FirstAnswers | None = None  # of the first step, once there are any
         release = CorrelatedRelease if given.cancels else IndependentRelease
-        self.correlated: CorrelatedRelease | IndependentRelease = release(mu=self.budget.mu)
+        self.mechanism: CorrelatedRelease | IndependentRelease = release(mu=self.budget.mu)
         self.limits: Limits | None = None
         if given.limits:
             self.limits = Limits(
@@ -113,9 +113,9 @@ class Method:
     @property
     def answers(self) -> FirstAnswers:
         """The answers of the first step, which has been taken."""
-        if self.range is None:
+        if self._answers is None:
             raise RuntimeError("the first step has not been taken")
-        return self.range
+        return self._answers
 
     @property
     def standard(self) -> Standard:
@@ -124,7 +124,7 @@ class Method:
     @property
     def batches_of_step(self) -> int:
         """Batches that the next step takes at once: W until centre and scales are known, then 1."""
-        return self.budget.at_once if self.range is None else 1
+        return self.budget.at_once if self._answers is None else 1
 
     def check_batch(self, units: int) -> None:
         """Raise `BatchSizeError` if the questions would take too many batches or rounds."""
@@ -134,13 +134,13 @@ class Method:
         """Learn from one batch, or from the W batches of the first step."""
         present = None if self.given.subjects is None else self._count(rows, noise)
         spent = 0.0
-        if self.range is None:
+        if self._answers is None:
             if present is not None and present < TAKEN * len(rows):
                 return Outcome(reason=FEW_PLACES, subjects=present)
             left, spent = self.questions.rounds_left, self.budget.first
-            self.range = self.questions.ask(rows, noise)
-            if self.range is None or spent == 1.0:
-                unread = self.range is None and left == 1
+            self._answers = self.questions.ask(rows, noise)
+            if self._answers is None or spent == 1.0:
+                unread = self._answers is None and left == 1
                 return Outcome(reason=UNREADABLE if unread else ONLY_RANGE, subjects=present)
         elif present is not None and present * self.budget.count < _SURE_OF_SUBJECTS:
             return Outcome(reason=FEW_SUBJECTS, subjects=present)
@@ -155,7 +155,7 @@ class Method:
         else:
             both = MomentsAndScores(query, scores)
             exact, counts = both.split(rows.total(both))
-        released = self.correlated.release(exact, sensitivity=sensitivity, noise=noise)
+        released = self.mechanism.release(exact, sensitivity=sensitivity, noise=noise)
         if counts is not None:
             self._limit(scores, counts, len(rows), noise)
         look = None
@@ -264,7 +264,7 @@ class Method:
         """Standardise later records in another way."""
         if (standard.known != self.standard.known).any():
             self._forget_limits()  # these are scored in another way
-        self.range = replace(self.answers, standard=standard)
+        self._answers = replace(self.answers, standard=standard)
 
     def _forget_limits(self) -> None:
         if self.limits is not None:
@@ -279,7 +279,7 @@ class Method:
             known=self.standard.known,
             known_center=self.given.known_center,
             # Of features in one unit, components are those of raw records.
-            spread=1 / self.standard.scale if self.given.one_unit else None,
+            deviation=1 / self.standard.scale if self.given.one_unit else None,
             told=self.given.scales is not None,
             whole=whole,
         )
@@ -294,7 +294,7 @@ class Method:
     def _read(self) -> None:
         before, found = self.components, self._found()
         self.components = found
-        if before is not None and (np.isfinite(before.spread) != np.isfinite(found.spread)).any():
+        if before is not None and (before.varies != found.varies).any():
             self._forget_limits()  # other features are scored
         self.W = orthonormal(found.W, like=self.W)
 
@@ -336,7 +336,7 @@ class Method:
             self.standard.scale,
             self.standard.clamp,
             found.mean,
-            np.where(np.isfinite(found.spread), found.spread, 0.0),
+            np.where(found.varies, found.deviation, 0.0),
             found.values,
             rest=found.rest,
         )
@@ -344,7 +344,7 @@ class Method:
     # State
 
     def state(self) -> dict[str, Any]:
-        found = self.range
+        found = self._answers
         state = {
             "W": self.W.tolist(),
             "range": None if found is None else found.state(),
@@ -363,13 +363,13 @@ class Method:
         given = self.given
         self.W = checked_basis(state["W"], like=self.W)
         found = state["range"]
-        self.range = (
+        self._answers = (
             None if found is None else FirstAnswers.load(found, given.features, given.one_unit)
         )
-        if self.range is None:
+        if self._answers is None:
             self.questions.load(state["questions"])
         self.memory.load(state)
-        if self.range is None and self.memory.all.weight > 0:
+        if self._answers is None and self.memory.all.weight > 0:
             raise ValueError("not a state of this method")
         self.correction.load(state)
         self.drift.load(state)
@@ -379,7 +379,7 @@ class Method:
                 raise ValueError("not a state of this method")
         if self.limits is not None:
             self.limits.load(state["limits"])
-        self.correlated.forget()
+        self.mechanism.forget()
         if self.memory.all.weight > 0:
             self.memory.begin(self.answers.valid)
             self.components = self._found()

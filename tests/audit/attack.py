@@ -160,7 +160,7 @@ def column_length() -> list[Statistic]:
     with heard(IN_PRODUCTION) as released:
         pca = spied(1, CANARY.d, n_components=CANARY.k)
         method: Any = pca._method
-        correlated = method.correlated
+        correlated = method.mechanism
         for t in range(600):
             query = np.full(1, 1e6 * (t == 0))
             correlated.release(query, sensitivity=1.0, noise=Mute(1))

@@ -62,9 +62,9 @@ def used_again(kind: Any) -> Iterator[None]:
     step = kind.step
 
     def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
-        first = self.range is None
+        first = self._answers is None
         outcome = step(self, rows, t, noise)
-        return step(self, rows, t, noise) if first and self.range is not None else outcome
+        return step(self, rows, t, noise) if first and self._answers is not None else outcome
 
     with patch.object(kind, "step", mutant):
         yield

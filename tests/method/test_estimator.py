@@ -93,7 +93,7 @@ def test_one_batch_has_independent_noise() -> None:
     m = model(batch_size=6000, batches=1)
     m.learn_array(X)
     assert m.first_batches == 1 and sine(m.components[0], v) < 0.2
-    assert isinstance(m._method.correlated, IndependentRelease)  # type: ignore[attr-defined]
+    assert isinstance(m._method.mechanism, IndependentRelease)  # type: ignore[attr-defined]
 
 
 def test_one_batch_may_cut_off_as_many_records_as_eight_together() -> None:

@@ -110,7 +110,7 @@ def test_a_state_is_plain_where_noise_is_larger_than_what_is_seen() -> None:
     moments = RunningMoments(3)
     moments.add(np.diag([0.1, 0.1, 0.1, 0.7]), 1.0, 1.0)
     known = np.ones(3, dtype=np.bool_)
-    found = components(moments, k=1, known=known, known_center=False, spread=None)
+    found = components(moments, k=1, known=known, known_center=False, deviation=None)
     assert type(found.valid) is type(found.sd) is float
     alarm = DriftAlarm()
     alarm(0.0, 0.0, 5.0 / found.valid, 1)

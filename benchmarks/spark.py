@@ -192,7 +192,7 @@ def processor_seconds(leader: int, spark: StandaloneCluster | None) -> float:
         pid = int(path.parent.name)
         parents[pid] = int(fields[1])
         seconds[pid] = sum(int(x) for x in fields[11:15]) / ticks  # with children that ended
-    roots = {leader, *(spark.pids if spark is not None else ())}
+    roots = {leader, *(child.pid for child, _ in (() if spark is None else spark.children))}
 
     def ours(pid: int) -> bool:
         while pid > 1:

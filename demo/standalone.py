@@ -48,7 +48,8 @@ class StandaloneCluster:
     def __init__(self) -> None:
         self._spark = spark_home()
         self._port = free_port()
-        self._children: list[tuple[subprocess.Popen[bytes], Path]] = []
+        #: Supervisors of the master and the workers, from which all other processes descend.
+        self.children: list[tuple[subprocess.Popen[bytes], Path]] = []
         self.secret: Final = secrets.token_hex(16)
         self.home: Final = Path(tempfile.mkdtemp(prefix="stream-dppca-spark-"))
         self._write_properties()
@@ -65,15 +66,6 @@ class StandaloneCluster:
     def master(self) -> str:
         """The address of the master."""
         return f"spark://{LOOPBACK}:{self._port}"
-
-    @property
-    def pids(self) -> list[int]:
-        """Supervisors of the master and the workers, from which all other processes descend."""
-        return [child.pid for child, _ in self._children]
-
-    def add_worker(self) -> None:
-        """Start one more worker, and wait until the master knows it."""
-        self._wait(self._start_worker(), "Successfully registered")
 
     def _write_properties(self) -> None:
         """Write settings of master and workers to a file: everybody can read a command line."""
@@ -119,7 +111,7 @@ class StandaloneCluster:
 
     def _start(self, kind: str, *arguments: str) -> int:
         """Start a process under a supervisor; returns its number."""
-        number = len(self._children)
+        number = len(self.children)
         properties = str(self.home / "spark.properties")
         common = ["--host", LOOPBACK, "--webui-port", "0", "--properties-file", properties]
         program = str(self._spark / "bin" / "spark-class")
@@ -134,12 +126,12 @@ class StandaloneCluster:
         }
         log = self.home / f"{number}.log"
         child = start_supervised(command, log, self.home, environment=environment)
-        self._children.append((child, log))
+        self.children.append((child, log))
         return number
 
     def _wait(self, number: int, words: str) -> None:
         """Wait until the log of a process holds these words."""
-        child, log = self._children[number]
+        child, log = self.children[number]
         deadline = time.monotonic() + START_SECONDS
         while words not in (text := log.read_text(errors="replace")):
             ended = child.poll() is not None
@@ -150,9 +142,9 @@ class StandaloneCluster:
 
     def close(self) -> None:
         """End all processes, and remove their files."""
-        for child, _ in reversed(self._children):
+        for child, _ in reversed(self.children):
             kill_supervised(child)  # executors with their worker
-        self._children.clear()
+        self.children.clear()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def __enter__(self) -> Self:

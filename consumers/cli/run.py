@@ -19,7 +19,6 @@ from ..files.streams import GZIP
 from ..model.describe import CHECK_NAMES
 from ..model.states import make_estimator
 from ..settings import FileSettings, OnceSettings
-from ..settings.durations import duration_text
 from .caution import warn_of
 from .exits import fail
 from .options import RunOptions
@@ -105,13 +104,10 @@ def _problems(
     if subjects and options.time is None:
         yield "--time must be given with --subject: the column with the time of each row"
     if subjects and options.until is None:
-        round = "24h" if settings.round is None else duration_text(settings.round)
         yield (
             "--until must be given with --subject: the end of the last round to release. It is not "
             "read from the file, because the time of the last row would tell when its subject sent "
-            f"it. For example: stream-dppca run --input {options.input} --subject "
-            f"{settings.subject} --round {round} --time {options.time} --from 2026-01-31 "
-            "--until 2026-02-01"
+            "it. For example: --from 2026-01-31 --until 2026-02-01"
         )
     if options.once and (size := given.flags.get("batch_size")) is not None:
         yield f"--batch-size must be left out with --once: the file is one batch. Found {size}."

@@ -24,6 +24,7 @@ the row is ignored.
 from __future__ import annotations
 
 import abc
+import contextlib
 import math
 import operator
 import struct
@@ -44,6 +45,11 @@ from .paths import FeatureTree, Id, items_of
 Values = Sequence[bytes | None]
 #: The id of a subject, as it was sent.
 Subject = bytes | str | int | float | None
+
+_value = msgspec.json.Decoder(float | bool | str | None).decode
+_id = msgspec.json.Decoder(str | int | float | None).decode
+_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_NOTHING = msgspec.Raw(b"null")
 
 
 class Codec(abc.ABC):
@@ -140,16 +146,15 @@ class RowPerMessage(Codec):
 class JsonArrays(RowPerMessage):
     def __init__(self, width: int, max_bytes: int) -> None:
         decode = msgspec.json.Decoder(list[float | bool]).decode
-        anything = msgspec.json.Decoder(list[Any]).decode
-        readers = (lambda v: decode(unframed(v)), lambda v: [*map(number, anything(unframed(v)))])
+        readers = (lambda v: decode(unframed(v)), lambda v: [*map(_number, _items(unframed(v)))])
         super().__init__(width, max_bytes, readers)
 
 
 class JsonObjects(RowPerMessage):
     """The objects are read into structs that have the wanted members and skip all others.
 
-    Most have numbers everywhere. Where something is missing or of another kind, a reader for values
-    of all kinds takes over, with this way to make a number of a value.
+    Most have numbers everywhere. Where something is missing or of another kind, features are read
+    one by one, with this way to make a number of a value or a text.
     """
 
     def __init__(
@@ -161,16 +166,17 @@ class JsonObjects(RowPerMessage):
         number: Callable[[Any], float] = number,
     ) -> None:
         decode = msgspec.json.Decoder(_struct(tree)).decode
-        anything = msgspec.json.Decoder(_struct(tree, anything=True)).decode
+        one_by_one = _each(tree, number)
         paths = [path for _, path in sorted(_paths(tree))]
         # Without nesting the fields are the features, in order, and ten times as fast to get.
         flat = not any(isinstance(below, dict) for below in tree.values())
         get = msgspec.structs.astuple if flat else _getter(paths)
 
         def each(value: bytes) -> Sequence[Any]:
-            x = anything(unframed(value))
-            found = [_follow(x, path) for path in paths]
-            return [*map(number, found[:width]), *found[width:]]
+            found = [math.nan] * width + [None] * with_id
+            for at, one in one_by_one(unframed(value)):
+                found[at] = one
+            return found
 
         super().__init__(width, max_bytes, (lambda v: get(decode(unframed(v))), each), with_id)
 
@@ -217,27 +223,43 @@ def _getter(paths: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
     return values
 
 
-def _follow(value: Any, path: str) -> Any:
-    """Find a feature; None if it is missing, or if what is above it is of another kind."""
-    for name in path.split("."):
-        if name[0] == "[":
-            index = int(name[1:-1])
-            value = value[index] if isinstance(value, list) and index < len(value) else None
+def _number(raw: msgspec.Raw, number: Callable[[Any], float] = number) -> float:
+    try:
+        return number(_value(raw))
+    except msgspec.ValidationError:  # an array, an object, or a number beyond all floats
+        return math.nan if memoryview(raw)[0] in b"[{" else math.inf
+
+
+def _each(
+    tree: FeatureTree, number: Callable[[Any], float]
+) -> Callable[[Any], Iterator[tuple[int, Any]]]:
+    """Reads features one by one; what is of another kind is left out, and nothing is made of it."""
+    parts = [(at, _each(at, number) if isinstance(at, dict) else None) for at in tree.values()]
+    if (items := items_of(tree)) is None:
+        members = msgspec.json.Decoder(_struct(tree, raw=True)).decode
+
+    def read(raw: Any) -> Iterator[tuple[int, Any]]:
+        if items is None:
+            found = msgspec.structs.astuple(members(raw))
         else:
-            value = getattr(value, name, None)
-    return value
+            whole = _items(raw)
+            found = tuple(whole[i] if i < len(whole) else _NOTHING for i in items)
+        for (at, below), part in zip(parts, found, strict=True):
+            with contextlib.suppress(msgspec.MsgspecError):
+                if below is not None:
+                    yield from below(part)
+                elif not isinstance(at, dict):
+                    yield at, _id(part) if isinstance(at, Id) else _number(part, number)
+
+    return read
 
 
-def _struct(tree: FeatureTree, anything: bool = False) -> type[msgspec.Struct]:
-    """A struct type whose field f0, f1, ... is the first, second, ... member of the tree.
-
-    Parameters
-    ----------
-    anything
-        If true, every member but an id may be anything.
-    """
-    fields = [
-        (f"f{i}", _type(below, anything) | None, None if isinstance(below, dict | Id) else math.nan)
+def _struct(tree: FeatureTree, raw: bool = False) -> type[msgspec.Struct]:
+    """A struct type whose field f0, f1, ... is the first, second, ... member of the tree."""
+    fields: list[tuple[str, Any, Any]] = [
+        (f"f{i}", msgspec.Raw, _NOTHING)
+        if raw
+        else (f"f{i}", _type(below) | None, None if isinstance(below, dict | Id) else math.nan)
         for i, below in enumerate(tree.values())
     ]
     names = {f"f{i}": member for i, member in enumerate(tree)}
@@ -250,17 +272,14 @@ def _struct(tree: FeatureTree, anything: bool = False) -> type[msgspec.Struct]:
         ) from None
 
 
-def _type(below: int | FeatureTree, anything: bool) -> Any:
-    if isinstance(below, Id):
-        return str | int | float
+def _type(below: int | FeatureTree) -> Any:
     if isinstance(below, int):
-        return Any if anything else float | bool
+        return str | int | float if isinstance(below, Id) else float | bool
     if items_of(below) is not None:
-        return Any if anything else list[float | bool]
+        return list[float | bool]
     if any(name[0] == "[" for name in below):
         raise ConfigurationError(f"features would be in an array and in an object: {[*below]}")
-    inner = _struct(below, anything)
-    return inner | str | float | bool | list[Any] if anything else inner
+    return _struct(below)
 
 
 class Packed(Codec):

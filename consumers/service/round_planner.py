@@ -176,10 +176,9 @@ class RoundPlanner:
 
     def _refuse_times(self, partition: int) -> None:
         raise ConfigurationError(
-            f"partition {partition} of {self._topic!r} holds messages whose times are not in "
-            "order: clocks of brokers are further apart than `clock_slack`, or the messages are "
-            f"from before the topic had message.timestamp.type={LOG_APPEND_TIME}. Use a topic "
-            "with this setting from the start, or wait until retention has removed them."
+            f"partition {partition} of {self._topic!r} holds messages whose times are not in order:"
+            " clocks of brokers are further apart than `clock_slack`, or these are older than "
+            f"message.timestamp.type={LOG_APPEND_TIME}: wait until retention has removed them."
         )
 
     def _note_horizon(self) -> None:

@@ -35,10 +35,9 @@ class SenderTime(ConfigurationError):
 
     def __init__(self, topic: str, partition: int) -> None:
         super().__init__(
-            f"partition {partition} of {topic!r} holds messages whose senders have set the "
-            f"time (CreateTime): they are from before message.timestamp.type={LOG_APPEND_TIME} "
-            "was set, or this is no longer set. Start a new model with start=latest, which begins "
-            "with the next round."
+            f"partition {partition} of {topic!r} holds messages whose senders have set the time "
+            f"(CreateTime): they are older than message.timestamp.type={LOG_APPEND_TIME}, or that "
+            "is no longer set. Start a new model with start=latest: it begins with the next round."
         )
 
 

@@ -27,6 +27,7 @@ ON_DEMAND: Final = {"auto.create.topics.enable": "true"}
 _JVM: Final = (
     *(HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"),
     "-Djava.awt.headless=true",
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
 )
 
 
@@ -77,8 +78,7 @@ class LocalBroker:
         if self._data is None:
             java, jars = find_java(), ensure_jars(self._tell)
             self._data = Path(tempfile.mkdtemp(prefix="stream-dppca-kafka-", dir=self._folder))
-            self._jvm = [java, *_JVM, f"-Dlog4j2.configurationFile={self._data}/log4j2.properties"]
-            self._jvm += ["-cp", f"{jars}/*"]
+            self._jvm = [java, *_JVM, "-cp", f"{jars}/*"]
             self._format(self._data)
         self._launch(self._data)
 
@@ -108,7 +108,6 @@ class LocalBroker:
         settings = self._settings | {"log.dirs": str(data / "log")}
         config = data / "server.properties"
         config.write_text("".join(f"{k}={v}\n" for k, v in settings.items()), encoding="latin-1")
-        (data / "log4j2.properties").write_text(_LOG4J, encoding="latin-1")
         tool = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config)]
         done = subprocess.run(  # noqa: S603
             [*self._jvm, *tool], capture_output=True, text=True, errors="replace", check=False
@@ -162,14 +161,3 @@ def provide_broker(tell: Progress = lambda _: None) -> Iterator[str]:
     else:
         with LocalBroker(tell=tell) as broker:
             yield broker.bootstrap_servers
-
-
-_LOG4J = """\
-status = error
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = [%d] %p %m (%c)%n
-rootLogger.level = info
-rootLogger.appenderRef.out.ref = out
-"""

@@ -66,6 +66,14 @@ class ClusterOfTests(StandaloneCluster):
     def conf(self) -> dict[str, str]:
         return super().conf() | {"spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2])}
 
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child, _ in self.children]
+
+    def add_worker(self) -> None:
+        """Start one more worker, and wait until the master knows it."""
+        self._wait(self._start_worker(), "Successfully registered")
+
     def session(self, **conf: Any) -> SparkSession:
         """The session of this process on the cluster; it has all cores until it is stopped."""
         os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}

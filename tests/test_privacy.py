@@ -428,12 +428,14 @@ def test_the_child_of_a_fork_forgets() -> None:
         warnings.simplefilter("ignore")  # a fork of a process with threads
         child = os.fork()
     if child == 0:
-        found = f"{m.n_seen} {len(sums.correlated._sums)}"
-        os.write(write, found.encode())
-        os._exit(0)
+        try:
+            os.write(write, f"{m.n_seen} {len(sums.mechanism._sums)}".encode())
+        finally:
+            os._exit(0)  # the tests are the parent's
     os.waitpid(child, 0)
+    os.close(write)
     assert os.read(read, 100).decode() == f"{2 * m.batch_size} 0"
-    assert m.n_seen == 2 * m.batch_size + 10 and len(sums.correlated._sums) == 2
+    assert m.n_seen == 2 * m.batch_size + 10 and len(sums.mechanism._sums) == 2
 
 
 @pytest.mark.parametrize("form", ["moment", "paper"])

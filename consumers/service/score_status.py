@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..model.releases import PublishedRelease
@@ -18,8 +18,9 @@ WINDOW: Final = 10_000
 LEAST: Final = 5
 #: Share of the records of a key beyond a limit that raises an alarm.
 SHARE: Final = 0.5
-#: Alarms that are shown.
+#: Alarms that are shown, and the features named for each.
 MOST: Final = 5
+NAMED: Final = 3
 
 
 class Alarms:
@@ -37,22 +38,30 @@ class Alarms:
                 self._old, self._new = self._new, _Window()
 
     def shown(self, most: int | None = MOST) -> list[dict[str, Any]]:
-        """The keys most of whose records are beyond a limit, and the worst record of each."""
+        """The keys most of whose records are beyond a limit, and why: means over these records."""
         with self._lock:
             seen, beyond = self._old.seen + self._new.seen, self._old.beyond + self._new.beyond
-            worst = {**self._old.worst, **self._new.worst}
+            by = {key: self._old.by[key] + self._new.by[key] for key in beyond}
         return [
             {
                 "key": key.decode(errors="replace"),
                 "beyond": count,
                 "seen": seen[key],
-                "spe": worst[key].spe,
-                "t2": worst[key].t2,
-                "contributions": worst[key].contributions,
+                "contributions": sorted(
+                    ((name, size / count) for name, size in by[key].items()),
+                    key=lambda named: -abs(named[1]),
+                )[:NAMED],
             }
             for key, count in beyond.most_common()
             if seen[key] >= LEAST and count >= SHARE * seen[key]
         ][:most]
+
+
+class _Sums(dict[str, float]):
+    def __add__(self, other: Mapping[str, float]) -> _Sums:
+        return _Sums(
+            {name: self.get(name, 0.0) + other.get(name, 0.0) for name in {**self, **other}}
+        )
 
 
 class _Window:
@@ -61,16 +70,14 @@ class _Window:
     def __init__(self) -> None:
         self.seen: Counter[bytes] = Counter()
         self.beyond: Counter[bytes] = Counter()
-        self.worst: dict[bytes, Score] = {}
+        self.by: dict[bytes, _Sums] = defaultdict(_Sums)  # contributions of those beyond
 
     def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
         self.seen.update(filter(None, keys))
         for key, score in zip(keys, scores, strict=True):
             if score.anomaly and key:
                 self.beyond[key] += 1
-                worst = self.worst.get(key)
-                if worst is None or (score.spe or 0.0) > (worst.spe or 0.0):
-                    self.worst[key] = score
+                self.by[key] += dict(score.contributions)
 
 
 class ScoreStatus(Registered):

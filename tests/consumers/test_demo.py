@@ -138,8 +138,6 @@ def test_flags_of_score() -> None:
         "key": "machine-07",
         "beyond": 300,
         "seen": 301,
-        "spe": 160.6,
-        "t2": 0.9,
         "contributions": [["fan_rpm", -95.0], ["temperature_c", 58.1]],
     }
     said: dict[str, Any] = {"share": None, "rate": 0.0, "alarms": []}

@@ -195,8 +195,10 @@ def test_the_broker_of_a_newcomer(brokers: Brokers, fresh_name: FreshName, tmp_p
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         servers = parent.stdout.readline().strip()
-        check_topics_on_demand(servers, fresh_name("new"))
-        parent.send_signal(signal.SIGKILL)
+        try:
+            check_topics_on_demand(servers, fresh_name("new"))
+        finally:
+            parent.send_signal(signal.SIGKILL)  # or its end would be waited for
 
     port = int(servers.rpartition(":")[2])
     wait_for("the broker to end with its parent", lambda: not listed_brokers(port))

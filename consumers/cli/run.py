@@ -105,9 +105,8 @@ def _problems(
         yield "--time must be given with --subject: the column with the time of each row"
     if subjects and options.until is None:
         yield (
-            "--until must be given with --subject: the end of the last round to release. It is not "
-            "read from the file, because the time of the last row would tell when its subject sent "
-            "it. For example: --from 2026-01-31 --until 2026-02-01"
+            "--until must be given with --subject: the end of the last round. The last row would "
+            "tell when its subject sent it. For example: --from 2026-01-31 --until 2026-02-01"
         )
     if options.once and (size := given.flags.get("batch_size")) is not None:
         yield f"--batch-size must be left out with --once: the file is one batch. Found {size}."

@@ -133,9 +133,8 @@ def _round_at(option: str, text: str, rule: RoundRule) -> int:
     round, rest = divmod(ms, rule.length_ms)
     if rest:
         raise ConfigurationError(
-            f"{option} must be the beginning of a round: a multiple of "
-            f"{duration_text(rule.length_ms)} since 1970-01-01T00:00Z. Found {text}; the rounds "
-            f"around it begin at {time_text(rule.start_ms(round))} and "
-            f"{time_text(rule.start_ms(round + 1))}."
+            f"{option} must be the beginning of a round, a multiple of "
+            f"{duration_text(rule.length_ms)}. Found {text}; the rounds around it begin at "
+            f"{time_text(rule.start_ms(round))} and {time_text(rule.start_ms(round + 1))}."
         )
     return round

@@ -10,7 +10,7 @@ import numpy as np
 from stream_dppca import Projector, Release
 
 from ..errors import ConfigurationError
-from .uncertainty import angle, loading_noise
+from .uncertainty import angle, loading_noise, mean_noise
 
 #: Differences of more than this many standard deviations are changes.
 MORE = 3.0
@@ -33,12 +33,18 @@ def compare(a: Release, b: Release) -> str:
 
 def _angles(a: Release, b: Release) -> Iterator[str]:
     for j in range(min(len(a.components), len(b.components))):
-        found = angle(np.array(a.components[j]), np.array(b.components[j]))
+        v, w = np.array(a.components[j]), np.array(b.components[j])
+        found = angle(v, w)
         line = f"component {j}: {found:.2f}° apart{_against(found, a, b, j)}"
         ratios = [r.explained_variance_ratio for r in (a, b)]
         if all(ratios):
             line += "; explains " + " → ".join(f"{100 * r[j]:.1f} %" for r in ratios if r)
         yield line
+        if ": more than" in line:
+            w = np.copysign(1.0, v @ w) * w
+            most = np.argsort(-np.abs(w - v))[:3].tolist()
+            listed = (f"{a.features[i]} {v[i]:+.2f} → {w[i]:+.2f}" for i in most)
+            yield f"  loadings that moved most: {', '.join(listed)}"
     V, W = (np.array(r.components) for r in (a, b))
     cosine = np.linalg.svd(V @ W.T, compute_uv=False).min(initial=1.0)
     found = math.degrees(math.acos(min(cosine, 1.0)))
@@ -69,6 +75,8 @@ def _features(a: Release, b: Release) -> Iterator[str]:
     yield f"{'':<{width}}  {'mean moved by':>16}  sd times"
     for i in np.argsort(-size)[:MOST].tolist():
         yield f"{a.features[i]!s:<{width}}  {moved[i]:>+13.2f} sd  {grown[i]:8.3g}"
+    noise = 2 * math.hypot(mean_noise(a), mean_noise(b))
+    yield f"noise and sampling alone move a mean by about ± {noise:.2g} sd"
 
 
 def _limits(a: Release, b: Release) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_dppca import Release
+from stream_dppca.method.memory import constant
 
 FloatArray = NDArray[np.float64]
 
@@ -46,6 +47,23 @@ def noise_movement(release: Release) -> float | None:
     return math.degrees(release.step * release.sigma * across / spread)
 
 
+def _errors(release: Release) -> tuple[float, float]:
+    """The variance of the noise beside the diagonal of the second moment, and its records."""
+    seen, step = release.n_seen or 1, release.step or 1.0
+    batches = release.batch - 1 + release.first_batches
+    rows = max(seen / batches if release.subjects is None else release.subjects, 1.0) / step
+    return (release.sigma or 0.0) ** 2 * step / 2, rows
+
+
+def mean_noise(release: Release) -> float:
+    """Estimate the standard deviation of the mean of a feature, in its standard deviations.
+
+    The mean is the moment of (z, b) beside the diagonal, over b (`method.memory`).
+    """
+    noise, rows = _errors(release)
+    return math.sqrt(noise / constant(len(release.features)) ** 2 + 1 / rows)
+
+
 def loading_noise(release: Release, together: bool = False) -> FloatArray | None:
     """Estimate the standard deviation of each loading, k x d; None if not known.
 
@@ -64,10 +82,7 @@ def loading_noise(release: Release, together: bool = False) -> FloatArray | None
     values, ratio = (np.array(column, dtype=np.float64) for column in numbers)
     if not (values.all() and ratio.all()):
         return None
-    seen = release.n_seen or 1
-    batches = release.batch - 1 + release.first_batches
-    rows = max(seen / batches if release.subjects is None else release.subjects, 1.0) / release.step
-    noise = release.sigma**2 * release.step / 2
+    noise, rows = _errors(release)
     total = float(values[0] / ratio[0])
 
     def moved(value: float, others: FloatArray) -> FloatArray:

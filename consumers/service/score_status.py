@@ -18,9 +18,8 @@ WINDOW: Final = 10_000
 LEAST: Final = 5
 #: Share of the records of a key beyond a limit that raises an alarm.
 SHARE: Final = 0.5
-#: Alarms that are shown, and the features named for each.
+#: Alarms that are shown.
 MOST: Final = 5
-NAMED: Final = 3
 
 
 class Alarms:
@@ -50,7 +49,7 @@ class Alarms:
                 "contributions": sorted(
                     ((name, size / count) for name, size in by[key].items()),
                     key=lambda named: -abs(named[1]),
-                )[:NAMED],
+                )[:3],
             }
             for key, count in beyond.most_common()
             if seen[key] >= LEAST and count >= SHARE * seen[key]

@@ -16,25 +16,11 @@ def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> di
     Inside a container the port is the same as outside: a broker also calls itself at the address
     that it advertises (the markers of transactions go that way).
     """
-    return {
-        "process.roles": "broker,controller",
-        "node.id": "1",
+    fixed = Path(__file__).with_name("server.properties").read_text(encoding="ascii").splitlines()
+    return dict(line.split("=") for line in fixed if line[:1] not in ("", "#")) | {
         "listeners": f"PLAINTEXT://{bind}:{port},CONTROLLER://{LOOPBACK}:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
-        # One node has no replicas, and fewer internal partitions start sooner.
-        "offsets.topic.replication.factor": "1",
-        "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "4",
-        "group.initial.rebalance.delay.ms": "0",
-        "broker.session.timeout.ms": "3000",  # until then the id of a killed broker stays taken
-        "broker.heartbeat.interval.ms": "500",
-        "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
-        "log.cleaner.dedupe.buffer.size": str(16 << 20),  # 128 MiB would be a quarter of the heap
     }
 
 

@@ -13,25 +13,22 @@ from ..broker.base import BrokerUnavailable
 from ..broker.jars import cache_folder
 
 VERSION: Final = "0.139.0"
+_AT_ONCE: Final = (
+    'system.memory.usage{state="used"}',
+    'system.cpu.utilization{state="user"}',
+    'system.cpu.utilization{state="system"}',
+    "system.cpu.load_average.1m",
+)
 #: Features of this machine. A single message has no rates.
 FEATURES: Final = {
     "subject": (
-        'system.memory.usage{state="used"}',
-        'system.cpu.utilization{state="user"}',
-        'system.cpu.utilization{state="system"}',
+        *_AT_ONCE,
         'rate(system.network.io{direction="receive"})',
         'rate(system.network.io{direction="transmit"})',
         'rate(system.disk.io{direction="write"})',
         'rate(system.cpu.time{state="user"})',
-        "system.cpu.load_average.1m",
     ),
-    "record": (
-        'system.memory.usage{state="used"}',
-        'system.memory.usage{state="cached"}',
-        'system.cpu.utilization{state="user"}',
-        'system.cpu.utilization{state="system"}',
-        "system.cpu.load_average.1m",
-    ),
+    "record": (*_AT_ONCE, 'system.memory.usage{state="cached"}'),
 }
 
 
@@ -69,8 +66,8 @@ def ensure_collector() -> Path:
         )
         if done.returncode:
             last = "\n".join(done.stdout.splitlines()[-5:])
-            hint = "if Go's checksum database cannot be reached, set GOSUMDB=off"
-            raise BrokerUnavailable(f"the collector could not be built ({hint}):\n{last}")
+            why = "the collector could not be built (is GOSUMDB=off needed here?)"
+            raise BrokerUnavailable(f"{why}:\n{last}")
     program.parent.mkdir(exist_ok=True)
     (folder / "out" / "otelcol").rename(program)
     shutil.rmtree(folder, ignore_errors=True)

@@ -49,6 +49,10 @@ def test_files(releases: Releases, tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(set(shown)) == 1
     assert re.search(r"component 0: .*° apart, noise and .* about .*: more than 3 times", shown[0])
     assert "all components together" in shown[0]
+    (moved,) = re.findall(r"loadings that moved most: (.*)", shown[0])
+    assert re.match(r"\w+ [+-]0\.\d\d → [+-]0\.\d\d, \w+ ", moved) and "moved most" not in same
+    (noise,) = re.findall(r"alone move a mean by about ± ([\d.]+) sd", shown[0])
+    assert 0 < float(noise) < 0.1
     # The means and the spread of what a backup does are larger; the largest change comes first.
     listed = re.findall(r"^(\w+) +\+\d\.\d+ sd +[\d.]+$", shown[0], re.MULTILINE)
     assert set(listed[:2]) == {"disk_read_bytes_per_s", "disk_write_bytes_per_s"}

@@ -208,7 +208,7 @@ def test_the_broker_of_a_newcomer(brokers: Brokers, fresh_name: FreshName, tmp_p
 def check_topics_on_demand(servers: str, topic: str) -> None:
     """Topics are made for producers, and by no command of ours."""
     flags = f"--bootstrap-servers {servers} --input-topic {topic} "
-    flags += "--features a,b --epsilon 1 --delta 1e-6 --batch-size 1000"
+    flags += "--features a,b --epsilon 1 --delta 1e-6 --batch-size 1000 --http-port 0"
     for command in ("check-config", "serve", "check-config"):  # none of them creates it
         done = zygote.run([command, *flags.split()], {}, PATIENCE_SECONDS)
         assert done.returncode == 78

@@ -352,7 +352,7 @@ function drawSpectrum() {
     row.children[2].textContent = `${number(x)} ± ${number(2 * sd)}`;
   });
   $("spectrum-note").textContent = values.length === 0 ? "No eigenvalue is known to stand out of the noise."
-    : values.length > k ? `${values.length} stand out, ${k} ${k === 1 ? "is" : "are"} learned: a larger n_components would say more.`
+    : values.length > k ? `${values.length} stand out, ${k} ${k === 1 ? "is" : "are"} learned: docs/results.md says how many to take.`
     : "No more than are learned stand out of the noise.";
 }
 
@@ -378,7 +378,7 @@ function drawBeyond() {
   if (beyond === undefined) return;
   $("public").textContent = "Not private: records beyond a limit. Everything else here was published.";
   const { share, rate, alarms } = beyond, high = share !== null && share > 2 * rate;
-  $("beyond-share").textContent = share === null ? "Not yet known: the release has no limit, or few records were scored."
+  $("beyond-share").textContent = !rate ? "The release has no such limit at present: nothing is compared." : share === null ? "Not yet known: the release has no limit, or few records were scored."
     : `${percent(share)} of the last records; at most ${percent(rate)} should be.`;
   $("beyond-share").classList.toggle("bad", high);
   const list = $("alarms");

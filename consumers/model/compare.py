@@ -42,7 +42,8 @@ def _angles(a: Release, b: Release) -> Iterator[str]:
         yield line
         if ": more than" in line:
             w = np.copysign(1.0, v @ w) * w
-            most = np.argsort(-np.abs(w - v))[:3].tolist()
+            far = np.abs(w - v)
+            most = [i for i in np.argsort(-far)[:3].tolist() if 5 * far[i] > far.max()]
             listed = (f"{a.features[i]} {v[i]:+.2f} → {w[i]:+.2f}" for i in most)
             yield f"  loadings that moved most: {', '.join(listed)}"
     V, W = (np.array(r.components) for r in (a, b))

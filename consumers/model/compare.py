@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from stream_dppca import Projector, Release
+from stream_dppca.arrays import FloatArray
 
 from ..errors import ConfigurationError
 from .uncertainty import angle, loading_noise, mean_noise
@@ -32,10 +33,12 @@ def compare(a: Release, b: Release) -> str:
 
 
 def _angles(a: Release, b: Release) -> Iterator[str]:
+    noises = [loading_noise(release) for release in (a, b)]
     for j in range(min(len(a.components), len(b.components))):
         v, w = np.array(a.components[j]), np.array(b.components[j])
         found = angle(v, w)
-        line = f"component {j}: {found:.2f}° apart{_against(found, a, b, j)}"
+        line = f"component {j}: {found:.2f}° apart"
+        line += _against(found, [None if noise is None else noise[j] for noise in noises])
         ratios = [r.explained_variance_ratio for r in (a, b)]
         if all(ratios):
             line += "; explains " + " → ".join(f"{100 * r[j]:.1f} %" for r in ratios if r)
@@ -49,15 +52,15 @@ def _angles(a: Release, b: Release) -> Iterator[str]:
     V, W = (np.array(r.components) for r in (a, b))
     cosine = np.linalg.svd(V @ W.T, compute_uv=False).min(initial=1.0)
     found = math.degrees(math.acos(min(cosine, 1.0)))
-    yield f"all components together: at most {found:.2f}° apart{_against(found, a, b)}"
+    against = _against(found, [loading_noise(release, together=True) for release in (a, b)])
+    yield f"all components together: at most {found:.2f}° apart{against}"
 
 
-def _against(found: float, a: Release, b: Release, j: int | None = None) -> str:
-    """An angle against what noise and sampling do to component j, or to all of them together."""
-    noises = [loading_noise(release, together=j is None) for release in (a, b)]
-    if any(noise is None for noise in noises):
+def _against(found: float, noises: Sequence[FloatArray | None]) -> str:
+    """An angle against what noise and sampling do to both sides; nothing if that is not known."""
+    own = [float(np.linalg.norm(noise)) for noise in noises if noise is not None]
+    if len(own) < len(noises):
         return ""
-    own = [float(np.linalg.norm(n if j is None else n[j])) for n in noises if n is not None]
     floor = min(math.degrees(math.hypot(*own)), 90.0)
     more = f"{'more than' if found > MORE * floor else 'within'} {MORE:g} times that"
     return f", noise and sampling alone about {floor:.2f}°: {more}"
@@ -76,8 +79,9 @@ def _features(a: Release, b: Release) -> Iterator[str]:
     yield f"{'':<{width}}  {'mean moved by':>16}  sd times"
     for i in np.argsort(-size)[:MOST].tolist():
         yield f"{a.features[i]!s:<{width}}  {moved[i]:>+13.2f} sd  {grown[i]:8.3g}"
-    noise = 2 * math.hypot(mean_noise(a), mean_noise(b))
-    yield f"noise and sampling alone move a mean by about ± {noise:.2g} sd"
+    if a.mean is not None and b.mean is not None:
+        noise = 2 * math.hypot(mean_noise(a), mean_noise(b))
+        yield f"noise and sampling alone move a mean by about ± {noise:.2g} sd"
 
 
 def _limits(a: Release, b: Release) -> Iterator[str]:

@@ -9,12 +9,10 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_dppca import Release
+from stream_dppca.arrays import FloatArray
 from stream_dppca.method.memory import constant
-
-FloatArray = NDArray[np.float64]
 
 #: Eigenvalues that are closer than this share of the total cannot be distinguished.
 _SMALLEST_GAP = 1e-9
@@ -77,11 +75,9 @@ def loading_noise(release: Release, together: bool = False) -> FloatArray | None
         If true, only movements out of the subspace of all components count.
     """
     numbers = (release.spread, release.explained_variance_ratio)
-    if release.sigma is None or not release.step or not all(numbers):
+    if release.sigma is None or not (release.step and all(c and all(c) for c in numbers)):
         return None
     values, ratio = (np.array(column, dtype=np.float64) for column in numbers)
-    if not (values.all() and ratio.all()):
-        return None
     noise, rows = _errors(release)
     total = float(values[0] / ratio[0])
 
@@ -114,10 +110,9 @@ def _beyond(
     squares, (k, d) = np.array(release.components) ** 2, np.shape(release.components)
     varies = np.full(d, True) if release.deviation is None else np.array(release.deviation) > 0
     left = np.where(varies, np.maximum(1 - squares.sum(axis=0), 0.0), 0.0)
+    variance = np.maximum(1 - values @ squares, 0.0)
     if release.clamp is None:  # in one unit: the variance of a feature is not known
         variance = left * max(total - float(values.sum()), 0.0) / max(d - k, 1)
-    else:
-        variance = np.maximum(1 - values @ squares, 0.0)
     last = float(values[-1])
     for last in release.eigenvalues[k:]:
         share = np.minimum(variance / max(last, _SMALLEST_GAP), left)

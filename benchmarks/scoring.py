@@ -24,8 +24,8 @@ from consumers.kafka.confluent import GroupNote, MessageProducer, Subscription
 from consumers.model.releases import PublishedRelease, release_message
 from consumers.model.scores import CurrentModel, RowsToScore, Score, Scorer
 from consumers.protocols import TopicInfo
-from consumers.service import score
-from consumers.service.score_status import ScoreStatus
+from consumers.scoring import score
+from consumers.scoring.status import ScoreStatus
 from consumers.settings import ScoreSettings, load_part
 from demo.broker.local import LocalBroker
 from demo.telemetry import FEATURES

@@ -19,9 +19,8 @@ from .calibration import gaussian_mu
 from .checks import one_of, positive, whole
 from .errors import BatchSizeError, ParameterError
 from .mechanisms.correlated import DECAYS, POWER, weights
-from .method.first import first_batches
 from .method.memory import noise_of_sums
-from .method.parameters import check_features, smallest_batch_of, smallest_if_known
+from .method.parameters import check_features, first_batches, smallest_batch_of, smallest_if_known
 from .wording import counted, error_lines, first_step_line
 
 #: A component is called useful below this sine of its angle to the truth.

@@ -22,7 +22,7 @@ from .exits import EXIT_CONFIGURATION, exit_code, fail
 from .parsing import Given
 
 if TYPE_CHECKING:
-    from ..service.remote import Remote
+    from ..reading.remote import Remote
     from ..settings import (
         ClusterSettings,
         FileSettings,
@@ -93,7 +93,7 @@ def _engine(settings: Settings) -> contextlib.AbstractContextManager[Remote | No
     if settings.engine == "local":
         return contextlib.nullcontext()
     from ..kafka.configure import task_connection
-    from ..service.spark import spark_engine
+    from ..reading.spark import spark_engine
 
     return spark_engine(settings, task_connection(settings))
 

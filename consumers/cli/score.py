@@ -11,9 +11,9 @@ from ..events import set_up_logs
 from ..kafka.configure import kafka_config
 from ..kafka.confluent import GroupNote, MessageProducer, Subscription
 from ..model.scores import NOT_PRIVATE, CurrentModel
-from ..service.http import HttpServer
-from ..service.score import Scoring, ensure_scores_topic, open_rows
-from ..service.score_status import ScoreStatus
+from ..monitoring.http import HttpServer
+from ..scoring.score import Scoring, ensure_scores_topic, open_rows
+from ..scoring.status import ScoreStatus
 from ..settings import ScoreSettings
 from ..settings.connection import reveal
 from ..web.follow import Follower

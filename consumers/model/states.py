@@ -52,7 +52,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
 class SlotRule(msgspec.Struct, frozen=True):
     """The rule by which records take slots. Another rule would put records into other batches.
 
-    - `offsets`: one offset of a partition is `rows_per_message` slots (`consumers.service.plan`).
+    - `offsets`: one offset of a partition is `rows_per_message` slots (`consumers.planning.plan`).
     - `rows`: one row of a file is one slot.
     - `rounds`: a subject has one place in a round (`RoundRule` defines the rounds).
     """

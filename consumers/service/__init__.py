@@ -1,1 +1,1 @@
-"""The running service: the loop, its tasks, the plan of batches and rounds, and its metrics."""
+"""The running service: the loop, its task, and what the task learns from."""

@@ -6,17 +6,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ..model.learner import Learner
+from ..monitoring.metrics import Metrics
+from ..planning.batch_planner import BatchPlanner, PlannedBatch
+from ..planning.guard import TopicGuard
+from ..planning.kept_plan import KeptPlans
+from ..planning.timeline import BrokerTime
 from ..protocols import Cluster, FinishedBatch, Positions
-from .batch_planner import BatchPlanner, PlannedBatch
-from .batch_reader import BatchReader
+from ..reading.batch_reader import BatchReader
 from .config import TaskConfig
-from .guard import TopicGuard
-from .kept_plan import KeptPlans
-from .metrics import Metrics
-from .timeline import BrokerTime
 
 if TYPE_CHECKING:
-    from .remote_sums import RemoteSums
+    from ..reading.remote_sums import RemoteSums
 
 
 class BatchInput:
@@ -119,7 +119,7 @@ def _open_reader(
         return BatchReader(
             reader, topic, config.codec, metrics, width=width, size=size, stall_s=stall_s
         )
-    from .remote_sums import RemoteSums  # needs librdkafka
+    from ..reading.remote_sums import RemoteSums  # needs librdkafka
 
     offsets, batches, slots = cluster.offsets(topic), learner.batches, learner.capacity
     sizes = {"width": width, "slots": slots}

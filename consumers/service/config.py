@@ -14,7 +14,7 @@ from ..model.states import ModelIdentity, SlotRule
 from ..settings import Recipe, RoundRule
 
 if TYPE_CHECKING:
-    from .remote import Remote
+    from ..reading.remote import Remote
 
 #: The error about a state that is none.
 REFUSAL: Final = "the state record cannot be read: is this the state topic?"

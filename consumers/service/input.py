@@ -15,11 +15,11 @@ Both have `begin`, which is called once, then for each batch `next`, `read` unti
 from __future__ import annotations
 
 from ..model.learner import Learner
+from ..monitoring.metrics import Metrics
+from ..planning.kept_plan import KeptPlans
 from ..protocols import Cluster
 from .batch_input import BatchInput
 from .config import TaskConfig
-from .kept_plan import KeptPlans
-from .metrics import Metrics
 from .round_input import RoundInput
 
 

@@ -22,6 +22,9 @@ from ..kafka.configure import open_registry
 from ..messages.recipe import MessageRecipe
 from ..model.describe import CHECK_NAMES
 from ..model.states import make_estimator, warm_up
+from ..monitoring.http import HttpServer
+from ..monitoring.metrics import Metrics
+from ..monitoring.watchdog import Watchdog
 from ..protocols import Claim, Cluster, Membership
 from ..settings import Settings
 from ..settings.connection import reveal
@@ -29,15 +32,12 @@ from ..web.follow import Follower
 from ..web.page import Page
 from ..web.tracker import Tracker
 from .config import RoundConfig, TaskConfig
-from .http import HttpServer
-from .metrics import Metrics
 from .stored import USED_TWICE, check_stored, other_models
 from .task import Task
 from .topics import ensure_topics
-from .watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from .remote import Remote
+    from ..reading.remote import Remote
 
 #: Longest time from the signal to the end of the process.
 LEAVE_SECONDS: Final = 4.0

@@ -11,16 +11,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..model.learner import Learner
+from ..monitoring.metrics import Metrics
+from ..planning.guard import TopicGuard
+from ..planning.round_planner import PlannedRound, RoundPlanner
+from ..planning.timeline import BrokerTime
 from ..protocols import Cluster, FinishedBatch, Positions
+from ..reading.round_reader import RoundReader
 from .config import RoundConfig, TaskConfig
-from .guard import TopicGuard
-from .metrics import Metrics
-from .round_planner import PlannedRound, RoundPlanner
-from .round_reader import RoundReader
-from .timeline import BrokerTime
 
 if TYPE_CHECKING:
-    from .remote_rows import RemoteRows
+    from ..reading.remote_rows import RemoteRows
 
 
 class RoundInput:
@@ -61,7 +61,7 @@ class RoundInput:
         if config.remote is None:
             reader = cluster.reader(topic, stamped=True)
             return RoundReader(reader, topic, codec, rule, metrics, **more)
-        from .remote_rows import RemoteRows  # needs librdkafka
+        from ..reading.remote_rows import RemoteRows  # needs librdkafka
 
         more |= {"width": len(config.features), "bounds": self.planner.bounds}
         return RemoteRows(config.remote, topic, rule, metrics, **more)

@@ -28,12 +28,12 @@ from ..model.describe import learned_nothing
 from ..model.finisher import Finisher
 from ..model.learner import Learner
 from ..model.states import read_history
+from ..monitoring.metrics import Metrics
+from ..planning.kept_plan import KeptPlans
 from ..protocols import Claim, Cluster, FinishedBatch, Ledger, Membership, Message
 from .background import Background
 from .config import REFUSAL, TaskConfig
 from .input import open_input
-from .kept_plan import KeptPlans
-from .metrics import Metrics
 from .stored import WAY_OUT, last_release, lost
 
 CLOSE_SECONDS: Final = 1.0

@@ -7,9 +7,9 @@ from typing import Final
 
 from ..errors import ConfigurationError
 from ..events import log_event
+from ..planning.timeline import LOG_APPEND_TIME
 from ..protocols import Cluster, TopicInfo
 from ..settings import MESSAGE_KEY, ConnectionSettings, RoundRule, TopicSettings
-from .timeline import LOG_APPEND_TIME
 
 #: Both topics hold the current value of each key. Small segments let the cleaner remove old values
 #: soon, so that a task that starts has little to read.

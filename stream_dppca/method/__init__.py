@@ -10,7 +10,8 @@
 |---|---|
 | `parameters` | public numbers: parameters, the budget of each question, the smallest batch |
 | `step` | **private**: `Method`, one step in order |
-| `first` | **private**: centre, scales and radius, asked in the first step |
+| `first` | **private**: centre, scales and lengths, asked in the first step |
+| `radius` | post-processing: the clip radius, from counts of lengths |
 | `statistics` | **private**: the sums, and how far one unit moves them |
 | `limits` | **private**: histograms of scores, and the limits that they show |
 | `looks` | **private**: counts for features whose spread is not known |

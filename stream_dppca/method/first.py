@@ -51,13 +51,10 @@ from ..arrays import FloatArray
 from ..noise import Noise
 from ..statistics import Block, Rows, Statistic
 from .histograms import SURE, hull, locate, spread
+from .radius import clip_radius, length_grid, share_beyond
 from .standard import CLAMP, FLOOR, Standard
 from .statistics import GridCounts, LengthCounts, MomentsInBall, OctaveCounts, count_slack
 
-#: Share of mu^2 of the first step that its questions spend; limits and moments have the rest.
-FIRST = 0.3
-#: The same if the first step is the only one: nothing can be corrected later, nor pay for it.
-FIRST_OF_ONE = 0.1
 #: Parts of the budget, question by question; divided by the sum of those that are asked.
 SHARES = {
     "octaves": 5,
@@ -69,16 +66,6 @@ SHARES = {
     "norms": 2,
     "lengths": 2,
 }
-#: sqrt(d)/mu times this many records, with the whole budget, answer the questions well. Fitted to
-#: the real data of docs/accuracy.md.
-RECORDS = 90.0
-#: The same for rounds of subjects, who are few: a lower precision that comes sooner.
-ROUND_RECORDS = 70.0
-#: 1/mu times this many subjects, with the whole budget, answer the questions if centre and scales
-#: are known: with 40, some fleets of devices that differ a hundredfold in size take more rounds.
-KNOWN_RECORDS = 60.0
-#: In a round that shares its budget, the questions have at most this share of mu^2.
-MOST_SHARED = 0.7
 #: Cells of the grids. Three cells of one are the range of the next, so that a centre is found to
 #: 2^-17 of its size. A record is in one cell, however many there are; but where many have to be
 #: taken together, their noise adds up. So a grid has few cells, and a feature between 30 and 60,000
@@ -90,98 +77,11 @@ BALL = 3.0
 _COARSEST = 2.0**-20
 #: With a smaller share of valid units than this, no answer is trusted.
 _ENOUGH = 0.25
-#: Units that may be longer than the clip radius: `_CUT` sqrt(d)/mu of all that the radius is for.
-#: What clipping cuts off then turns the component about as far as the noise does, whose sd after n
-#: records is sqrt 2 R/(n mu) in each coordinate. The factor was chosen on half of the real data.
-_CUT = 6.0
-#: Sds of the noise by which a count beyond a length may be too high: up to the first length that is
-#: long enough, and after it. In one of twenty first steps, noise exceeds 2 sds at some length.
-_FORGIVEN, _RISES = 2.0, 4.0
-#: A radius is for this many batches, or for the first step if that has more.
-_BATCHES = 8
 #: Largest value that is searched for, and smallest width of the searched range, by itself and as a
 #: part of the value: the octaves go from 2^-64 to 2^64, and three cells of each grid are left.
 _FARTHEST, _NARROWEST, _NARROWEST_PART = 2.0**66, 2.0**-84, 2.0**-20
-#: Edges of `LengthCounts` over d: half an octave each, from 1/16 to 16. The noise of narrower bins
-#: would add up.
-_LENGTHS = 2.0 ** (np.arange(-8, 9) / 2)
 #: Squared lengths of raw records, in octaves of the length.
 _NORMS = 4.0 ** np.arange(-60.0, 61.0)
-
-
-def first_batches(
-    *, d: int, mu: float, units: int, share: float = FIRST, known: bool = False
-) -> int:
-    """W: the number of batches that the first step takes at once.
-
-    Parameters
-    ----------
-    units
-        Units per batch.
-    share
-        Share of mu^2 that the questions spend.
-    known
-        True if centre and scales are known: one question is left, which a batch can answer.
-
-    Examples
-    --------
-    >>> first_batches(d=38, mu=0.2367, units=8192)
-    1
-    >>> first_batches(d=20, mu=0.2367, units=500)
-    7
-    """
-    if known:
-        return 1
-    return max(1, math.ceil(RECORDS * math.sqrt(d) / (mu * math.sqrt(share) * units)))
-
-
-def length_grid(d: int) -> FloatArray:
-    """Squared lengths between which the radius is chosen."""
-    return np.asarray(_LENGTHS * d)
-
-
-def _crossing(grid: FloatArray, excess: FloatArray) -> float:
-    """The place on a geometric grid where an excess that falls reaches zero, interpolated.
-
-    Examples
-    --------
-    >>> _crossing(np.array([1.0, 4.0, 16.0]), np.array([5.0, 3.0, -3.0]))
-    8.0
-    """
-    above = int(np.count_nonzero(excess > 0))
-    if above in (0, len(grid)):
-        return float(grid[max(above - 1, 0)])
-    part = excess[above - 1] / (excess[above - 1] - excess[above])
-    return float(grid[above - 1] ** (1 - part) * grid[above] ** part)
-
-
-def question_share(*, d: int, mu: float, units: int, known: bool = False) -> float:
-    """Share of a round's mu^2 that the questions spend; above 1, the number of rounds.
-
-    If centre and scales are known, it is between `FIRST_OF_ONE` and `FIRST`.
-
-    Examples
-    --------
-    >>> [round(question_share(d=10, mu=0.2367, units=n), 2) for n in (3000, 1200, 500)]
-    [0.3, 0.61, 3.5]
-    >>> [round(question_share(d=10, mu=0.2367, units=n, known=True), 2) for n in (3000, 600, 300)]
-    [0.1, 0.18, 0.3]
-    """
-    if known:
-        return min(FIRST, max(FIRST_OF_ONE, (KNOWN_RECORDS / (mu * units)) ** 2))
-    return max(FIRST, (ROUND_RECORDS * math.sqrt(d) / (mu * units)) ** 2)
-
-
-def question_rounds(*, d: int, mu: float, units: int) -> int:
-    """Rounds of subjects that the questions take: their precision grows with the root.
-
-    Examples
-    --------
-    >>> question_rounds(d=10, mu=0.2367, units=3000), question_rounds(d=10, mu=0.2367, units=500)
-    (1, 4)
-    """
-    share = question_share(d=d, mu=mu, units=units)
-    return 1 if share <= MOST_SHARED else max(2, math.ceil(share))
 
 
 @dataclass
@@ -273,7 +173,7 @@ class Questions:
     ) -> None:
         self.d, self.mu, self.units = d, mu, units
         self.counted, self.one_unit = counted, one_unit
-        self.longer = _CUT * math.sqrt(d) / (mu_batch * max(units, _BATCHES * batch))
+        self.share_beyond = share_beyond(d=d, mu=mu_batch, units=units, batch=batch)
         self.count_slack = count_slack(units, each)
         left_out = {"octaves", *CELLS} if known_center else set()
         left_out |= {"distances", "moments"} if one_unit else {"norms"}
@@ -453,27 +353,19 @@ class Questions:
         self.standard = self.standard.in_one_unit(typical)
 
     def _learn_radius(self, counts: FloatArray, sd: float) -> None:
-        """Take the smallest length beyond which few enough of the valid units lie.
+        """Take the radius that the counts show (`radius`).
 
-        Noise adds up in the counts beyond a length, so the tolerance grows with the number of bins:
-        in doubt the radius is smaller, and so is the noise in every later batch. The first length
-        within the tolerance counts, even if noise lets some counts beyond it rise again, unless
-        such a count is `_RISES` sds above zero: then there are long units. If scales were told, the
-        units of the whole stream have the mean squared length d, however short those of the first
-        step are, and the radius is at least that.
+        If scales were told, the units of the whole stream have the mean squared length d, however
+        short those of the first step are, and the radius is at least that.
         """
         there, there_sd = counts.sum() / self.units, sd * math.sqrt(len(counts)) / self.units
         if "moments" not in self._ends and self.valid[0] > 0:
             self.valid = float(np.clip(there, 0.05, 1.0)), there_sd
         elif not self.counted and there < min(_ENOUGH, 1 - 4 * there_sd):
             self.valid = 0.0, 0.0  # two counts do not both take noise for units
-        beyond = np.cumsum(counts[::-1])[::-1][1:]  # longer than each edge
-        allowed = self.longer * self.valid[0] * self.units
-        excess, noise = beyond - allowed, sd * np.sqrt(np.arange(len(beyond), 0, -1))
-        first = np.minimum.accumulate(excess - _FORGIVEN * noise)
-        last = np.maximum.accumulate((excess - _RISES * noise)[::-1])[::-1]
+        allowed = self.share_beyond * self.valid[0] * self.units
         least = 0.0 if self.scales is None else float(self.d)
-        self.radius = max(_crossing(length_grid(self.d), np.maximum(first, last)), least)
+        self.radius = max(clip_radius(counts, sd, d=self.d, allowed=allowed), least)
 
     # State
 

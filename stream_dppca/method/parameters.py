@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ..arrays import FloatArray
 from ..errors import BatchSizeError, ParameterError
 from ..participation import PerSubject, mu_of, size_words
-from .first import FIRST, FIRST_OF_ONE, first_batches, question_rounds, question_share
 from .limits import LIMITS
 from .looks import LOOK
 
@@ -22,6 +21,20 @@ COUNT = 0.01
 MOST_FIRST = 16
 #: More rounds of subjects than this, in which only the questions are asked, are refused.
 MOST_ROUNDS = 64
+#: Share of mu^2 of the first step that its questions spend; limits and moments have the rest.
+FIRST = 0.3
+#: The same if the first step is the only one: nothing can be corrected later, nor pay for it.
+FIRST_OF_ONE = 0.1
+#: sqrt(d)/mu times this many records, with the whole budget, answer the questions well. Fitted to
+#: the real data of docs/accuracy.md.
+RECORDS = 90.0
+#: The same for rounds of subjects, who are few: a lower precision that comes sooner.
+ROUND_RECORDS = 70.0
+#: 1/mu times this many subjects, with the whole budget, answer the questions if centre and scales
+#: are known: with 40, some fleets of devices that differ a hundredfold in size take more rounds.
+KNOWN_RECORDS = 60.0
+#: In a round that shares its budget, the questions have at most this share of mu^2.
+MOST_SHARED = 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +118,61 @@ class Budget:
             self.rounds = 1 if given.knows_all else question_rounds(d=d, mu=self.mu, units=units)
             if self.rounds > 1:  # nothing else is asked in these rounds
                 self.first = 1.0
+
+
+def first_batches(
+    *, d: int, mu: float, units: int, share: float = FIRST, known: bool = False
+) -> int:
+    """W: the number of batches that the first step takes at once.
+
+    Parameters
+    ----------
+    units
+        Units per batch.
+    share
+        Share of mu^2 that the questions spend.
+    known
+        True if centre and scales are known: one question is left, which a batch can answer.
+
+    Examples
+    --------
+    >>> first_batches(d=38, mu=0.2367, units=8192)
+    1
+    >>> first_batches(d=20, mu=0.2367, units=500)
+    7
+    """
+    if known:
+        return 1
+    return max(1, math.ceil(RECORDS * math.sqrt(d) / (mu * math.sqrt(share) * units)))
+
+
+def question_share(*, d: int, mu: float, units: int, known: bool = False) -> float:
+    """Share of a round's mu^2 that the questions spend; above 1, the number of rounds.
+
+    If centre and scales are known, it is between `FIRST_OF_ONE` and `FIRST`.
+
+    Examples
+    --------
+    >>> [round(question_share(d=10, mu=0.2367, units=n), 2) for n in (3000, 1200, 500)]
+    [0.3, 0.61, 3.5]
+    >>> [round(question_share(d=10, mu=0.2367, units=n, known=True), 2) for n in (3000, 600, 300)]
+    [0.1, 0.18, 0.3]
+    """
+    if known:
+        return min(FIRST, max(FIRST_OF_ONE, (KNOWN_RECORDS / (mu * units)) ** 2))
+    return max(FIRST, (ROUND_RECORDS * math.sqrt(d) / (mu * units)) ** 2)
+
+
+def question_rounds(*, d: int, mu: float, units: int) -> int:
+    """Rounds of subjects that the questions take: their precision grows with the root.
+
+    Examples
+    --------
+    >>> question_rounds(d=10, mu=0.2367, units=3000), question_rounds(d=10, mu=0.2367, units=500)
+    (1, 4)
+    """
+    share = question_share(d=d, mu=mu, units=units)
+    return 1 if share <= MOST_SHARED else max(2, math.ceil(share))
 
 
 def check_features(parameter: str, d: int) -> None:

@@ -304,7 +304,7 @@ class Method:
         if found is None:
             return {}
         records = self.memory.all.weight * self.units * found.valid
-        cut = self.questions.longer * self.answers.radius / self.given.features
+        cut = self.questions.share_beyond * self.answers.radius / self.given.features
         eigenvalues, eigenvalues_sd = found.eigenvalues(records, cut)
         values, values_sd = found.told(found.values, records, cut)
         return {

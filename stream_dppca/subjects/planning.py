@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from ..calibration import check_budget, epsilon_over
 from ..checks import between, one_of, whole
 from ..errors import BatchSizeError
-from ..method.first import question_rounds, question_share
-from ..method.parameters import COUNT, smallest_batch_of
+from ..method.parameters import COUNT, question_rounds, question_share, smallest_batch_of
 from ..method.step import TAKEN
 from ..participation import PerSubject, mu_of
 from ..planning import GOOD, UNCLIPPED, guesses

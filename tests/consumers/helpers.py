@@ -13,11 +13,11 @@ import numpy as np
 from consumers.messages.codecs import Codec
 from consumers.messages.recipe import MessageRecipe
 from consumers.model.releases import PublishedRelease, parse_release
+from consumers.monitoring.metrics import Metrics
+from consumers.planning.kept_plan import KeptPlans
 from consumers.protocols import Claim, Cluster, Membership, Message, Positions
 from consumers.service.config import TaskConfig
-from consumers.service.kept_plan import KeptPlans
 from consumers.service.loop import Service
-from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 from consumers.settings import Recipe
 from tests.support.memory import MemoryBroker, MemoryCluster

@@ -170,7 +170,7 @@ def test_far_ahead_is_paused(fed: list[np.ndarray], monkeypatch: pytest.MonkeyPa
     """Memory stays bounded: with little of it, the batches are the same."""
     drain(start_task(memory_log(filled(plain))))
     expected = taken(fed)
-    monkeypatch.setattr("consumers.service.batch_reader.AHEAD_ROWS", 40)
+    monkeypatch.setattr("consumers.reading.batch_reader.AHEAD_ROWS", 40)
     task = start_task(slow_down(memory_log(filled(plain), max_records=20), 1))
     monkeypatch.setattr(task.input.reader, "_most_ahead", 40)
     most, paused = 0, set()

@@ -19,8 +19,8 @@ from consumers.errors import ClusterError, Fenced, OffsetsGone
 from consumers.kafka.client import close_client
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
+from consumers.planning.timeline import cuts
 from consumers.protocols import Claim, Cluster, Membership, Message, Reader, TopicInfo
-from consumers.service.timeline import cuts
 from stream_dppca.method import MOST_FEATURES
 from stream_dppca.method.memory import RunningMoments
 from tests.support.memory import MemoryBroker, MemoryCluster

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 from consumers.errors import ClusterError, EngineLost
-from consumers.service.executors import CoreWatch
+from consumers.monitoring.metrics import Metrics
+from consumers.reading.executors import CoreWatch
+from consumers.reading.remote import GuardedEngine, Remote
 from consumers.service.loop import Service
-from consumers.service.metrics import Metrics
-from consumers.service.remote import GuardedEngine, Remote
 from stream_dppca.engine import EngineError, SourceAway
 from tests.consumers.test_service import log_of, settings
 from tests.support.memory import MemoryBroker

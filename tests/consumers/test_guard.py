@@ -10,10 +10,10 @@ import pytest
 
 from consumers.errors import StateRefused
 from consumers.events import set_up_logs
+from consumers.monitoring.metrics import Metrics
+from consumers.planning.guard import TopicGuard
+from consumers.planning.plan import Range
 from consumers.protocols import Bounds
-from consumers.service.guard import TopicGuard
-from consumers.service.metrics import Metrics
-from consumers.service.plan import Range
 
 from .helpers import BATCH, OUTPUT, STATE, cluster, drain, memory_log, start_task
 from .test_task import fill

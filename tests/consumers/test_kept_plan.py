@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import Fenced, StateRefused
-from consumers.service import batch_planner
-from consumers.service.kept_plan import SamplePlan, make_step
-from consumers.service.plan import split_batch
+from consumers.planning import batch_planner
+from consumers.planning.kept_plan import SamplePlan, make_step
+from consumers.planning.plan import split_batch
 
 from .helpers import INPUT, check_output, cluster, drain, memory_log, rows, start_task
 from .helpers import as_json as packed

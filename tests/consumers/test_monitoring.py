@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumers.service.http import HttpServer
-from consumers.service.metrics import Metrics
-from consumers.service.score_status import ScoreStatus
+from consumers.monitoring.http import HttpServer
+from consumers.monitoring.metrics import Metrics
+from consumers.scoring.status import ScoreStatus
 
 from ..browser.conftest import REQUIRE_VARIABLE
 from ..support.processes import ROOT, wait_for

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, StateRefused, Unavailable
-from consumers.service.batch_planner import BatchPlanner
-from consumers.service.metrics import Metrics
-from consumers.service.plan import (
+from consumers.monitoring.metrics import Metrics
+from consumers.planning.batch_planner import BatchPlanner
+from consumers.planning.plan import (
     Range,
     apportion,
     skip_removed,
@@ -18,7 +18,7 @@ from consumers.service.plan import (
     split_batch,
     whole_batches,
 )
-from consumers.service.timeline import BrokerTime
+from consumers.planning.timeline import BrokerTime
 from tests.support.memory import MemoryReader
 
 from .helpers import INPUT, PlanNotes, as_json, cluster, memory_log, rows

@@ -13,7 +13,7 @@ from consumers import crashpoints
 from consumers.messages.fold import MOST_SERIES
 from consumers.messages.gathered import Gatherer, Gathering
 from consumers.model.learner import Learner
-from consumers.service.score import open_rows
+from consumers.scoring.score import open_rows
 from consumers.settings import ScoreSettings, Settings, load_part
 from tests.support.memory import MemoryBroker
 

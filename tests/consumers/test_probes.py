@@ -16,9 +16,9 @@ import pytest
 
 from consumers.errors import ClusterError
 from consumers.model.learner import Learner
+from consumers.monitoring.progress import Progress
 from consumers.protocols import Chunk
 from consumers.service.loop import Service
-from consumers.service.progress import Progress
 from tests.support.memory import MemoryBroker, MemoryLedger, MemoryReader
 
 from ..support.processes import wait_for
@@ -204,8 +204,8 @@ def test_the_first_commit_after_two_dropped_tasks_counts() -> None:
 PREPARED = """
 import ctypes, re, sys, threading, time
 from consumers.events import set_up_logs
-from consumers.service import watchdog
-from consumers.service.metrics import Metrics
+from consumers.monitoring import watchdog
+from consumers.monitoring.metrics import Metrics
 set_up_logs()
 metrics = Metrics()
 def watch(**more):

@@ -13,10 +13,10 @@ from kafka import errors as kafka_errors
 from consumers.errors import ClusterError, RegistryAway
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.reader import KafkaOffsets
+from consumers.monitoring.metrics import Metrics
+from consumers.planning.plan import Range
 from consumers.protocols import Chunk, RegisteredSchema
-from consumers.service.batch_reader import BatchReader
-from consumers.service.metrics import Metrics
-from consumers.service.plan import Range
+from consumers.reading.batch_reader import BatchReader
 
 from .helpers import FEATURES, INPUT, as_json, cluster, make_codec, memory_log, rows
 

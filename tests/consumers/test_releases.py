@@ -21,8 +21,8 @@ from consumers.model.releases import (
     release_message,
     schema,
 )
-from consumers.service.metrics import Metrics
-from consumers.service.score_status import ScoreStatus
+from consumers.monitoring.metrics import Metrics
+from consumers.scoring.status import ScoreStatus
 from consumers.settings import RoundRule
 from stream_dppca import DPPCA, PerSubject, Projector
 

@@ -21,8 +21,8 @@ from consumers.events import describe_error, log_event, set_up_logs
 from consumers.model.describe import describe
 from consumers.model.releases import PublishedRelease, parse_release
 from consumers.model.states import decode_state, make_estimator
+from consumers.monitoring.metrics import Metrics
 from consumers.service.loop import Service, task_config
-from consumers.service.metrics import Metrics
 from consumers.service.task import Task
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings

@@ -14,9 +14,9 @@ from consumers.cli import commands, main
 from consumers.errors import ConfigurationError, Unavailable
 from consumers.model.scores import CurrentModel, RowsToScore, Score, Scorer
 from consumers.protocols import Chunk
-from consumers.service import score
-from consumers.service.score import MessageRows, Scoring, ensure_scores_topic
-from consumers.service.score_status import WINDOW, Alarms, ScoreStatus
+from consumers.scoring import score
+from consumers.scoring.score import MessageRows, Scoring, ensure_scores_topic
+from consumers.scoring.status import WINDOW, Alarms, ScoreStatus
 from consumers.settings import ClusterSettings, load_part
 from stream_dppca import Projector
 from tests.support.memory import MemoryBroker
@@ -203,7 +203,9 @@ def test_the_command_says_its_page_and_how_many_scores_had_no_limit(
     monkeypatch.setattr("consumers.cli.score.Scoring.run", run)
     monkeypatch.setattr("consumers.cli.score.set_up_logs", lambda *_, **__: None)
     said: dict[str, Any] = {}
-    monkeypatch.setattr("consumers.service.http.log_event", lambda _, **fields: said.update(fields))
+    monkeypatch.setattr(
+        "consumers.monitoring.http.log_event", lambda _, **fields: said.update(fields)
+    )
     command = [
         "score",
         "--once",

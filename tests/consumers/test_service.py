@@ -16,11 +16,11 @@ import pytest
 
 from consumers.errors import ClusterError, ConfigurationError
 from consumers.events import describe_error, log_event, set_up_logs
+from consumers.monitoring.http import HttpServer
+from consumers.monitoring.metrics import Metrics
 from consumers.protocols import TopicInfo
 from consumers.service import task as task_module
-from consumers.service.http import HttpServer
 from consumers.service.loop import Service
-from consumers.service.metrics import Metrics
 from consumers.service.topics import ensure_topics
 from consumers.settings import Settings, load_settings
 from stream_dppca import DPPCAError
@@ -374,8 +374,8 @@ def test_neighbours_with_equal_releases_look_the_same(
 STALL = """
 import sys, threading, time
 from consumers.events import set_up_logs
-from consumers.service.metrics import Metrics
-from consumers.service.watchdog import Watchdog
+from consumers.monitoring.metrics import Metrics
+from consumers.monitoring.watchdog import Watchdog
 set_up_logs()
 stop = threading.Event()
 dog = Watchdog(stall_s=2.0, leave_s=0.5, stop=stop, metrics=Metrics())

@@ -25,9 +25,9 @@ from consumers.errors import (
 )
 from consumers.model.releases import parse_release
 from consumers.model.states import StateRecord, decode_state
+from consumers.monitoring.metrics import Metrics
 from consumers.protocols import FinishedBatch
 from consumers.service import task as task_module
-from consumers.service.metrics import Metrics
 from consumers.service.task import Task, most_together
 from stream_dppca import Release
 from tests.support.memory import MemoryBroker

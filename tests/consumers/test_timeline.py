@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.service.batch_planner import BatchPlanner, PlannedBatch, PlanOver
-from consumers.service.metrics import Metrics
-from consumers.service.plan import Range
-from consumers.service.timeline import LOG_APPEND_TIME, BrokerTime
+from consumers.monitoring.metrics import Metrics
+from consumers.planning.batch_planner import BatchPlanner, PlannedBatch, PlanOver
+from consumers.planning.plan import Range
+from consumers.planning.timeline import LOG_APPEND_TIME, BrokerTime
 from tests.support.memory import MemoryBroker
 
 from .helpers import INPUT, PlanNotes, memory_log

@@ -24,10 +24,10 @@ from consumers.model.releases import (
     release_message,
 )
 from consumers.model.uncertainty import angle, loading_noise
+from consumers.monitoring.http import HttpServer
+from consumers.monitoring.metrics import Metrics
 from consumers.protocols import Message
-from consumers.service.http import HttpServer
 from consumers.service.loop import Service
-from consumers.service.metrics import Metrics
 from consumers.settings import Settings
 from consumers.web import page as pages
 from consumers.web import tracker as trackers

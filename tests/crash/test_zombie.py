@@ -133,8 +133,8 @@ def roles(instances: list[Instance]) -> list[Instance] | None:
 STALL_SECONDS = 8
 WATCHED = f"""
 import itertools, threading, time
-from consumers.service.metrics import Metrics
-from consumers.service.watchdog import Watchdog
+from consumers.monitoring.metrics import Metrics
+from consumers.monitoring.watchdog import Watchdog
 dog = Watchdog(stall_s={STALL_SECONDS}, leave_s=1, stop=threading.Event(), metrics=Metrics())
 dog.start()
 for turn in itertools.count():

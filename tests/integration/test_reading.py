@@ -18,10 +18,10 @@ from kafka.record import default_records
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.messages.recipe import MessageRecipe
+from consumers.monitoring.metrics import Metrics
+from consumers.planning.plan import split_batch, whole_batches
 from consumers.protocols import TopicInfo
-from consumers.service.batch_reader import BatchReader
-from consumers.service.metrics import Metrics
-from consumers.service.plan import split_batch, whole_batches
+from consumers.reading.batch_reader import BatchReader
 from consumers.settings import ClusterSettings
 
 from ..support.harness import READERS

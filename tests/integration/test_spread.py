@@ -17,10 +17,10 @@ from kafka import KafkaAdminClient, KafkaProducer
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
 from consumers.messages.recipe import MessageRecipe
+from consumers.planning.plan import Range
+from consumers.reading.remote import Remote
+from consumers.reading.remote_sums import TopicSource
 from consumers.service.loop import Service
-from consumers.service.plan import Range
-from consumers.service.remote import Remote
-from consumers.service.remote_sums import TopicSource
 from consumers.settings import Settings
 from stream_dppca.batch import Reading
 from stream_dppca.engine import Group, SourceAway

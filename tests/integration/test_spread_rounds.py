@@ -16,14 +16,14 @@ from consumers.errors import ClusterError, ConfigurationError, StateRefused
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
 from consumers.messages.recipe import MessageRecipe
+from consumers.monitoring.metrics import Metrics
+from consumers.planning.plan import Range
+from consumers.planning.round_planner import PlannedRound
 from consumers.protocols import Bounds
-from consumers.service import remote_rows
-from consumers.service.metrics import Metrics
-from consumers.service.plan import Range
-from consumers.service.remote import Remote
-from consumers.service.remote_rows import RemoteRows
-from consumers.service.round_planner import PlannedRound
-from consumers.service.round_reader import RoundReader
+from consumers.reading import remote_rows
+from consumers.reading.remote import Remote
+from consumers.reading.remote_rows import RemoteRows
+from consumers.reading.round_reader import RoundReader
 from consumers.settings import RoundRule, Settings
 from stream_dppca import DPPCA, PerSubject
 from tests.consumers.otlp import message, resource

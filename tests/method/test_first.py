@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 
 from stream_dppca.batch import Batch, Reading
-from stream_dppca.method.first import (
-    SHARES,
-    FirstAnswers,
-    Questions,
-    first_batches,
-    question_rounds,
-)
-from stream_dppca.method.parameters import Budget, Parameters
+from stream_dppca.method.first import SHARES, FirstAnswers, Questions
+from stream_dppca.method.parameters import Budget, Parameters, first_batches, question_rounds
 from stream_dppca.method.standard import CLAMP
 from stream_dppca.noise import SeededNoise
 from stream_dppca.participation import PerSubject

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 
 from consumers.kafka.configure import task_connection
 from consumers.messages.recipe import MessageRecipe
-from consumers.service.plan import Range
-from consumers.service.remote_sums import TopicSource
+from consumers.planning.plan import Range
+from consumers.reading.remote_sums import TopicSource
 from stream_dppca import DPPCA, ParameterError, PerSubject
 from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine
 from stream_dppca.spark import SparkEngine, fit, refuse_exposed

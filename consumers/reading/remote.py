@@ -23,8 +23,8 @@ from ..kafka.configure import open_registry
 from ..messages.codecs import Codec, SubjectCodec
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
+from ..monitoring.metrics import Metrics
 from .executors import CoreWatch
-from .metrics import Metrics
 from .registry_wait import RegistryWait
 
 G = TypeVar("G")

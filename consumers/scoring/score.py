@@ -38,14 +38,14 @@ from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..model.releases import PublishedRelease
 from ..model.scores import NOT_PRIVATE, CurrentModel, RowsToScore, Scorer
+from ..monitoring.metrics import Metrics
+from ..planning.round_planner import RoundPlanner
+from ..planning.timeline import BrokerTime, cuts
 from ..protocols import Chunk, Cluster, TopicInfo, TopicOffsets
+from ..reading.round_reader import RoundReader
 from ..settings import RoundRule, ScoreSettings, TopicSettings
 from ..settings.topics import Start
-from .metrics import Metrics
-from .round_planner import RoundPlanner
-from .round_reader import RoundReader
-from .score_status import ScoreStatus
-from .timeline import BrokerTime, cuts
+from .status import ScoreStatus
 
 if TYPE_CHECKING:
     from ..kafka.confluent import GroupNote, MessageProducer, Subscription

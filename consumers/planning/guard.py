@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from ..errors import StateRefused
 from ..events import log_event
+from ..monitoring.metrics import Metrics
 from ..protocols import Bounds, Positions
-from .metrics import Metrics
 from .plan import Range
 
 

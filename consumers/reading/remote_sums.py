@@ -18,11 +18,11 @@ from stream_dppca.engine import Engine, EngineBatches, EngineRows, Group
 from ..kafka.config import TaskConnection
 from ..kafka.task_readers import reader_of
 from ..messages.recipe import MessageRecipe
+from ..monitoring.metrics import Metrics
+from ..planning.guard import TopicGuard
+from ..planning.plan import Range
+from ..planning.ranges import read_ranges
 from ..protocols import TopicOffsets
-from .guard import TopicGuard
-from .metrics import Metrics
-from .plan import Range
-from .ranges import read_ranges
 from .remote import GuardedEngine, Remote, codec_of, later_if_away
 
 

@@ -26,11 +26,11 @@ from stream_dppca.arrays import BoolArray, FloatArray, IntArray, aligned
 
 from ..errors import ClusterError, OffsetsGone, RegistryAway
 from ..messages.codecs import Codec
+from ..monitoring.metrics import Metrics
+from ..planning.guard import TopicGuard
+from ..planning.plan import Range, slots_of
+from ..planning.ranges import ASK_SECONDS
 from ..protocols import Chunk, Reader
-from .guard import TopicGuard
-from .metrics import Metrics
-from .plan import Range, slots_of
-from .ranges import ASK_SECONDS
 from .registry_wait import RegistryWait
 
 #: No offset is as large.

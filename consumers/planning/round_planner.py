@@ -32,10 +32,10 @@ from dataclasses import dataclass
 
 from ..errors import ConfigurationError
 from ..events import log_event
+from ..monitoring.metrics import Metrics
 from ..protocols import Bounds, Positions, TopicOffsets
 from ..settings import RoundRule
 from .guard import TopicGuard
-from .metrics import Metrics
 from .plan import Range
 from .timeline import LOG_APPEND_TIME, BrokerTime, cuts
 

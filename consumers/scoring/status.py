@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..model.releases import PublishedRelease
 from ..model.scores import Score
-from .metrics import Registered
+from ..monitoring.metrics import Registered
 
 #: Records that are looked back on, about, and the least of one key for an alarm.
 WINDOW: Final = 10_000

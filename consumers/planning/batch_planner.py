@@ -28,10 +28,10 @@ from typing import Final, Literal
 
 from ..errors import ClusterError, Unavailable
 from ..events import log_event
+from ..monitoring.metrics import Metrics
 from ..protocols import PLAN_STATES, Bounds, Positions, Sampler, TopicOffsets
 from .guard import TopicGuard
 from .kept_plan import KeptPlans, SamplePlan, Step, make_step
-from .metrics import Metrics
 from .plan import Range, skip_removed, split_batch
 from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
 

@@ -29,13 +29,13 @@ from ..kafka.task_readers import reader_of
 from ..messages.codecs import Subject
 from ..messages.fold import MOST_SERIES, Fold
 from ..messages.recipe import MessageRecipe
+from ..monitoring.metrics import Metrics
+from ..planning.plan import Range
+from ..planning.ranges import read_ranges
+from ..planning.round_planner import PlannedRound
 from ..protocols import Bounds
 from ..settings import RoundRule
-from .metrics import Metrics
-from .plan import Range
-from .ranges import read_ranges
 from .remote import GuardedEngine, Remote, later_if_away, subject_codec_of
-from .round_planner import PlannedRound
 from .round_reader import RoundDecoder, RoundTaker, SenderTime, Take
 
 #: Most numbers that the tasks of one job return: 128 MB of float64.

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from ..events import describe_error, log_event
-from .metrics import Metrics
+from ..monitoring.metrics import Metrics
 
 #: Time between two events that say the same.
 REPEAT_SECONDS: Final = 30.0

@@ -17,14 +17,14 @@ from ..errors import ConfigurationError
 from ..messages.codecs import Subject, SubjectCodec
 from ..messages.fold import Fold
 from ..messages.gathered import Gathering
+from ..monitoring.metrics import Metrics
+from ..planning.guard import TopicGuard
+from ..planning.plan import Range
+from ..planning.ranges import read_ranges
+from ..planning.round_planner import PlannedRound
+from ..planning.timeline import LOG_APPEND_TIME
 from ..protocols import Chunk, Reader
 from ..settings import RoundRule
-from .guard import TopicGuard
-from .metrics import Metrics
-from .plan import Range
-from .ranges import read_ranges
-from .round_planner import PlannedRound
-from .timeline import LOG_APPEND_TIME
 
 #: Takes rows, and the subject of each.
 Take = Callable[[NDArray[np.floating[Any]], Sequence[Subject]], None]

@@ -1,0 +1,1 @@
+"""Reads what is planned, message by message, here or in the tasks of an engine."""

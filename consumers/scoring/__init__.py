@@ -1,0 +1,1 @@
+"""Scores the records of a topic with released models. **Not private.**"""

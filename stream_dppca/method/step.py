@@ -11,6 +11,10 @@
    too small, by released values (`correction`). Features whose spread has not been seen are looked
    at again, with a small share of every batch's budget.
 
+4. **A stream that has changed** (`drift`): the past but for the last few batches is dropped at
+   once, and the next step is a first step again, with questions of its own. Whatever is left of the
+   time before, above all in the mean, would stay in the components for dozens of batches.
+
 In the words of the paper: range, mean, step. The range is found once, in the first step.
 
 Privacy of a step: up to four questions about the same records.
@@ -79,7 +83,6 @@ class Method:
         self.budget = Budget(given)
         self.questions = self._make_questions()
         self.first_batches = self.budget.at_once * self.budget.rounds
-        self._answers: FirstAnswers | None = None  # of the first step, once there are any
         release = CorrelatedRelease if given.cancels else IndependentRelease
         self.mechanism: CorrelatedRelease | IndependentRelease = release(mu=self.budget.mu)
         self.limits: Limits | None = None
@@ -87,11 +90,20 @@ class Method:
             self.limits = Limits(
                 mu=self.budget.limits, correlated=given.cancels, keep=given.keep, k=given.W.shape[1]
             )
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with a first step; from earlier ones only the order and the signs of W are left."""
+        given = self.given
+        self._answers: FirstAnswers | None = None  # of the first step, once there are any
+        self._changed = False  # so the next step is a first step
         self.memory = Memory(given.features, given.keep)
         self.correction = Correction(given)
         self.drift = Drift(given.known_center)
         self.components: Components | None = None
         self._presence = 1.0 if given.subjects is None else 0.0  # weighted mean of the rounds
+        self.mechanism.forget()
+        self._forget_limits()
 
     def _make_questions(self) -> Questions:
         """The questions of the first step."""
@@ -124,7 +136,7 @@ class Method:
     @property
     def batches_of_step(self) -> int:
         """Batches that the next step takes at once: W until centre and scales are known, then 1."""
-        return self.budget.at_once if self._answers is None else 1
+        return self.budget.at_once if self._answers is None or self._changed else 1
 
     def check_batch(self, units: int) -> None:
         """Raise `BatchSizeError` if the questions would take too many batches or rounds."""
@@ -132,6 +144,8 @@ class Method:
 
     def step(self, rows: Rows, t: int, noise: Noise) -> Outcome:
         """Learn from one batch, or from the W batches of the first step."""
+        if self._changed:
+            self._begin()
         present = None if self.given.subjects is None else self._count(rows, noise)
         spent = 0.0
         if self._answers is None:
@@ -244,7 +258,8 @@ class Method:
         alone /= unit * own
         change = Change(dropped=False, shifted=False)
         if self.given.memory == "auto" and self.memory.all.weight >= 2:
-            change = self._changed(alone, sd)
+            change = self._judge(alone, sd)
+        self._changed = change.dropped
         if change.dropped:
             self.memory.drop_past()
             self._forget_limits()
@@ -255,7 +270,7 @@ class Method:
         self._restandardise(self.correction.correct(self.standard, self.memory, squares, sd))
         return change
 
-    def _changed(self, alone: FloatArray, sd: float) -> Change:
+    def _judge(self, alone: FloatArray, sd: float) -> Change:
         past, recent = self.components or self._found(), self._components(self.memory.recent)
         b = self.memory.all.constant
         return self.drift.judge(alone, sd, b=b, past=past, recent=recent.W)
@@ -349,6 +364,7 @@ class Method:
             "W": self.W.tolist(),
             "range": None if found is None else found.state(),
             "questions": self.questions.state() if found is None else None,
+            "changed": self._changed,
             **self.memory.state(),
             **self.correction.state(None if found is None else found.standard),
             **self.drift.state(),
@@ -368,6 +384,7 @@ class Method:
         )
         if self._answers is None:
             self.questions.load(state["questions"])
+        self._changed = bool(state["changed"])
         self.memory.load(state)
         if self._answers is None and self.memory.all.weight > 0:
             raise ValueError("not a state of this method")

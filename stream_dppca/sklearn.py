@@ -219,8 +219,10 @@ class PrivatePCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 self.explained_variance_ratio_ = np.array(release.explained_variance_ratio)
         if learned:
             warnings.warn(
-                f"PrivatePCA has learned {learned}. {self.n_samples_seen_} rows are few for {d} "
-                f"features at epsilon = {self.epsilon:g}; stream_dppca.plan says how many it needs",
+                f"PrivatePCA has learned {learned}. Cells that are not numbers make nulls: "
+                f"pandas.to_numeric reads columns of text. Otherwise {self.n_samples_seen_} rows "
+                f"are few for {d} features at epsilon = {self.epsilon:g}; stream_dppca.plan says "
+                "how many it needs",
                 NothingLearnedWarning,
                 stacklevel=3,
             )

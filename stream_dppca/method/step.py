@@ -65,13 +65,15 @@ from .parameters import Budget, Parameters, check_batch
 from .standard import Standard
 from .statistics import AugmentedMoments
 
-#: Reason of a first step without enough valid records, by noisy counts.
+#: Reason of a step without enough valid records, by noisy counts.
 UNREADABLE = "hardly any record could be read"
 #: Share of the places that must be taken in the first round: its questions are for as many
 #: subjects as there are places, and with three features and 29 % of 700 taken they found noise.
 TAKEN = 0.4
 #: The noisy number of subjects must be this many sds of its noise above zero.
 _SURE_OF_SUBJECTS = 3.0
+#: The share of valid records must be this many sds of its noise below half of the usual one.
+_SURE_OF_NULLS = 4.0
 
 
 class Method:
@@ -183,6 +185,8 @@ class Method:
         if present is not None:
             weight = min(max(present, 0.0) / self.units, 1.0)
         change = self._learn(released, unit, weight)
+        if change is None:
+            return Outcome(reason=UNREADABLE, subjects=present)
         if look is not None:
             self._restandardise(self.correction.find(self.standard, self.memory, look))
         self.memory.settle()
@@ -239,8 +243,10 @@ class Method:
 
     # Post-processing: remember, correct scales, read.
 
-    def _learn(self, released: Released, unit: float, weight: float) -> Change:
+    def _learn(self, released: Released, unit: float, weight: float) -> Change | None:
         """Add a step's own moments, after the past was dropped if the stream has changed.
+
+        None if hardly any record could be read: nothing is added.
 
         Parameters
         ----------
@@ -256,6 +262,9 @@ class Method:
             own = weight / self._presence if self._presence > 0 else 1.0  # more than on average
         alone, sd = unpack(released.alone), self.memory.sd_of_next(released) / (unit * own)
         alone /= unit * own
+        if self._unreadable(alone, sd):
+            self.memory.add(released, np.zeros_like(alone), 0.0, 0.0)
+            return None
         change = Change(dropped=False, shifted=False)
         if self.given.memory == "auto" and self.memory.all.weight >= 2:
             change = self._judge(alone, sd)
@@ -269,6 +278,21 @@ class Method:
         squares = np.diag(alone)[:-1]
         self._restandardise(self.correction.correct(self.standard, self.memory, squares, sd))
         return change
+
+    def _unreadable(self, alone: FloatArray, sd: float) -> bool:
+        """Tell whether a step of records, unlike those before it, is hardly anything but nulls.
+
+        Both must be well below half of what is usual: the share of units that are there, which is
+        small as well where long records are clipped, and the length of records, which is small as
+        well where they are near the centre.
+        """
+        past, corner = self.memory.all, alone[-1, -1]
+        if self.given.subjects is not None or past.weight < 1:
+            return False
+        usual, whole = past.mean, float(np.trace(alone))
+        few = corner + _SURE_OF_NULLS * sd < past.valid * past.constant**2 / 2
+        noise = sd * math.sqrt(2 * len(alone))
+        return bool(few and whole + _SURE_OF_NULLS * noise < np.trace(usual) / 2)
 
     def _judge(self, alone: FloatArray, sd: float) -> Change:
         past, recent = self.components or self._found(), self._components(self.memory.recent)

@@ -3,7 +3,9 @@
     DPPCAError
     ├── ParameterError (ValueError)   a parameter breaks a rule; names it, the rule and the value
     │   └── BatchSizeError            a batch or round is too small to work; names the smallest
-    └── StateError (ValueError)       a saved state does not fit; names the field
+    ├── StateError (ValueError)       a saved state does not fit; names the field
+    └── EngineError                   a task of an engine failed (`engine`)
+        └── SourceAway                what its source needs does not answer: ask again
 
 Records never raise: a record that cannot be read is a null in its slot.
 """

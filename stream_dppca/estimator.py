@@ -13,7 +13,7 @@ from .batch import Reading
 from .checks import one_of, real, whole
 from .errors import DPPCAError, ParameterError
 from .frames import cells_of
-from .method import Method, Parameters, check_features
+from .method import AdaptiveMethod, Parameters, check_features
 from .participation import PerSubject
 from .projector import Projector
 from .release import Release
@@ -68,9 +68,10 @@ class DPPCA(StreamingPCA):
     Parameters
     ----------
     features
-        The features, a public tuple of names fixed beforehand. Other keys are ignored. A record
-        with one of these missing, not a number (`stream_dppca.values` has the rule) or not finite
-        is a *null*: it keeps its slot and contributes nothing.
+        The features, a public tuple of names fixed beforehand. Other keys are ignored; `disk.free`
+        may also be the member `free` of a dict `disk`. A record with one of these missing, not a
+        number (`stream_dppca.values` has the rule) or not finite is a *null*: it keeps its slot and
+        contributes nothing.
     epsilon, delta
         The guarantee, for each record and the whole stream.
     batch_size
@@ -150,7 +151,7 @@ class DPPCA(StreamingPCA):
     unit: Literal["record"] | PerSubject = "record"
     batches: int | None = None
     limits: bool = True
-    _method: Method = field(init=False)
+    _method: AdaptiveMethod = field(init=False)
 
     # Learning
 
@@ -248,8 +249,8 @@ class DPPCA(StreamingPCA):
             return SubjectTable(self.features, self.unit, reading, own=self.center == "own")
         return SlotBuffer(self.features, self.batch_size or 0, reading)
 
-    def _make_method(self, W: FloatArray) -> Method:
-        return Method(
+    def _make_method(self, W: FloatArray) -> AdaptiveMethod:
+        return AdaptiveMethod(
             Parameters(
                 W=W,
                 epsilon=self.epsilon,

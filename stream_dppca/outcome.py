@@ -34,7 +34,7 @@ class Outcome:
     eigenvalues_sd: FloatArray | tuple[()] = ()
     limits: dict[Score, tuple[Limit, ...]] = field(default_factory=dict)
     drift: bool = False  #: the past was dropped before this batch
-    shift: bool = False  #: because the mean has shifted
+    shift: bool = False  #: and the mean has shifted
     reason: str | None = None  #: why nothing was learned from the batch
     subjects: float | None = None  #: noisy number of them; None for records
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
+
+from .values import number
 
 _ITEM: Final = re.compile(r"(.+)(\[[0-9]{1,9}\])")
 
@@ -37,3 +39,24 @@ def member(value: Any, path: Sequence[str]) -> Any:
         else:
             value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+class RecordReader:
+    """Reads the features of a record, each by itself: by its name, or else at its path.
+
+    Parameters
+    ----------
+    features
+        Names; those that are not text are no paths.
+
+    Examples
+    --------
+    >>> RecordReader(("a.b", "c"))({"a": {"b": 5}, "c": "text"})
+    [5.0, nan]
+    """
+
+    def __init__(self, features: Sequence[Hashable]) -> None:
+        self._paths = [(name, path_of(name) if isinstance(name, str) else []) for name in features]
+
+    def __call__(self, x: Mapping[Any, Any]) -> list[float]:
+        return [number(x[name] if name in x else member(x, path)) for name, path in self._paths]

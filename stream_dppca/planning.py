@@ -27,7 +27,7 @@ from .wording import counted, error_lines, first_step_line
 USEFUL = 0.3
 #: A batch size is recommended if the expected sine is below `GOOD` after `SOON` batches.
 GOOD, SOON = 0.1, 16
-#: Clipped records have up to this many times the mean squared length.
+#: Records of up to this many times the mean squared length are taken not to be clipped.
 UNCLIPPED = 1.8
 
 

@@ -29,9 +29,9 @@ from .arrays import FloatArray
 from .checks import one_of
 from .errors import ParameterError
 from .frames import frame_like, is_frame, raw_column, rows_of
-from .paths import member, path_of
+from .paths import RecordReader
 from .release import RATES, Limit, Release, Score
-from .values import number, numbers
+from .values import numbers
 
 By = Literal["spe", "t2", "either"]
 
@@ -41,8 +41,8 @@ class Projector:
     """Scores raw records with the numbers of a release.
 
     Everywhere `X` is one record, a dict, or many: a list of dicts, a frame (pandas, polars,
-    pyarrow) or an n x d array. Nested dicts are read as the service reads them: the feature
-    `disk.free` is the member `free` of `disk`, unless there is a key `disk.free`. One record gives
+    pyarrow) or an n x d array. Nested dicts are read, too: the feature `disk.free` is the member
+    `free` of `disk`, unless there is a key `disk.free`. One record gives
     one result, many give an array with a place for each; where there is a column per component or
     feature, a frame gives a frame.
 
@@ -113,15 +113,15 @@ class Projector:
         except (TypeError, ValueError) as error:
             raise ValueError(f"`release` is not a release: {error}") from None
         W = np.array(known.components, dtype=np.float64).reshape(-1, len(known.features)).T
-        numbers = _numbers(len(known.features), vars(known))
+        known_numbers = _numbers(len(known.features), vars(known))
         variance = np.array(np.nan if known.spread is None else known.spread, dtype=np.float64)
         return cls(
             known.features,
             np.ascontiguousarray(W),
-            **numbers,
+            **known_numbers,
             variance=variance,
             limits=known.limits,
-            rest=_unexplained(known, int(np.count_nonzero(numbers["deviation"] > 0))),
+            rest=_unexplained(known, int(np.count_nonzero(known_numbers["deviation"] > 0))),
         )
 
     # Scores
@@ -274,13 +274,9 @@ class Projector:
                 rule = f"column {name!r} holds text and no number, so it is missing in every row"
                 warnings.warn(f"{rule}: read numbers (`pandas.to_numeric`)", stacklevel=2)
 
-    def _row(self, x: Mapping[Any, Any]) -> list[float]:
-        return [number(x[name] if name in x else member(x, path)) for name, path in self._paths]
-
     @cached_property
-    def _paths(self) -> list[tuple[Hashable, list[str]]]:
-        """Each feature, with its path in a nested record; names that are not text have none."""
-        return [(name, path_of(name) if isinstance(name, str) else []) for name in self.features]
+    def _row(self) -> RecordReader:
+        return RecordReader(self.features)
 
     def _n_read(self, rows: FloatArray) -> NDArray[np.intp]:
         return np.asarray((np.isfinite(rows) & (self.deviation > 0)).sum(axis=1))

@@ -197,9 +197,10 @@ class Release(_Model):
     sigma: float | None = None
     """Standard deviation of the noise in one coordinate of the release of this batch."""
     drift: bool = False
-    """True if the stream has changed and what was learned before was dropped."""
+    """True if the stream has changed: what was learned before the last few batches was dropped, and
+    the next step is a first step again."""
     shift: bool = False
-    """True if what has changed is the mean."""
+    """True if the mean has changed, too."""
     reason: str | None = None
     """Reason why nothing was learned from this batch; decided from noisy results only."""
     privacy: PrivacyStatement | SubjectStatement = Field(discriminator="unit")

@@ -20,6 +20,7 @@ from .arrays import FloatArray, Workspace, aligned
 from .batch import Batch, Reading
 from .errors import DPPCAError
 from .frames import rows_of
+from .paths import RecordReader
 from .secrecy import Forgetful
 from .statistics import JoinedRows, Rows
 from .values import PLAIN, number
@@ -72,6 +73,7 @@ class SlotBuffer(Forgetful):
             if len(self.features) > 1
             else lambda x, key=self.features[0]: (x[key],)
         )
+        self._read = RecordReader(self.features)
         self._width = len(self.features)
         row = struct.Struct(f"={self._width}d")
         self._pack, self._stride = row.pack_into, row.size
@@ -102,14 +104,14 @@ class SlotBuffer(Forgetful):
                 values = map(number, values)
             self._pack(self._memory, slot * self._stride, *values)
         except Exception:  # whatever is wrong with a record, it is a null
-            rows[slot] = self._one_by_one(x) if self.reading.partial else np.nan
+            rows[slot] = self._one_by_one(x)
         self.fill = slot + 1
         return self._close(rows) if self.fill == self._full else None
 
     def _one_by_one(self, x: Any) -> list[float]:
-        """The values of a record some of which cannot be read, as a frame would read them."""
+        """The values of a record that is nested, or some of which cannot be read."""
         try:
-            return [number(x.get(name)) for name in self.features]
+            return self._read(x)
         except Exception:  # it is not a mapping
             return [np.nan] * len(self.features)
 

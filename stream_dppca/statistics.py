@@ -42,8 +42,8 @@ from . import rowwise
 from .arrays import BoolArray, FloatArray
 from .sums import pairwise_sum
 
-#: Numbers that numpy may copy to repeat them along another axis. Where at least this many follow
-#: each other, it takes them as they are, which is twice as fast.
+#: Size of numpy's buffer, in numbers. Inner loops over at least this many read their operands in
+#: place, which is twice as fast.
 BUFFER = 1024
 
 

@@ -43,8 +43,8 @@ _OF_SCIKIT_LEARN = {
     "fit_transform": "learn_array",
     "components_": "components",
     "explained_variance_ratio_": "last_release.explained_variance_ratio",
-    "mean_": "last_release.center",
-    "scale_": "last_release.scale",
+    "mean_": "last_release: center + scale * mean",
+    "scale_": "last_release: scale * deviation",
 }
 
 
@@ -224,12 +224,12 @@ class StreamingPCA(base.MiniBatchTransformer):
         told, found, before = dict(vars(outcome)), self._found(), self.last_release
         if outcome.spread is None and self._learned and before is not None:
             told |= {"spread": before.spread, "limits": before.limits}  # they stay
-        numbers = ("center", "scale", "mean", "deviation")
+        names = ("center", "scale", "mean", "deviation")
         if found is not None:
-            told |= {name: getattr(found, name) for name in numbers}
+            told |= {name: getattr(found, name) for name in names}
             told["clamp"] = None if np.isinf(found.clamp).any() else found.clamp
         elif self._learned and before is not None:  # the stream has changed: the last ones stay
-            told |= {name: getattr(before, name) for name in (*numbers, "clamp")}
+            told |= {name: getattr(before, name) for name in (*names, "clamp")}
         told["components"] = self.components
         if outcome.subjects is not None:
             told["subjects"] = max(outcome.subjects, 0.0)  # of few, noise says less than none

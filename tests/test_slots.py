@@ -97,6 +97,19 @@ def test_a_record_that_is_none(record: Any) -> None:
     assert nulls_of(batch).all()
 
 
+def test_a_nested_record_is_read_as_for_scores() -> None:
+    slots = SlotBuffer(("disk.free", "load[1]", "cpu"), 3, Reading(1e18, partial=True))
+    for record in (
+        {"disk": {"free": 1}, "load": [5, 6], "cpu": 2.0},
+        {"disk.free": 3, "disk": {"free": 1}, "load": [5], "cpu": "text"},
+        {"disk.free": "text", "disk": {"free": 1}, "load[1]": 8},
+    ):
+        batch = slots.put_dict(record)
+    assert batch is not None
+    expected = [[1, 6, 2], [3, np.nan, np.nan], [np.nan, 8, np.nan]]
+    assert np.array_equal(batch._raw, expected, equal_nan=True)
+
+
 def test_one_feature() -> None:
     batch = SlotBuffer(("a",), 1, Reading(1e18)).put_dict({"a": 3})
     assert rows_of(batch).tolist() == [[3.0]]

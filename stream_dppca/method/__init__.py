@@ -9,7 +9,7 @@
 | module | content |
 |---|---|
 | `parameters` | public numbers: parameters, the budget of each question, the smallest batch |
-| `step` | **private**: `Method`, one step in order |
+| `step` | **private**: `AdaptiveMethod`, one step in order |
 | `first` | **private**: centre, scales and lengths, asked in the first step |
 | `radius` | post-processing: the clip radius, from counts of lengths |
 | `statistics` | **private**: the sums, and how far one unit moves them |
@@ -23,8 +23,8 @@
 | `components` | post-processing: mean, spread, components and eigenvalues |
 """
 
-from .parameters import MOST_FEATURES, Parameters, check_features
+from .parameters import Parameters, check_features
 from .standard import Standard
-from .step import UNREADABLE, Method
+from .step import UNREADABLE, AdaptiveMethod
 
-__all__ = ["MOST_FEATURES", "UNREADABLE", "Method", "Parameters", "Standard", "check_features"]
+__all__ = ["UNREADABLE", "AdaptiveMethod", "Parameters", "Standard", "check_features"]

@@ -31,7 +31,6 @@ class Components:
     """Mean, deviations and components that follow from the running moments."""
 
     mean: FloatArray  #: m
-    variance: FloatArray  #: of z, noisy
     deviation: FloatArray  #: r, positive; infinite for features without spread: their loading is 0
     W: FloatArray  #: d x k, orthonormal columns, largest variance first
     values: FloatArray  #: variance along each, of (z - m)/r
@@ -150,7 +149,6 @@ def components(
     total = max(float(np.sum(variance[seen] / r[seen] ** 2)), sd * typical, 1e-300)
     return Components(
         mean=m,
-        variance=variance,
         deviation=r,
         W=W,
         values=along,

@@ -119,7 +119,7 @@ class Change(NamedTuple):
     """The verdict about a batch."""
 
     dropped: bool  #: the past should be dropped
-    shifted: bool  #: because the mean has shifted
+    shifted: bool  #: and the mean has shifted
 
 
 class Drift:
@@ -134,6 +134,11 @@ class Drift:
     def __init__(self, known_center: bool) -> None:
         self.known_center = known_center
         self.turn, self.shift = DriftAlarm(), DriftAlarm(SHIFT)
+
+    @property
+    def calm(self) -> bool:
+        """True if the newest batches do not hint at a change."""
+        return self.turn.cusum == 0 and self.shift.cusum == 0
 
     def judge(
         self, alone: FloatArray, sd: float, *, b: float, past: Components, recent: FloatArray
@@ -162,13 +167,14 @@ class Drift:
         k, usual = past.W.shape[1], float(past.values.sum())
         turned = self.turn(along(past.W), along(recent), sd / past.valid, k, usual)
         shifted = not self.known_center and self._shifted(alone, sd, b, past)
-        return Change(turned or shifted, shifted)
+        return Change(turned or shifted, shifted or (turned and self.shift.cusum > 0))
 
     def _shifted(self, alone: FloatArray, sd: float, b: float, past: Components) -> bool:
         """Tell whether the means of steps have been far from that of the past."""
         seen = past.varies
         r, n = past.deviation[seen], max(int(np.count_nonzero(seen)), 1)
-        valid = max(float(alone[-1, -1]), 4 * sd, 0.01 * b**2) / b**2  # a shift is clipped
+        # A shift is clipped, so fewer count; but a count that noise made small is none.
+        valid = min(max(float(alone[-1, -1]), 4 * sd, 0.01 * b**2) / b**2, 1.0)
         apart = (alone[:-1, -1][seen] / (b * valid) - past.mean[seen]) / r
         noise = 2 * sd / (b * valid) * float(np.linalg.norm(apart / r)) / n
         return self.shift.judge(float(apart @ apart) / n, noise)

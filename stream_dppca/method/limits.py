@@ -15,8 +15,8 @@ Noise: N(0, (that/mu_limits)^2) on every count, mu_limits^2 = `LIMITS` of mu^2, 
 Delta: none beyond that of mu.
 
 The model and the bins follow from earlier releases; in the first step from those of the same step.
-A null is in no bin, nor is a record with too few values to be scored. The number of records that
-are is the noisy sum of all bins.
+A null is in no bin, nor is a record with too few values to be scored. The number of scored
+records is the noisy sum of all bins.
 
 **Reading** is post-processing. The count beyond an edge is the sum of the bins beyond it, made
 monotone. Between edges, the normal quantile of the share beyond is interpolated against the

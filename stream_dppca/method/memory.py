@@ -1,7 +1,7 @@
 """What is remembered of releases, and the noise in it: all of it post-processing.
 
 Every batch has the same weight, except for the newest few, of which a part is held back (`HELD`):
-the noise of a release cancels with those that follow it. These are about the weights of least
+the noise of a release cancels with those that follow it. These weights are close to those of least
 squares, and save 9 % of the noise after 16 batches. Least squares would also give early batches
 more weight than the rest, but that turns the component of a stream whose batches differ.
 """
@@ -176,11 +176,13 @@ class Memory:
     def __init__(self, d: int, keep: float) -> None:
         self.keep = keep
         self.all, self.recent = RunningMoments(d), RunningMoments(d)
+        self.doubtful = RunningMoments(d)  # of `all`: the batches that hint at a change
         self._noise = NoiseOfSums((keep, RECENT), DECAYS)
 
     def begin(self, valid: tuple[float, float]) -> None:
         """Take over the share of valid units in the first step, and the sd of its noise."""
-        self.all.first_valid = self.recent.first_valid = valid
+        for moments in (self.all, self.recent, self.doubtful):
+            moments.first_valid = valid
 
     def sd_of_next(self, released: Released) -> float:
         """Noise sd of `alone` in a release that has not been added yet, in units of its noise."""
@@ -200,6 +202,15 @@ class Memory:
         of_all, of_recent = self._noise.variances
         self.all.add(alone, of_all, self.keep, weight)
         self.recent.add(alone, of_recent, RECENT, weight)
+        self.doubtful.add(alone, 0.0, 1.0, weight)
+
+    def trust(self) -> None:
+        """Trust all batches: none of them hints at a change."""
+        self.doubtful.total[...], self.doubtful.weight = 0.0, 0.0
+
+    def trusted(self) -> RunningMoments:
+        """The moments of the batches before the first one that hints at a change."""
+        return self.all.less(self.doubtful, 1.0)
 
     def drop_past(self) -> None:
         """Drop all but the last few batches."""
@@ -215,24 +226,33 @@ class Memory:
         if (factor != 1.0).any():
             self.all.rescale(factor)
             self.recent.rescale(factor)
+            self.doubtful.rescale(factor)
 
     def shift(self, by: FloatArray) -> None:
         """Turn z into z - by."""
         self.all.shift(by)
         self.recent.shift(by)
+        self.doubtful.shift(by)
 
     def settle(self) -> None:
         """Leave the moments as a state holds them, at the end of a step."""
         self.all.settle()
         self.recent.settle()
+        self.doubtful.settle()
 
     def state(self) -> dict[str, Any]:
-        return {"moments": self.all.state(), "recent": self.recent.state()}
+        return {
+            "moments": self.all.state(),
+            "recent": self.recent.state(),
+            "doubtful": self.doubtful.state() if self.doubtful.weight else None,
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Resume from a result of `state`, or raise a ValueError."""
         self.all.load(state["moments"])
         self.recent.load(state["recent"])
+        if state["doubtful"] is not None:
+            self.doubtful.load(state["doubtful"])
         self._noise.begin((self.all.noise, self.recent.noise))
 
 

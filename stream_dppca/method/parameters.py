@@ -23,7 +23,7 @@ MOST_FIRST = 16
 MOST_ROUNDS = 64
 #: Share of mu^2 of the first step that its questions spend; limits and moments have the rest.
 FIRST = 0.3
-#: The same if the first step is the only one: nothing can be corrected later, nor pay for it.
+#: The same if the first step is the only one: no later batch makes up for what they spend.
 FIRST_OF_ONE = 0.1
 #: sqrt(d)/mu times this many records, with the whole budget, answer the questions well. Fitted to
 #: the real data of docs/accuracy.md.
@@ -93,7 +93,7 @@ class Budget:
         more rounds would gain nothing.
     rounds
         Rounds of subjects over which the questions extend; 1 for records.
-    first
+    first_share
         Share of mu^2 that the questions of the first step spend; 1 if nothing else is asked.
     """
 
@@ -112,25 +112,21 @@ class Budget:
             self.mu = self.mu * math.sqrt(1 - COUNT)
         self.look = self.mu * math.sqrt(LOOK)
         self.limits = self.mu * math.sqrt(LIMITS)
-        self.rounds, self.first = 1, FIRST_OF_ONE if given.batches == 1 else FIRST
+        self.rounds, self.first_share = 1, FIRST_OF_ONE if given.batches == 1 else FIRST
         if subjects is not None and given.batches != 1:
-            self.first = question_share(d=d, mu=self.mu, units=units, known=given.knows_all)
+            self.first_share = question_share(d=d, mu=self.mu, units=units, known=given.knows_all)
             self.rounds = 1 if given.knows_all else question_rounds(d=d, mu=self.mu, units=units)
             if self.rounds > 1:  # nothing else is asked in these rounds
-                self.first = 1.0
+                self.first_share = 1.0
 
 
-def first_batches(
-    *, d: int, mu: float, units: int, share: float = FIRST, known: bool = False
-) -> int:
+def first_batches(*, d: int, mu: float, units: int, known: bool = False) -> int:
     """W: the number of batches that the first step takes at once.
 
     Parameters
     ----------
     units
         Units per batch.
-    share
-        Share of mu^2 that the questions spend.
     known
         True if centre and scales are known: one question is left, which a batch can answer.
 
@@ -143,7 +139,7 @@ def first_batches(
     """
     if known:
         return 1
-    return max(1, math.ceil(RECORDS * math.sqrt(d) / (mu * math.sqrt(share) * units)))
+    return max(1, math.ceil(RECORDS * math.sqrt(d) / (mu * math.sqrt(FIRST) * units)))
 
 
 def question_share(*, d: int, mu: float, units: int, known: bool = False) -> float:
@@ -202,7 +198,7 @@ def check_batch(given: Parameters, budget: Budget, units: int) -> None:
     subjects, mu = given.subjects, budget.mu
     what, parameter = size_words(subjects)
     if given.knows_all:
-        smallest = smallest_if_known(mu, budget.first)
+        smallest = smallest_if_known(mu, budget.first_share)
         why = f"with fewer {what} the lengths of records drown in noise"
     else:
         smallest = smallest_batch_of(d=given.features, mu=mu, subjects=subjects is not None)

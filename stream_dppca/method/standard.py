@@ -58,13 +58,6 @@ class Standard:
         every = np.ones(len(self.scale), dtype=np.bool_)
         return replace(self, limit=np.inf).with_scale(np.full(len(every), scale), every)
 
-    def __call__(self, rows: FloatArray) -> FloatArray:
-        """Standardised rows; a value that is not finite counts as the centre."""
-        with np.errstate(all="ignore"):
-            Z = (rows - self.center) / self.scale
-        Z = np.where(np.isfinite(rows), Z, 0.0)
-        return np.clip(Z, -self.clamp, self.clamp)
-
     def state(self) -> dict[str, Any]:
         return {
             "center": self.center.tolist(),

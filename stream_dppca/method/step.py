@@ -10,12 +10,11 @@
 3. **Scales** are refined after the first batches, and widened for later batches where they turn out
    too small, by released values (`correction`). Features whose spread has not been seen are looked
    at again, with a small share of every batch's budget.
+4. **A stream that has changed** (`drift`): this release is of the last few batches only, and the
+   next step is a first step again, with questions of its own. Whatever is left of the time before,
+   above all in the mean, would stay in the components for dozens of batches.
 
-4. **A stream that has changed** (`drift`): the past but for the last few batches is dropped at
-   once, and the next step is a first step again, with questions of its own. Whatever is left of the
-   time before, above all in the mean, would stay in the components for dozens of batches.
-
-In the words of the paper: range, mean, step. The range is found once, in the first step.
+In the words of the paper: range, mean, step. The range is found in a first step.
 
 Privacy of a step: up to four questions about the same records.
 
@@ -28,6 +27,9 @@ Noise: the shares of mu^2 add up to 1 in every step: `FIRST` for the questions o
     `CorrelatedRelease`: their queries are in units of their noise, so a change of scales, of the
     number of units or of their share between steps changes nothing about past queries.
 Delta: none beyond that of mu.
+
+Whether a step is a first step follows from earlier releases. Its records are new ones, so a record
+is asked the questions of one step only, however often the stream changes.
 
 **Subjects** (`participation`). A step is a round, mu that of a round; noise is not correlated over
 rounds (`mechanisms.independent`). Every round has one more query: the number of subjects, of
@@ -51,7 +53,7 @@ from ..mechanisms.correlated import CorrelatedRelease, Released, claimed
 from ..mechanisms.independent import IndependentRelease
 from ..mechanisms.packing import unpack
 from ..noise import Noise
-from ..outcome import FEW_PLACES, FEW_SUBJECTS, ONLY_RANGE, Outcome
+from ..outcome import FEW_PLACES, FEW_SUBJECTS, ONLY_RANGE, Method, Outcome
 from ..projector import Projector
 from ..statistics import Rows
 from .components import Components, components
@@ -75,8 +77,12 @@ _SURE_OF_SUBJECTS = 3.0
 #: The share of valid records must be this many sds of its noise below half of the usual one.
 _SURE_OF_NULLS = 4.0
 
+#: So many batches that hint at a change are not yet part of the past that it is compared with: a
+#: sudden change shows within them. With 14, SMD with three components dropped its past.
+MOST_DOUBTFUL = 3
 
-class Method:
+
+class AdaptiveMethod(Method):
     """Learns centre, scales and components from second moments."""
 
     def __init__(self, given: Parameters) -> None:
@@ -112,7 +118,7 @@ class Method:
         given, budget = self.given, self.budget
         return Questions(
             d=given.features,
-            mu=budget.mu * math.sqrt(budget.first),
+            mu=budget.mu * math.sqrt(budget.first_share),
             units=budget.at_once * given.units,
             batch=0 if given.batches == 1 else given.units,
             mu_batch=budget.mu,
@@ -153,7 +159,7 @@ class Method:
         if self._answers is None:
             if present is not None and present < TAKEN * len(rows):
                 return Outcome(reason=FEW_PLACES, subjects=present)
-            left, spent = self.questions.rounds_left, self.budget.first
+            left, spent = self.questions.rounds_left, self.budget.first_share
             self._answers = self.questions.ask(rows, noise)
             if self._answers is None or spent == 1.0:
                 unread = self._answers is None and left == 1
@@ -273,6 +279,8 @@ class Method:
             self.memory.drop_past()
             self._forget_limits()
         self.memory.add(released, alone * (gain * own), gain / unit, weight)
+        if self.drift.calm or self.memory.doubtful.weight >= MOST_DOUBTFUL:
+            self.memory.trust()
         if self.given.subjects is not None:
             self._presence += (weight - self._presence) * weight / self.memory.all.weight
         squares = np.diag(alone)[:-1]
@@ -296,6 +304,8 @@ class Method:
 
     def _judge(self, alone: FloatArray, sd: float) -> Change:
         past, recent = self.components or self._found(), self._components(self.memory.recent)
+        if not self.drift.calm:
+            past = self._components(self.memory.trusted())
         b = self.memory.all.constant
         return self.drift.judge(alone, sd, b=b, past=past, recent=recent.W)
 

@@ -27,6 +27,9 @@ from ..noise import Noise
 #: Bin indices are clamped here: int64 and float64 both count to 2^52 exactly.
 _LAST_BIN = 2.0**52
 
+#: Share of mu^2 for the histograms; the mean has the rest.
+HISTOGRAM = 0.1
+
 
 @dataclass(frozen=True)
 class MeanBudget:
@@ -44,11 +47,11 @@ class MeanBudget:
     delta_threshold: float
 
     @classmethod
-    def split(cls, epsilon: float, delta: float, histogram_share: float = 0.1) -> MeanBudget:
+    def split(cls, epsilon: float, delta: float) -> MeanBudget:
         mu = mu_with_threshold(epsilon, delta, delta / 2)
         return cls(
-            mu_histogram=mu * math.sqrt(histogram_share),
-            mu_mean=mu * math.sqrt(1 - histogram_share),
+            mu_histogram=mu * math.sqrt(HISTOGRAM),
+            mu_mean=mu * math.sqrt(1 - HISTOGRAM),
             delta_threshold=delta / 2,
         )
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from stream_dppca.mechanisms.correlated import CorrelatedRelease
-from stream_dppca.method import Method, statistics
+from stream_dppca.method import AdaptiveMethod, statistics
 from stream_dppca.method import step as steps
 from stream_dppca.method.first import Questions
 from stream_dppca.method.limits import Limits, ScoreCounts
@@ -67,6 +67,41 @@ def used_again(kind: Any) -> Iterator[None]:
         return step(self, rows, t, noise) if first and self._answers is not None else outcome
 
     with patch.object(kind, "step", mutant):
+        yield
+
+
+@contextmanager
+def learned_anew_at_once() -> Iterator[None]:
+    """Mutant: the batch that shows a change is that of the next first step, too."""
+    step = AdaptiveMethod.step
+
+    def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
+        outcome = step(self, rows, t, noise)
+        return step(self, rows, t, noise) if self._changed else outcome
+
+    with patch.object(AdaptiveMethod, "step", mutant):
+        yield
+
+
+@contextmanager
+def change_from_exact_moments() -> Iterator[None]:
+    """Mutant: digits of moments without noise decide whether there is a first step again."""
+    learn, release = AdaptiveMethod._learn, CorrelatedRelease.release
+    exact: dict[int, Any] = {}
+
+    def noting(self: Any, query: Any, **how: Any) -> Any:
+        exact[id(self)] = query
+        return release(self, query, **how)
+
+    def mutant(self: Any, *how: Any) -> Any:
+        change = learn(self, *how)
+        self._changed &= int(1e6 * np.abs(exact[id(self.mechanism)]).sum()) % 2 == 0
+        return change
+
+    with (
+        patch.object(CorrelatedRelease, "release", noting),
+        patch.object(AdaptiveMethod, "_learn", mutant),
+    ):
         yield
 
 
@@ -153,12 +188,13 @@ def source(function: str, *changes: tuple[str, str]) -> Callable[[], Any]:
     return Mutant(new, function, old, new, "", (), also=tuple((function, *c) for c in more)).planted
 
 
-STEP = "step:Method.step"
+STEP = "step:AdaptiveMethod.step"
 LOOKING = "(LOOK if looking and not spent else 0.0)"
 SENSITIVITY = "claimed(query.sensitivity(len(rows)), part)"
 SHARE = " - (0.0 if self.limits is None else LIMITS)"
 FIRST, LATER = "part = 1 - spent", "(LOOK if looking else 0.0)"
 MOMENTS, POOLED = Composition(), Composition(first=3)
+CHANGES = Composition(changes=True)
 ROUND, ROUNDS = Composition(rounds=1), Composition(rounds=3)
 
 #: By name: the mutant, and the composition that shows it.
@@ -171,7 +207,7 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         ROUND,
     ),
     "the whole budget for questions": (
-        source("step:Method._make_questions", ("* math.sqrt(budget.first)", "")),
+        source("step:AdaptiveMethod._make_questions", ("* math.sqrt(budget.first_share)", "")),
         MOMENTS,
     ),
     "moments after questions that have spent everything": (
@@ -195,7 +231,13 @@ MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Composition]
         source("limits:Limits.__init__", ("self.mu, ", "mu /= math.sqrt(LIMITS); self.mu, ")),
         MOMENTS,
     ),
-    "first records used again": (lambda: used_again(Method), MOMENTS),
+    "first records used again": (lambda: used_again(AdaptiveMethod), MOMENTS),
+    "records that show a change used again": (learned_anew_at_once, CHANGES),
+    "the whole budget for the first moments after a change": (
+        source(STEP, (FIRST, "part = 1")),
+        CHANGES,
+    ),
+    "a change decided from exact moments": (change_from_exact_moments, CHANGES),
     "correlated noise for subjects": (
         lambda: patch.object(steps, "IndependentRelease", CorrelatedRelease),
         ROUND,

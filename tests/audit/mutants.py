@@ -189,7 +189,7 @@ MUTANTS = (
     ),
     Mutant(
         "divided by valid records",
-        "method.step:Method.step",
+        "method.step:AdaptiveMethod.step",
         "exact, counts = rows.total(query), None",
         "exact, counts = rows.total(query) * (len(rows) / rows.present()), None",
         "mean canary",

@@ -34,6 +34,7 @@ from stream_dppca.arrays import FloatArray
 from stream_dppca.mechanisms.correlated import CorrelatedRelease
 from stream_dppca.mechanisms.independent import IndependentRelease
 from stream_dppca.method import parameters
+from stream_dppca.method.drift import Change, Drift
 from stream_dppca.method.first import Questions
 from stream_dppca.method.limits import ScoreCounts
 from stream_dppca.method.statistics import AugmentedMoments
@@ -45,6 +46,7 @@ PLACES, PERIOD, RECORDS = 160, 2, 4
 MU = gaussian_mu(EPSILON, DELTA)
 HUGE = 1e15
 SLOT = 17  # of the unit, in its batch
+NO_CHANGE = Change(False, False)
 
 
 # The tape
@@ -143,12 +145,14 @@ class Composition:
     rounds: int = 0  #: of the questions of subjects; 0 for records
     first: int = 1  #: W
     batches: int | None = None
+    changes: bool = False  #: the stream is said to have changed, so a first step comes again
     more: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         unit = f"subjects in {self.rounds}" if self.rounds else f"records, W = {self.first}"
         extra = [f"{name} {value}" for name, value in self.more]
         one = ["one batch"] if self.batches else []
+        one += ["changes"] if self.changes else []
         return ", ".join([self.scales, self.center, unit, *one, *extra])
 
     @property
@@ -161,7 +165,12 @@ class Composition:
 
     @property
     def steps(self) -> int:
-        return max(self.rounds, 1) + 3
+        return self.judged + 3 if self.changes else max(self.rounds, 1) + 3
+
+    @property
+    def judged(self) -> int:
+        """The first batch that is compared with those before it: two there must be."""
+        return max(self.first, 2)
 
     @contextmanager
     def chosen(self) -> Iterator[None]:
@@ -195,7 +204,7 @@ class Composition:
         """Batches or rounds: features that are wide, far from zero, constant, and growing."""
         rng = np.random.default_rng(1)
         found = []
-        for t in range(self.steps + self.first - 1):
+        for t in range(self.steps + self.first - 1 + self.changes):
             n = 3 * 120 if self.rounds else BATCH
             X = rng.normal(size=(n, D)) @ rng.normal(size=(D, D))
             if self.scales != "one unit":
@@ -221,6 +230,8 @@ def compositions() -> Iterator[Composition]:
     yield Composition(more=(("memory", 3.0),))
     yield Composition(more=(("missing", "center"),))
     yield Composition(more=(("limits", False),))
+    for how in ({"first": 1}, {"first": 3}, {"rounds": 1}):
+        yield Composition(changes=True, **how)
     yield Composition(rounds=3, more=(("missing", "center"),))
 
 
@@ -253,8 +264,10 @@ def run(
         seen.shown.append([name, None if self._answer is None else self._answer.state()])
         learn(self, name)
 
+    verdicts = iter([Change(c.changes, False)])
+    judge = patch.object(Drift, "judge", lambda *how, **more: next(verdicts, NO_CHANGE))
     _claims.clear()
-    with honest_sensitivities(), patch.object(Questions, "_learn", learning):
+    with honest_sensitivities(), patch.object(Questions, "_learn", learning), judge:
         for X, ids in batches:
             if c.rounds:
                 pca.learn_array(X, subjects=ids)
@@ -325,7 +338,9 @@ class Finding:
 
 
 def places(c: Composition) -> tuple[int, ...]:
-    """Batches or rounds whose unit is replaced: of the first step, and two later ones."""
+    """Batches or rounds whose unit is replaced: of a first step, and two others."""
+    if c.changes:
+        return c.judged, c.judged + c.first, c.judged + c.first + 1
     return (0, c.rounds + 1) if c.rounds else (c.first - 1, c.first, c.first + 1)
 
 

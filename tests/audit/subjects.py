@@ -28,7 +28,7 @@ import numpy as np
 
 from stream_dppca import DPPCA
 from stream_dppca.mechanisms.correlated import CorrelatedRelease
-from stream_dppca.method import Method, parameters, step
+from stream_dppca.method import AdaptiveMethod, parameters, step
 from stream_dppca.method.limits import ScoreCounts
 from stream_dppca.method.statistics import (
     AugmentedMoments,
@@ -275,13 +275,13 @@ def budget_of_one_round() -> Any:
 
 
 def questions_with_the_budget_of_a_period() -> Any:
-    init = Method.__init__
+    init = AdaptiveMethod.__init__
 
-    def mutant(self: Method, given: Any) -> None:
+    def mutant(self: AdaptiveMethod, given: Any) -> None:
         init(self, given)
         self.questions.mu *= math.sqrt(PERIOD)
 
-    return patched((Method, "__init__", mutant))
+    return patched((AdaptiveMethod, "__init__", mutant))
 
 
 def correlated_noise() -> Any:
@@ -289,33 +289,33 @@ def correlated_noise() -> Any:
 
 
 def empty_rounds_skipped() -> Any:
-    honest = Method.step
+    honest = AdaptiveMethod.step
 
     def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
         nobody = Outcome(reason="nobody", subjects=0.0)
         return honest(self, rows, t, noise) if rows.present() else nobody
 
-    return patched((Method, "step", mutant))
+    return patched((AdaptiveMethod, "step", mutant))
 
 
 def divided_by_the_exact_number() -> Any:
-    honest = Method.step
+    honest = AdaptiveMethod.step
 
     def mutant(self: Any, rows: Any, t: int, noise: Any) -> Any:
         self.units = max(rows.present(), 1)
         return honest(self, rows, t, noise)
 
-    return patched((Method, "step", mutant))
+    return patched((AdaptiveMethod, "step", mutant))
 
 
 def exact_number_of_subjects() -> Any:
-    count = Method._count
+    count = AdaptiveMethod._count
 
     def mutant(self: Any, rows: Any, noise: Any) -> float:
         count(self, rows, noise)
         return float(rows.present())
 
-    return patched((Method, "_count", mutant))
+    return patched((AdaptiveMethod, "_count", mutant))
 
 
 def a_table_that_survives_a_copy() -> Any:

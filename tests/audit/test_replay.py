@@ -13,7 +13,7 @@ def test_no_unit_spends_more_than_it_may(name: str) -> None:
     found = list(replay.attack(c))
     assert not [finding for finding in found if finding.caught]
     # The contents are good ones: in the first step and later they find most of what there is.
-    assert found[0].spent > 0.7
+    assert found[0].spent > (0.65 if c.changes else 0.7)  # a change ends the column of a batch
     assert found[1].spent > 0.7
 
 

@@ -21,8 +21,8 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.config import MAX_RECORD_BYTES, KafkaConfig
 from consumers.planning.timeline import cuts
 from consumers.protocols import Claim, Cluster, Membership, Message, Reader, TopicInfo
-from stream_dppca.method import MOST_FEATURES
 from stream_dppca.method.memory import RunningMoments
+from stream_dppca.method.parameters import MOST_FEATURES
 from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.harness import READERS

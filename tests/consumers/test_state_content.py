@@ -134,4 +134,4 @@ def test_the_test_can_fail(outputs: Outputs) -> None:
 
 def test_every_method_is_tried() -> None:
     tried = {type(make_estimator(recipe(name))._method).__name__ for name in MODELS}
-    assert tried == {"Method", "PaperMethod"}
+    assert tried == {"AdaptiveMethod", "PaperMethod"}

@@ -21,8 +21,10 @@ from stream_dppca import (
     SubspaceDistance,
     SubspaceT2,
 )
+from stream_dppca.mechanisms.correlated import CorrelatedRelease
 from stream_dppca.mechanisms.independent import IndependentRelease
-from tests.conftest import batch_of, sine
+from stream_dppca.method.memory import Memory
+from tests.conftest import FrozenNoise, batch_of, sine
 
 D, B = 6, 2000
 FEATURES = tuple("abcdef")
@@ -292,6 +294,106 @@ class TestMemory:
         for t in range(40):
             m.learn_array(X[t * B : (t + 1) * B])
             assert m.last_release is not None and not m.last_release.drift
+
+
+class TestAfterAChange:
+    """A stream whose mean moves by eight deviations, with a component that turns."""
+
+    NEW = (1, -1, 1, 1, 0, 2)
+
+    def changed(self, batch_size: int = B) -> tuple[DPPCA, Any, Any]:
+        """A model that has just noticed it, the batches that follow, and their component."""
+        before, _ = telemetry(12 * B, 1)
+        after, v = telemetry(12 * B, 2, self.NEW)
+        m = model(batch_size=batch_size)
+        m.learn_array(before)
+        moved = iter(np.split(after + 8 * UNITS, len(after) // batch_size))
+        for _ in range(3 * B // batch_size):
+            m.learn_array(next(moved))
+            release = m.last_release
+            assert release is not None
+            if release.drift:
+                return m, moved, v
+        raise AssertionError("the change was not noticed")
+
+    def test_everything_is_learned_anew(self) -> None:
+        m, moved, v = self.changed()
+        m.learn_array(next(moved))
+        release = m.last_release
+        assert release is not None and release.status == "learned" and not release.drift
+        # Nothing of the time before is in the next release: means and components are right at once.
+        assert sine(m.components[0], v) < 0.15
+        mean = np.array(release.center) + np.array(release.scale) * release.mean
+        assert np.abs(mean / UNITS - MEANS - 8).max() < 0.3
+        assert m._method.memory.all.weight == 1  # type: ignore[attr-defined]
+
+    def test_a_first_step_takes_several_batches_again(self) -> None:
+        m, moved, v = self.changed(B // 2)
+        assert m.first_batches == m.step_batches == 2
+        batch, seen = m.n_batches, m.n_seen
+        m.learn_array(next(moved))
+        assert (m.n_batches, m.n_seen) == (batch, seen + B // 2)
+        again = DPPCA.from_state(json.loads(json.dumps(m.state())))
+        assert again.step_batches == 2 and again.n_seen == seen  # the waiting batch is not in it
+        for one in (m, again):
+            rest = [next(moved) for _ in range(1 if one is m else 2)]
+            one.learn_array(np.concatenate(rest))
+            assert one.n_batches == batch + 1 and one.step_batches == 1
+            assert one.last_release is not None and one.last_release.n_seen == seen + B
+            assert sine(one.components[0], v) < 0.2
+
+    def test_the_first_batches_after_it_are_not_its_past(self) -> None:
+        memory = Memory(2, 1.0)
+        released = CorrelatedRelease(mu=1.0).release(
+            np.zeros(6), sensitivity=1.0, noise=FrozenNoise()
+        )
+        for value, weight in ((1.0, 4.0), (7.0, 1.0)):
+            memory.add(released, np.full((3, 3), value), 1.0, weight)
+            if weight > 1:
+                memory.trust()
+        assert memory.trusted().weight == 4 and memory.trusted().mean[0, 0] == 0.25
+        memory.rescale(np.full(2, 2.0))
+        assert memory.trusted().mean[0, 0] == 1.0
+        again = Memory(2, 1.0)
+        again.load(memory.state())
+        assert (again.trusted().total == memory.trusted().total).all()
+        memory.trust()
+        assert memory.trusted().weight == 5 and memory.state()["doubtful"] is None
+
+
+class TestNulls:
+    """Batches of hardly anything but nulls, after others."""
+
+    LARGE = 10 * B  # a smaller share of valid records shows in large batches only
+
+    def test_they_are_skipped_and_add_nothing(self) -> None:
+        X, v = telemetry(8 * self.LARGE)
+        m = model(batch_size=self.LARGE)
+        m.learn_array(X)
+        before, nulls = m.last_release, X[: self.LARGE].copy()
+        nulls[: int(0.95 * self.LARGE)] = np.nan
+        for _ in range(4):
+            m.learn_array(nulls)
+            release = m.last_release
+            assert before is not None and release is not None
+            assert release.status == "skipped" and not release.drift
+            assert release.reason == "hardly any record could be read"
+            for name in ("components", "spread", "limits", "mean", "deviation"):
+                assert getattr(release, name) == getattr(before, name)
+        m.learn_array(X)
+        assert m.last_release is not None and m.last_release.status == "learned"
+        assert sine(m.components[0], v) < 0.05
+        assert np.allclose(m.last_release.deviation, before.deviation, rtol=0.1)
+
+    def test_a_third_of_the_records_is_enough(self) -> None:
+        X, v = telemetry(8 * self.LARGE)
+        m = model(batch_size=self.LARGE)
+        m.learn_array(X)
+        X[::3], X[1::3] = np.nan, np.nan
+        for t in range(8):
+            m.learn_array(X[t * self.LARGE : (t + 1) * self.LARGE])
+            assert m.last_release is not None and m.last_release.status == "learned"
+        assert sine(m.components[0], v) < 0.05
 
 
 @pytest.mark.parametrize("unit", [{"batch_size": 10**6}, {"unit": PerSubject("id", places=10**6)}])

@@ -164,7 +164,7 @@ def test_a_round_of_subjects_with_known_scales_is_mostly_for_moments() -> None:
         subjects = None if unit is None else PerSubject("device", places=unit)
         W = np.eye(50)[:, :1]
         given = Parameters(W, 1.0, 1e-6, unit or UNITS, subjects=subjects, **how)
-        return Budget(given).first
+        return Budget(given).first_share
 
     for how in ({"one_unit": True}, {"scales": np.ones(50)}):
         known: dict[str, Any] = {"known_center": True, **how}

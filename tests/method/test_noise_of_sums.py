@@ -32,7 +32,9 @@ def simulated(memory: str | float, batches: int, change: Change, *, seed: int) -
     noise, zeros = SeededNoise(seed), np.zeros(MANY)
     given = Parameters(np.eye(1), 1.0, 1e-6, units=1000, memory=memory)
     release, running = CorrelatedRelease(mu=1.0), Memory(1, given.keep)
-    running.all, running.recent = (RunningMean(MANY) for _ in range(2))  # type: ignore[assignment]
+    running.all, running.recent, running.doubtful = (  # type: ignore[assignment]
+        RunningMean(MANY) for _ in range(3)
+    )
     for t in range(batches):
         change(t, running)
         if t == 17:

@@ -95,13 +95,14 @@ def model(data: DataSet, d: int, k: int, seed: int, **settings: Any) -> DPPCA:
 
 
 def learn(pca: DPPCA, X: Array) -> list[int]:
-    """Feed a stream batch by batch. Returns the batches in which the past was dropped."""
-    dropped, size = [], pca.batch_size
+    """Feed a stream batch by batch. Returns the steps after which the past was dropped."""
+    dropped: dict[int, None] = {}  # a release stays while the next first step fills
+    size = pca.batch_size
     for start in range(0, len(X) - size + 1, size):
         pca.learn_array(X[start : start + size])
         if pca.last_release is not None and pca.last_release.drift:
-            dropped.append(pca.n_batches)
-    return dropped
+            dropped[pca.n_batches] = None
+    return [*dropped]
 
 
 def measure(data: DataSet, X: Array, k: int, seeds: int, beside: bool, step: Any) -> dict[str, Any]:

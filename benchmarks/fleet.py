@@ -287,7 +287,8 @@ def number(value: float) -> str:
 
 def render(results: dict[str, Any]) -> str:
     lines = [
-        "| devices | d | epsilon | rounds per period | | sine, median | worst | goal | met | `plan` |",
+        "| devices | d | epsilon | rounds per period | | sine, median | worst | goal | met "
+        "| `plan` |",
         "|" + " --- |" * 10,
     ]
     for found in results["cells"].values():

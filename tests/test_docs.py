@@ -1,4 +1,4 @@
-"""Every page of the site begins with what its reader can do after it, and a search finds headings."""
+"""Pages of the site begin with what readers can do after them, and a search finds headings."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ catch-up: $(VENV)/.ready  ## two million messages on each reader, 20 kills, part
 soak: $(VENV)/.ready  ## ten minutes at full speed, memory flat
 	@$(BIN)/python -m tests.crash.soak $(ARGS)
 
-torture: $(VENV)/.ready  ## a thousand kills and everything else that breaks; goes on where it stopped
+torture: $(VENV)/.ready  ## a thousand kills and everything else that breaks; resumes where it was stopped
 	@$(BIN)/python -m tests.torture --report $(ARGS)
 
 fuzz: $(VENV)/.ready  ## a million made-up messages of all formats, guided by coverage

@@ -1,4 +1,4 @@
-"""`DPPCA`, told nothing, beside libraries and published experiments, given what they need.
+"""`DPPCA`, given nothing, beside libraries and published experiments, given what they need.
 
     pip install -e '.[bench]'
     apt-get install dataset-fashion-mnist                  # or --fashion path
@@ -52,7 +52,7 @@ from stream_dppca import DPPCA, BatchSizeError, LooseBudgetWarning
 
 from . import peers, published
 from .baselines import analyze_gauss, noisy_power_method
-from .figures import table, write_docs
+from .figures import table, with_zeros, write_docs
 from .methods import top
 from .real import analyze_gauss as best_analyze_gauss
 from .real import number
@@ -183,7 +183,7 @@ def best(by_setting: dict[Any, list[float]], sign: int = 1) -> list[float]:
 
 
 def library(context: Context, load: Callable[[Context, int], Array], batch: int) -> Values:
-    """Sines of both libraries, of Analyze-Gauss told everything, and of `DPPCA` told nothing."""
+    """Sines of both libraries, of Analyze-Gauss given everything, and of `DPPCA` given nothing."""
     result: Values = {}
     for seed in context.many(8):
         X = load(context, seed)
@@ -492,7 +492,8 @@ def main(arguments: list[str] | None = None) -> None:
         results = json.loads(file.read_text())
     if not options.render:
         run(options, results, file)
-    for part, text in tables(results).items() if results["cells"] else ():
+    for part, found in tables(results).items() if results["cells"] else ():
+        text = with_zeros(found)
         print(f"\n{part}\n\n{text}")
         if options.docs:
             write_docs(text, PAGE, f"comparisons-{part}")

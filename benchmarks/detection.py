@@ -7,7 +7,7 @@
 
 Models learn from the training parts of eight machines, whose records have no labels, and score the
 test parts. A *fleet* model learns from all machines, minute by minute; with *own* models each
-machine has one. `DPPCA` is told nothing but epsilon, delta and the batch size.
+machine has one. `DPPCA` is given nothing but epsilon, delta and the batch size.
 
 AUC, average precision (AP) and the best F1 judge the order of the scores. F1 and the false-alarm
 rate at the model's own limit, the score that 1 % of the training records exceed, judge the alarm
@@ -294,7 +294,7 @@ def line(*cells: str) -> str:
 
 
 def middle(cells: dict[str, Any], key: str, name: str) -> str:
-    return f"{float(np.median(cells[key][name])):.3f}".lstrip("0")
+    return f"{float(np.median(cells[key][name])):.3f}"
 
 
 def alarm(cells: dict[str, Any], key: str, by: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,15 @@ def render(results: dict[str, Any]) -> str:
         parts += [
             "### What the paper says",
             "d = 5, epsilon 1 unless said, medians of 7 seeds. DP-PCA: `PaperDPPCA`, K = 1, "
-            "a = .5, C1 = 8, eight batches, steps 50/(1 + t).",
+            "a = 0.5, C1 = 8, eight batches, steps 50/(1 + t).",
             table(["claim", "setting", "sin"], rows),
         ]
-    return "\n\n".join(parts) + "\n"
+    return with_zeros("\n\n".join(parts)) + "\n"
+
+
+def with_zeros(text: str) -> str:
+    """Write .5 as 0.5, also in names of problems that results have."""
+    return re.sub(r"(?<![\w.])\.(?=\d)", "0.", text)
 
 
 def _seeds(result: dict[str, Any]) -> str:
@@ -156,8 +162,8 @@ def _one_batch_table(cells: list[dict[str, Any]]) -> str:
     ]
     return (
         "All records are one batch, and that is known (`batches=1`, `stream-dppca run --once`, "
-        "`fit` of `PrivatePCA`). `DPPCA` is told nothing, Analyze-Gauss centre, scales and the "
-        "best of five clips.\n\n" + table(header, rows)
+        "`fit` of `PrivatePCA`). For `DPPCA` nothing is known; Analyze-Gauss is given centre, "
+        "scales and the best of five clips.\n\n" + table(header, rows)
     )
 
 
@@ -232,7 +238,7 @@ def _peer_table(cells: list[dict[str, Any]]) -> str:
     ]
     return (
         "All methods, sine of the angle. `eigh` and Oja are not private. The noisy power method "
-        "reads all records many times. `paper` is Algorithm 3 to the letter (K = 1, a = .5, "
+        "reads all records many times. `paper` is Algorithm 3 to the letter (K = 1, a = 0.5, "
         "C1 = 8, 3 seeds), at sizes far below its conditions.\n\n"
         + table(["problem", "d", "n", *names], rows)
     )
@@ -283,12 +289,12 @@ def _drift_tables(drifts: list[dict[str, Any]]) -> str:
     never = lambda t: "not in 20" if t is None else str(t)  # noqa: E731
     first = table(
         [
-            "G(.1), change at batch 21",
+            "G(0.1), change at batch 21",
             "before",
-            "batches to .3",
-            "to .1",
-            "fresh start to .3",
-            "to .1",
+            "batches to 0.3",
+            "to 0.1",
+            "fresh start to 0.3",
+            "to 0.1",
             "after 20",
         ],
         [
@@ -305,7 +311,7 @@ def _drift_tables(drifts: list[dict[str, Any]]) -> str:
         ],
     )
     second = table(
-        ["G(.1), turning all the time", "median over batches 21-40", "worst of them"],
+        ["G(0.1), turning all the time", "median over batches 21-40", "worst of them"],
         [[r["name"], number(r["steady"]), number(r["worst"])] for r in slow],
     )
     return first + "\n\n" + second
@@ -323,7 +329,7 @@ def _plan_table(cells: list[dict[str, Any]]) -> str:
         within = "yes" if 0.5 <= factor <= 2 else "**no**"
         rows.append([r["name"], number(r["plan"]), number(measured), f"{factor:.2f}", within])
     return (
-        "Told the spectrum's trace and gap. Outside a "
+        "Given the spectrum's trace and gap. Outside a "
         f"factor 2: {off} of {len(rows)}.\n\n"
         + table(["problem", "planned", "measured", "factor", "within 2"], rows)
     )
@@ -382,11 +388,17 @@ def draw(cells: dict[str, Result], folder: Path) -> str:
     e_curve = pick(problem="G(0.1)", d=50, n=100_000, batch_size=3125)
     drifts = [r for r in cells.values() if r["group"] == "drift"]
     figures = (
-        ("error-n", "records n", "G(.1), d = 50, 16 batches, epsilon 1", n_curve, lambda r: r["n"]),
+        (
+            "error-n",
+            "records n",
+            "G(0.1), d = 50, 16 batches, epsilon 1",
+            n_curve,
+            lambda r: r["n"],
+        ),
         (
             "error-d",
             "features d",
-            "G(.1), n = 100 000, B = 6250, epsilon 1",
+            "G(0.1), n = 100 000, B = 6250, epsilon 1",
             d_curve,
             lambda r: r["d"],
         ),
@@ -400,7 +412,7 @@ def draw(cells: dict[str, Result], folder: Path) -> str:
         (
             "error-epsilon",
             "epsilon",
-            "G(.1), d = 50, n = 100 000, B = 3125",
+            "G(0.1), d = 50, n = 100 000, B = 3125",
             e_curve,
             lambda r: r["epsilon"],
         ),
@@ -480,7 +492,7 @@ def _drift(drifts: list[Result], path: Path) -> None:
                     batches = range(1, len(r["trace"]) + 1)
                     ax.plot(batches, r["trace"], color=colour, label=what, linewidth=1.3)
                     size = r["name"].split("B=")[1]
-                    ax.set_title(f"G(.1), d = {d}, B = {size}, epsilon 1", fontsize=8)
+                    ax.set_title(f"G(0.1), d = {d}, B = {size}, epsilon 1", fontsize=8)
         ax.set(xlabel="batch")
     axes[0].set_ylabel("sin(angle), median")
     axes[0].legend(fontsize=6.5, frameon=False)

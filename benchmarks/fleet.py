@@ -282,21 +282,24 @@ def run_table(devices: int = 100_000, d: int = 10) -> dict[str, Any]:
 
 
 def number(value: float) -> str:
-    return f"{value:.3f}".lstrip("0")
+    return f"{value:.3f}"
 
 
 def render(results: dict[str, Any]) -> str:
     lines = [
-        "| devices | d | epsilon | rounds per period | | sine, median | worst | at most | `plan` |",
-        "|" + " --- |" * 9,
+        "| devices | d | epsilon | rounds per period | | sine, median | worst | goal | met "
+        "| `plan` |",
+        "|" + " --- |" * 10,
     ]
     for found in results["cells"].values():
         most = "" if found["most"] is None else number(found["most"])
+        median = float(np.median(found["sine"]))
+        met = "" if found["most"] is None else "yes" if median <= found["most"] else "**no**"
         planned = "" if found["plan"] is None else number(found["plan"])
         lines.append(
             f"| {found['devices']} | {found['d']} | {found['epsilon']:g} | {found['period']} | "
-            f"{found['title']} | **{number(float(np.median(found['sine'])))}** | "
-            f"{number(max(found['sine']))} | {most} | {planned} |"
+            f"{found['title']} | **{number(median)}** | "
+            f"{number(max(found['sine']))} | {most} | {met} | {planned} |"
         )
     if results.get("smd"):
         lines += [
@@ -312,7 +315,7 @@ def render(results: dict[str, Any]) -> str:
             )
     if results.get("table"):
         table = results["table"]
-        times = ", ".join(f"{us:.1f} ({name})" for name, us in table["us_per_record"].items())
+        times = " or ".join(f"{us:.1f} ({name})" for name, us in table["us_per_record"].items())
         lines += [
             "",
             f"The table of subjects takes {times} microseconds per record and "

@@ -11,7 +11,7 @@
 `DPPCA` gets the features, epsilon, delta, the batch size and the number of components. Truth is the
 PCA of the whole stream, centred and divided by its true standard deviations. Beside it stand
 `memory="all"`, all records as one batch, the true scales and the true centre given, one-shot
-Analyze-Gauss told everything, and scikit-learn without privacy.
+Analyze-Gauss, which is given everything, and scikit-learn without privacy.
 
 Captured is the variance of the standardised stream along the components, over that along the true
 ones. Streams that are *left out* are those on which no rule and no constant was decided.
@@ -69,7 +69,7 @@ IN_README = ("SMD servers", "NYC flights", "cover", "ppd", "host telemetry, rate
 FEW = 3
 #: Upper quantiles of the lengths at which Analyze-Gauss may clip.
 AG_TAILS = (0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
-#: Settings beside the default: column, and what is told.
+#: Settings beside the default: column, and what is known.
 BESIDE = {"all": "memory", "once": "once", "scales": "scales", "both": "both"}
 #: Medians over streams that are wanted: what, over what, and at most so much for k = 1 and 3.
 WANTED = {
@@ -77,8 +77,8 @@ WANTED = {
     "one batch over Analyze-Gauss": ("once", "analyze_gauss", (3.0, 1.6)),
     "variance that is captured, at least": ("captured", None, (0.985, 0.98)),
     'default over `memory="all"`': ("sine", "all", (1.05, 1.05)),
-    "told scales over told nothing": ("scales", "sine", (1.0, 1.0)),
-    "told both over told nothing": ("both", "sine", (1.0, 1.0)),
+    "scales known over nothing known": ("scales", "sine", (1.0, 1.0)),
+    "centre and scales known over nothing known": ("both", "sine", (1.0, 1.0)),
 }
 
 
@@ -213,7 +213,7 @@ def render(results: dict[str, Any]) -> str:
     parts = [
         f"Measured {about['date']} on {about['machine']}, one core: `{about['command']}`. Medians "
         f"of {about['seeds']} seeds and the worst one; epsilon {EPSILON:g}, delta {DELTA:g}, "
-        "replace-one. Analyze-Gauss is one-shot, told centre and scales, with the best of sixteen "
+        "replace-one. Analyze-Gauss is one-shot, given centre and scales, with the best of sixteen "
         "clips; not private is `StandardScaler` and `IncrementalPCA`, batch by batch."
     ]
     cells = list(results["cells"].values())
@@ -232,8 +232,8 @@ def table(cells: list[dict[str, Any]]) -> str:
     """One line for each stream and number of components."""
     lines = [
         "| data, natural order | d | records | batch | k | goal | **DPPCA** | worst | captured | "
-        '`memory="all"` | one batch | scales known | centre too | Analyze-Gauss | '
-        "not private | first step | past dropped | noise, planned |",
+        '`memory="all"` | one batch | scales known | centre and scales known | '
+        "Analyze-Gauss | not private | first step | past dropped | noise, planned |",
         "|" + " --- |" * 18,
     ]
     for found in cells:
@@ -302,7 +302,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         plt.Line2D(
             [], [], color="#888888", marker="D", ls="", label="true centre and scales given"
         ),
-        plt.Line2D([], [], color="#c0392b", label="Analyze-Gauss, one-shot, told everything"),
+        plt.Line2D([], [], color="#c0392b", label="Analyze-Gauss, one-shot, given everything"),
     ]
     axes.legend(handles=handles, loc="lower left", fontsize=8)
     axes.grid(axis="x", alpha=0.3)

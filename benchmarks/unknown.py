@@ -4,7 +4,7 @@
     python -m benchmarks.unknown --seeds 4 --batches 200
     python -m benchmarks.unknown --render --docs     # the tables again, into docs/accuracy.md
 
-The data is Gaussian, G(.1), with features that have means and scales of their own. `DPPCA` with its
+The data is Gaussian, G(0.1). Its features have means and scales of their own. `DPPCA` with its
 default settings gets the raw data; it is compared with `center="none"` and known `scales` on the
 same records, centred and divided by their true standard deviations. Truth is the first eigenvector
 of the true correlation matrix.
@@ -74,7 +74,7 @@ ALARMS: tuple[tuple[int, int, dict[str, Any], float], ...] = (
 def standardised(
     d: int, n: int, rng: np.random.Generator, v: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Records of G(.1) around v, divided by their true standard deviations."""
+    """Records of G(0.1) around v, divided by their true standard deviations."""
     X = np.sqrt(0.1) * rng.standard_normal((n, d)) + np.sqrt(0.9) * rng.standard_normal((n, 1)) * v
     return np.asarray(X / np.sqrt(0.1 + 0.9 * v**2))
 
@@ -149,10 +149,11 @@ def render(results: dict[str, Any]) -> str:
                 met,
             ]
         )
-    header = ["d", "n", "B", "seeds", "both known", "nothing known", "ratio", "at most", "met"]
+    header = ["d", "n", "B", "seeds", "centre and scales known", "nothing known", "ratio"]
+    header += ["at most", "met"]
     alarm_rows = [
         [
-            "both known" if a["known"] else "nothing known",
+            "centre and scales known" if a["known"] else "nothing known",
             str(a["d"]),
             str(a["batch_size"]),
             str(a["batches"]),
@@ -161,12 +162,12 @@ def render(results: dict[str, Any]) -> str:
         for a in results["alarms"]
     ]
     return (
-        f"Measured {results['date']}: `python -m benchmarks.unknown`. G(.1) with means and scales "
+        f"Measured {results['date']}: `python -m benchmarks.unknown`. G(0.1) with means and scales "
         "of its own, epsilon 1, delta 1e-6, medians.\n\n"
         + table(header, rows)
         + f'\n\nFalse alarms of `memory="auto"` in streams of {STREAM} batches that never change.'
         + "\n\n"
-        + table(["G(.1)", "d", "B", "batches", "alarms"], alarm_rows)
+        + table(["G(0.1)", "d", "B", "batches", "alarms"], alarm_rows)
         + "\n"
     )
 

@@ -2,7 +2,7 @@
 
 | module | content |
 |---|---|
-| `subjects.ids` | one byte form for every spelling of an id |
+| `subjects.ids` | **private**: one byte form for every spelling of an id |
 | `subjects.table` | **private**: the subjects with a place in a round, and their rows |
 | `subjects.units` | **private**: the mean over a subject's rows, clipped; sums over subjects |
 | `subjects.planning` | accuracy and number of devices, before any data |

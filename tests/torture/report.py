@@ -53,17 +53,20 @@ def page(episodes: list[dict[str, Any]], wanted: dict[str, int]) -> str:
     late = int(np.sum(takeovers > TAKEOVER_SECONDS))
     return "\n".join(
         (
-            "# Torture",
+            "# Torture test",
             "",
-            "Models on a real broker, under load, with an owner and a standby, while everything "
-            "breaks that can.",
-            "Written by `make torture`, which goes on where it stopped.",
+            "After this page you know what the service has survived, and how long a standby takes "
+            "to take over.",
+            "Models ran on a real broker, under load, each with an owner and a standby, while "
+            "everything broke that can.",
+            "`make torture` writes this page, and resumes where it was stopped.",
             "",
             table(["what", "wanted", "done"], rows),
             "",
-            f"After each of {len(good)} episodes the topics were read by a client of its own: "
+            f"After each of {len(good)} episodes an independent client read the topics: "
             f"{sum(e['batches'] for e in good):,} batches, {sum(e['slots'] for e in good):,} "
-            "slots, every slot in one batch, one payload per batch, no gaps. "
+            "slots. Every slot was in one batch, and every batch had one payload; there were no "
+            "gaps. "
             f"{len(episodes) - len(good)} episodes failed.",
             "",
             f"{len(takeovers)} takeovers: {quantiles}; {late} took longer than the session timeout "

@@ -90,13 +90,13 @@ class Browser:
         entries = self.driver.get_log("browser")
         return [e["message"] for e in entries if e["level"] in ("WARNING", "SEVERE")]
 
-    def shoot(self, name: str) -> None:
-        """Take a screenshot of the whole page, if screenshots are wanted."""
+    def shoot(self, name: str, height: int | None = None) -> None:
+        """Take a screenshot of the page, or of the top of it, if screenshots are wanted."""
         folder = os.environ.get(SCREENSHOTS_VARIABLE)
         if folder:
             whole = {"captureBeyondViewport": True, "format": "png"}
             size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
-            clip = {**size, "scale": 1}
+            clip = {**size, "scale": 1, **({} if height is None else {"height": height})}
             data = self.driver.execute_cdp_cmd("Page.captureScreenshot", {**whole, "clip": clip})
             Path(folder, f"{name}.png").write_bytes(base64.b64decode(data["data"]))
 

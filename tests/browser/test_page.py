@@ -139,6 +139,7 @@ def test_it_shows_a_model(browser: Browser) -> None:
         assert len(asked) >= 5 and all(name.startswith(url) for name in asked)
         assert browser.complaints() == []
         browser.shoot("page-light")
+        browser.shoot("page-top", 620)
         browser.screen(1280, 900, dark=True)
         shade = "return getComputedStyle(document.body).backgroundColor"
         wait_for("dark", lambda: browser.run(shade) == "rgb(14, 19, 26)")

@@ -49,8 +49,9 @@ class PublishedRelease(Release):
     """A private component, as published. Everything in it is noisy or public.
 
     Numbers of features are in the order of `features`. The score of a raw record x along a
-    component w is the sum over all features of w (clamp((x - center)/scale) - mean)/deviation;
-    features whose deviation is 0 are left out.
+    component w is the sum over all features of w (z - mean)/deviation, z = (x - center)/scale, but
+    sign(z) clamp (1 + ln(|z|/clamp)) beyond the clamp; features whose deviation is 0 are left out.
+    `Projector.from_release` computes it.
     """
 
     model: str

@@ -94,7 +94,7 @@ class RoundRows:
     def __init__(
         self, cluster: Cluster, settings: ScoreSettings, release: PublishedRelease, notes: GroupNote
     ) -> None:
-        self._rule, gathering = _rounds(settings, release)
+        self._rule, gathering = rounds_of(settings, release)
         self._notes, self._found = notes, list[RowsToScore]()
         topic, metrics, now = settings.input_topic, Metrics(), int(time.time() * 1000)
         offsets, done = cluster.offsets(topic), notes.load()
@@ -182,21 +182,13 @@ def _first_round(start: Start, rule: RoundRule, offsets: TopicOffsets, now_ms: i
     return low
 
 
-def _ms(release: PublishedRelease) -> int:
-    """The time in the middle of the round of a release, in milliseconds."""
-    if release.round is None:
-        raise ConfigurationError(f"model {release.model!r} has no rounds")
-    times = (release.round.start, release.round.end)
-    return int(sum(datetime.datetime.fromisoformat(t).timestamp() for t in times) * 500)
-
-
-def _rounds(settings: ScoreSettings, release: PublishedRelease) -> tuple[RoundRule, Gathering]:
+def rounds_of(settings: ScoreSettings, release: PublishedRelease) -> tuple[RoundRule, Gathering]:
     """The rule by which the points of subjects became the rows of a release."""
     said = release.privacy
     if release.round is None or not isinstance(said, SubjectStatement):
         raise ConfigurationError(f"model {release.model!r} has no rounds")
-    start = datetime.datetime.fromisoformat(release.round.start).timestamp()
-    length_ms = 2 * (_ms(release) - round(start * 1000))
+    start, end = map(datetime.datetime.fromisoformat, (release.round.start, release.round.end))
+    length_ms = (end - start) // datetime.timedelta(milliseconds=1)
     recipe = MessageRecipe.of(settings, release.features)
     codec = replace(recipe, subject=said.subject, records=said.records).subject_codec(None)
     if not isinstance(codec, Gathering):

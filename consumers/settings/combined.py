@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from ..formats import POINT_FORMATS, REGISTERED_FORMATS
+from ..formats import PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings, reveal
 from .model import ModelSettings, Recipe
 from .operation import EngineSettings, OperationSettings, is_loopback
@@ -114,7 +114,7 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
     def _wrong_messages(self) -> Iterator[str]:
         """Refuse batches that would end inside a message; `MessageRecipe` has the other rules."""
         rows = self.rows_per_message
-        size = rows * len(self.features) * {"float32": 4, "float64": 8}.get(self.format, 0)
+        size = rows * len(self.features) * PACKED_FORMATS.get(self.format, 0)
         if size > self.max_message_bytes:
             yield (
                 f"`max_message_bytes` must be at least {size} for {rows} rows of "

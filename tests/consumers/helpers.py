@@ -36,6 +36,15 @@ ESTIMATOR: dict[str, Any] = {
 }
 MODEL, INPUT, STATE, OUTPUT, GROUP = "m", "in", "m.state", "m.out", "g"
 PLAN_KEY = b"g.plan"
+#: The points that every batch passes, from a topic or a file.
+BATCH_POINTS = (
+    "polling",
+    "batch_full",
+    "before_transaction",
+    "inside_transaction",
+    "after_commit",
+    "after_publish",
+)
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:

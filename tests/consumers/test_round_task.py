@@ -32,7 +32,7 @@ from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.launch import silence
 from ..support.processes import wait_for
-from .helpers import FEATURES, check_output, in_thread, settled
+from .helpers import BATCH_POINTS, FEATURES, check_output, in_thread, settled
 from .test_task import Crash, crash_at
 
 ROUND_MS, SLACK_MS = 10_000, 2_000
@@ -136,7 +136,7 @@ def check(on: MemoryBroker, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
     on = broker(partitions)
@@ -149,7 +149,7 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
     check(on, 4)
 
 
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results are equal bit for bit: a round that is read again is the same round."""
     silence(monkeypatch.setattr)

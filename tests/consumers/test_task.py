@@ -36,6 +36,7 @@ from ..support.launch import silence
 from ..support.processes import PATIENCE_SECONDS, wait_for
 from .helpers import (
     BATCH,
+    BATCH_POINTS,
     FEATURES,
     INPUT,
     OUTPUT,
@@ -102,7 +103,7 @@ def riding(task: Task, on: MemoryBroker, until: int) -> Task:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 @pytest.mark.parametrize("partitions, ride", [(1, False), (3, False), (1, True)])
 def test_a_crash_at_any_point(point: str, times: int, partitions: int, ride: bool) -> None:
     on = cluster(partitions)
@@ -166,7 +167,7 @@ def grouped(task: Task, size: int, ride: bool) -> Together:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 @pytest.mark.parametrize("size, ride", [(2, False), (2, True), (3, True)])
 def test_a_crash_at_any_point_of_a_group(point: str, times: int, size: int, ride: bool) -> None:
     """All batches of a group are durable or none is, and no release of it is lost."""
@@ -380,7 +381,7 @@ def test_a_successor_is_no_loss_of_states(monkeypatch: pytest.MonkeyPatch) -> No
     assert check_output(memory_log(on)) == 2
 
 
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results are equal bit for bit. With `paper`: `adaptive` begins a new C after a restart."""
     silence(monkeypatch.setattr)

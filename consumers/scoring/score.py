@@ -32,7 +32,7 @@ from .. import crashpoints
 from ..errors import ClusterError, ConfigurationError
 from ..events import describe_error, log_event
 from ..formats import POINT_FORMATS
-from ..kafka.configure import open_registry
+from ..kafka.registry import open_registry
 from ..messages.codecs import Codec
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe

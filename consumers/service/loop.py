@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
-from ..kafka.configure import open_registry
+from ..kafka.registry import open_registry
 from ..messages.recipe import MessageRecipe
 from ..model.describe import CHECK_NAMES
 from ..model.states import make_estimator, warm_up

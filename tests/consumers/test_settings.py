@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from consumers.errors import ConfigurationError, StateRefused
-from consumers.kafka.configure import kafka_config, open_registry
+from consumers.kafka.configure import kafka_config
+from consumers.kafka.registry import open_registry
 from consumers.messages.recipe import MessageRecipe
 from consumers.model.states import make_estimator, restore_estimator
 from consumers.service.loop import task_config

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from ..errors import ConfigurationError
 from ..messages.codecs import Codec, SubjectCodec
 from ..messages.gathered import Gathering
 from ..model.states import ModelIdentity, SlotRule
@@ -57,11 +56,5 @@ class TaskConfig:
         return ModelIdentity(self.model, self.input_topic, slots, rule)
 
     def offsets_per_batch(self, batch_size: int) -> int:
-        """Return the offsets per batch; refuse batches that would end inside a message."""
-        per_message = self.codec.rows_per_message
-        if batch_size % per_message:
-            raise ConfigurationError(
-                f"`batch_size` must be a multiple of `rows_per_message`. Found {batch_size} and "
-                f"{per_message}."
-            )
-        return batch_size // per_message
+        """Return the offsets per batch; `Settings` refuses batches that end inside a message."""
+        return batch_size // self.codec.rows_per_message

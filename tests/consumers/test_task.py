@@ -18,7 +18,6 @@ import pytest
 from consumers import crashpoints
 from consumers.errors import (
     ClusterError,
-    ConfigurationError,
     Fenced,
     OutcomeUnknown,
     StateRefused,
@@ -650,11 +649,6 @@ def test_every_row_of_packed_messages_is_used_once(per_message: int, point: str)
     run(99)
     assert np.concatenate(committed).tolist() == X.tolist()
     assert check_output(memory_log(on)) == 5
-
-
-def test_a_batch_must_end_between_messages() -> None:
-    with pytest.raises(ConfigurationError, match="multiple of `rows_per_message`"):
-        start_task(memory_log(cluster()), format="float64", rows_per_message=7)
 
 
 def test_messages_of_other_lengths_keep_to_their_slots() -> None:

@@ -37,7 +37,6 @@ from ..messages.codecs import Codec
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..model.releases import PublishedRelease
-from ..model.scores import NOT_PRIVATE, CurrentModel, RowsToScore, Scorer
 from ..monitoring.metrics import Metrics
 from ..planning.round_planner import RoundPlanner
 from ..planning.timeline import BrokerTime, cuts
@@ -45,6 +44,7 @@ from ..protocols import Chunk, Cluster, TopicInfo, TopicOffsets
 from ..reading.round_reader import RoundReader
 from ..settings import RoundRule, ScoreSettings, TopicSettings
 from ..settings.topics import Start
+from .scorer import NOT_PRIVATE, CurrentModel, RowsToScore, Scorer
 from .status import ScoreStatus
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class Scoring:
                     worker = _Worker(self, opened)
                     worker.open(stop)
                     while not stop.is_set():
-                        written += worker.step()
+                        written += worker.turn()
                         if once and worker.source.at_end():
                             break
                     worker.settle()
@@ -330,7 +330,7 @@ class _Worker:
         self._status.follow(release, self._of.rate * len(self._scorer.limits))
         log_event("model_current", batch=release.batch, limits=self._scorer.limits)
 
-    def step(self) -> int:
+    def turn(self) -> int:
         """Score the next records; return their number."""
         self._follow(0.0)
         count = 0

@@ -21,7 +21,7 @@ from .. import crashpoints
 from ..errors import StateRefused
 from ..messages.codecs import Subject
 from ..protocols import FinishedBatch, Message, Positions
-from ..settings import Recipe
+from ..settings import EstimatorRecipe
 from . import states
 from .releases import PublishedRelease, release_message
 from .states import ModelIdentity, StateRecord, UsedInput
@@ -42,7 +42,7 @@ class Learner:
     """
 
     def __init__(
-        self, identity: ModelIdentity, recipe: Recipe, history: Sequence[StateRecord] = ()
+        self, identity: ModelIdentity, recipe: EstimatorRecipe, history: Sequence[StateRecord] = ()
     ) -> None:
         self._identity = identity
         for record in history:

@@ -21,7 +21,7 @@ from stream_dppca.noise import make_noise
 
 from ..errors import StateRefused
 from ..protocols import Message
-from ..settings import Recipe, RoundRule
+from ..settings import EstimatorRecipe, RoundRule
 from ..settings.durations import duration_text
 
 VERSION: Final = 1
@@ -217,11 +217,13 @@ def check_history(records: Sequence[StateRecord]) -> None:
             )
 
 
-def make_estimator(recipe: Recipe) -> DPPCA | PaperDPPCA:
+def make_estimator(recipe: EstimatorRecipe) -> DPPCA | PaperDPPCA:
     return _kind(recipe)(**_parameters(recipe))
 
 
-def restore_estimator(state: dict[str, Any], release: str, recipe: Recipe) -> DPPCA | PaperDPPCA:
+def restore_estimator(
+    state: dict[str, Any], release: str, recipe: EstimatorRecipe
+) -> DPPCA | PaperDPPCA:
     """Restore the estimator of a state; refuse settings that differ from its own.
 
     Parameters
@@ -239,11 +241,11 @@ def restore_estimator(state: dict[str, Any], release: str, recipe: Recipe) -> DP
         ) from None
 
 
-def _kind(recipe: Recipe) -> type[DPPCA] | type[PaperDPPCA]:
+def _kind(recipe: EstimatorRecipe) -> type[DPPCA] | type[PaperDPPCA]:
     return PaperDPPCA if recipe.method == "paper" else DPPCA
 
 
-def _parameters(recipe: Recipe) -> dict[str, Any]:
+def _parameters(recipe: EstimatorRecipe) -> dict[str, Any]:
     parameters = dict(recipe.parameters)
     if "unit" in parameters:
         parameters["unit"] = PerSubject(**parameters["unit"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ..messages.codecs import Codec, SubjectCodec
 from ..messages.gathered import Gathering
 from ..model.states import ModelIdentity, SlotRule
-from ..settings import Recipe, RoundRule
+from ..settings import EstimatorRecipe, RoundRule
 
 if TYPE_CHECKING:
     from ..reading.remote import Remote
@@ -36,7 +36,7 @@ class TaskConfig:
     input_topic: str
     output_topic: str
     features: tuple[str, ...]
-    estimator: Recipe
+    estimator_recipe: EstimatorRecipe
     codec: Codec
     start: Literal["earliest", "latest"] = "earliest"
     plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions

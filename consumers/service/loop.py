@@ -1,7 +1,7 @@
 """The service: joins the group, runs the model's task while the group says so, and leaves.
 
 It is one loop in one thread. Signals and rebalances only set flags, which the loop checks between
-steps.
+turns.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def task_config(settings: Settings) -> TaskConfig:
         input_topic=settings.input_topic,
         output_topic=settings.output_topic,
         features=settings.features,
-        estimator=settings.estimator(),
+        estimator_recipe=settings.estimator_recipe(),
         codec=recipe.codec(registry),
         start="latest" if settings.start == "latest" else "earliest",
         plan_interval_s=settings.plan_interval_ms / 1000,
@@ -91,7 +91,7 @@ class Service:
             remote = replace(remote, may_wait=self._may_wait)
         self._config = replace(task_config(settings), remote=remote)
         # Wrong settings are refused before anything is created on the cluster.
-        size = make_estimator(self._config.estimator).capacity
+        size = make_estimator(self._config.estimator_recipe).capacity
         self._needed: int | None = None  # messages of a batch
         if self._config.rounds is None:
             self._needed = self._config.offsets_per_batch(size)
@@ -338,7 +338,7 @@ class Service:
 
     def _step(self, task: Task) -> None:
         batch = task.current
-        task.step(IDLE_SECONDS)
+        task.turn(IDLE_SECONDS)
         if task.current is not batch:
             self._failures = 0
 

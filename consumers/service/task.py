@@ -104,7 +104,7 @@ class Task:
         identity = config.identity()
         stored = self._store.load(), self._store.unfinished()
         history, self._adopted = read_history(*stored, REFUSAL)
-        learner = Learner(identity, config.estimator, history)
+        learner = Learner(identity, config.estimator_recipe, history)
         if history:
             log_event("state_loaded", batch=learner.n_batches)
         else:
@@ -144,7 +144,7 @@ class Task:
 
     # The loop
 
-    def step(self, timeout_s: float) -> bool:
+    def turn(self, timeout_s: float) -> bool:
         """Read once, and learn if the batch is complete. True if there was anything to do."""
         progress = self._metrics.progress
         crashpoints.reach("polling")
@@ -181,7 +181,7 @@ class Task:
 
     def _more_to_finish(self) -> bool:
         """Tell whether batches are ready, after a moment for more of them while they are read."""
-        return self._ending.is_waited_for(RIDE_SECONDS)
+        return self._ending.more_waiting(RIDE_SECONDS)
 
     def _finish(self, batches: list[FinishedBatch]) -> None:
         visible = self._finisher.finish(batches)

@@ -29,8 +29,8 @@ from .load import load_part as load_part
 from .load import load_settings as load_settings
 from .load import suggestion as suggestion
 from .load import unmatched_variables as unmatched_variables
+from .model import EstimatorRecipe as EstimatorRecipe
 from .model import ModelSettings as ModelSettings
-from .model import Recipe as Recipe
 from .part import CONFIG_VARIABLE as CONFIG_VARIABLE
 from .part import PREFIX as PREFIX
 from .part import Part as Part

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ..formats import PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings, reveal
-from .model import ModelSettings, Recipe
+from .model import EstimatorRecipe, ModelSettings
 from .operation import EngineSettings, OperationSettings, is_loopback
 from .part import Part
 from .topics import NameSettings, TopicSettings
@@ -35,9 +35,9 @@ class OnceSettings(FileSettings):
 
     SIZED = False
 
-    def estimator(self) -> Recipe:
+    def estimator_recipe(self) -> EstimatorRecipe:
         """Return the method for one batch, which spends nothing on later ones."""
-        recipe = super().estimator()
+        recipe = super().estimator_recipe()
         return replace(recipe, parameters={**recipe.parameters, "batches": 1})
 
 
@@ -145,9 +145,9 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
                 "1970-01-01T00:00Z"
             )
 
-    def estimator(self) -> Recipe:
+    def estimator_recipe(self) -> EstimatorRecipe:
         """Return the method and its parameters; rows of a round's points are its parts."""
-        recipe = super().estimator()
+        recipe = super().estimator_recipe()
         if self.unit == "record" or self.format not in POINT_FORMATS:
             return recipe
         unit = {**recipe.parameters["unit"], "records": self.parts}

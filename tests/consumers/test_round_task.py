@@ -110,7 +110,7 @@ def start_task(on: MemoryBroker, rounds: int, s: Settings | None = None, **optio
 
 
 def drain(task: Task) -> None:
-    while task.step(0.0) or task._reading:
+    while task.turn(0.0) or task._reading:
         task.settle()
 
 
@@ -217,7 +217,7 @@ def test_a_stale_owner_commits_and_publishes_nothing() -> None:
     fill(on, 3)
     old = start_task(on, 3)
     while not states(on):
-        old.step(0.0)
+        old.turn(0.0)
         old.settle()
     before = log_of(on).scan("m.components")
     new = start_task(on, 3)  # another member: another generation
@@ -247,7 +247,7 @@ def test_nothing_is_at_rest_but_states_at_the_ends_of_rounds() -> None:
     fill(on, 2)
     task = start_task(on, 2, max_records=5)
     for _ in range(4):
-        task.step(0.0)
+        task.turn(0.0)
     assert not states(on) and not log_of(on).scan("m.components")
     drain(task)
     for state in states(on):
@@ -314,7 +314,7 @@ def test_a_release_says_what_is_promised() -> None:
     )
     task = start_task(on, 2000, s)
     while not states(on):
-        task.step(0.0)
+        task.turn(0.0)
         task.settle()
     [release] = releases(on).values()
     p = release.privacy
@@ -454,7 +454,7 @@ def test_states_of_all_kinds_of_rounds_can_be_stored() -> None:
     """With centre and scales learned, full rounds, rounds with few subjects and empty ones."""
     rng = np.random.default_rng(0)
     s = settings(center="mean", scales="learn", places=60)
-    told = make_estimator(s.estimator())
+    told = make_estimator(s.estimator_recipe())
     assert isinstance(told, DPPCA)
     seen = set()
     for number, devices in enumerate([60] * 12 + [0, 6, 60, 50]):

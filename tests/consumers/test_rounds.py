@@ -215,7 +215,7 @@ def test_records_that_come_while_rounds_are_read() -> None:
         assert driver.rounds(end_ms + SLACK_MS) == {number: wanted[number]}
 
 
-def test_the_last_stable_offset_is_waited_for() -> None:
+def test_the_last_stable_offset_more_waiting() -> None:
     """One open transaction holds the round up, and moves nothing."""
     on = topic([Sent(1, 0, "a", 1), Sent(2, 1, "a", 2)])
     on.clock = lambda: (START_MS + 3) / 1000

@@ -132,7 +132,7 @@ def test_errors_of_the_log_are_got_over() -> None:
         assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 3
 
 
-def test_a_registry_that_is_away_is_waited_for_inside_the_task() -> None:
+def test_a_registry_that_is_away_more_waiting_inside_the_task() -> None:
     """A record names the schema. If it could make the task load again, a new plan would begin for
     the records that follow."""
     cluster = MemoryBroker()

@@ -30,9 +30,10 @@ from ..errors import ClusterError, Unavailable
 from ..events import log_event
 from ..monitoring.metrics import Metrics
 from ..protocols import PLAN_STATES, Bounds, Positions, Sampler, TopicOffsets
+from ..ranges import Range
 from .guard import TopicGuard
 from .kept_plan import KeptPlans, PlannedSample, SamplePlan, planned_sample
-from .plan import Range, skip_removed, split_batch
+from .plan import skip_removed, split_batch
 from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
 
 CLOSE_SECONDS: Final = 0.3

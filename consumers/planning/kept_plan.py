@@ -13,7 +13,8 @@ from typing import Any
 
 from ..errors import StateRefused
 from ..protocols import Ledger, Positions
-from .plan import Range, split_batch, whole_batches
+from ..ranges import Range
+from .plan import split_batch, whole_batches
 
 
 @dataclass(frozen=True)

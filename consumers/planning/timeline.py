@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..protocols import Bounds, Cluster, Positions, Reader, TopicOffsets
-from .plan import Range
-from .ranges import read_ranges
+from ..ranges import Range, read_ranges
 
 LOG_APPEND_TIME: Final = "LogAppendTime"
 #: Longest wait for a message.

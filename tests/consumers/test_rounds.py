@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, ConfigurationError, OffsetsGone, StateRefused
 from consumers.monitoring.metrics import Metrics
-from consumers.planning.plan import Range
 from consumers.planning.round_planner import PlannedRound, RoundPlanner
 from consumers.planning.timeline import BrokerTime, cuts
 from consumers.protocols import Bounds, TopicOffsets
+from consumers.ranges import Range
 from consumers.reading.round_reader import RoundDecoder, RoundReader
 from consumers.settings import RoundRule
 from tests.support.memory import MemoryBroker, MemoryReader

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from consumers.monitoring.metrics import Metrics
 from consumers.planning.batch_planner import BatchPlanner, PlannedBatch, PlanOver
-from consumers.planning.plan import Range
 from consumers.planning.timeline import LOG_APPEND_TIME, BrokerTime
+from consumers.ranges import Range
 from tests.support.memory import MemoryBroker
 
 from .helpers import INPUT, PlanNotes, memory_log

@@ -11,7 +11,6 @@ from consumers.errors import ClusterError, StateRefused, Unavailable
 from consumers.monitoring.metrics import Metrics
 from consumers.planning.batch_planner import BatchPlanner
 from consumers.planning.plan import (
-    Range,
     apportion,
     skip_removed,
     slots_of,
@@ -19,6 +18,7 @@ from consumers.planning.plan import (
     whole_batches,
 )
 from consumers.planning.timeline import BrokerTime
+from consumers.ranges import Range
 from tests.support.memory import MemoryReader
 
 from .helpers import INPUT, PlanNotes, as_json, cluster, memory_log, rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from .errors import ClusterError, OffsetsGone
@@ -63,19 +63,14 @@ def read_ranges(
         reader.assign(reached)
         while reached:
             began, before = time.monotonic(), dict(reached)
-            chunks: list[Chunk] = []
             try:
                 chunks = reader.read(POLL_SECONDS)
             except OffsetsGone:
+                chunks = []
                 for p, bounds in reader.bounds(sorted(reached)).items():
                     reached[p] = resume(Range(p, reached[p], ends[p]), bounds)
                 reader.assign(reached)
-            found = []
-            for chunk in chunks:
-                p = chunk.partition
-                if p in reached:  # not a late fetch of another one
-                    found += _cut(chunk, reached[p], ends[p])
-                    reached[p] = max(reached[p], chunk.offsets[-1] + 1)
+            found = [part for chunk in chunks for part in _take(chunk, reached, ends)]
             # A range may end with offsets that can never be read. A request for positions takes
             # time, so it is not made after each read.
             if not chunks or began >= ask_at:
@@ -97,8 +92,11 @@ def read_ranges(
         reader.assign({})
 
 
-def _cut(chunk: Chunk, start: int, end: int) -> list[Chunk]:
-    """The messages of a chunk from one offset up to another, if there are any."""
-    a, b = bisect_left(chunk.offsets, start), bisect_left(chunk.offsets, end)
+def _take(chunk: Chunk, reached: dict[int, int], ends: Mapping[int, int]) -> list[Chunk]:
+    """Take the messages of a chunk that belong to its range, if there are any."""
     p, offsets, values, times, keys = chunk
+    if p not in reached:  # a late fetch of another one
+        return []
+    a, b = bisect_left(offsets, reached[p]), bisect_left(offsets, ends[p])
+    reached[p] = max(reached[p], offsets[-1] + 1)
     return [Chunk(p, offsets[a:b], values[a:b], times[a:b], keys[a:b])] if a < b else []

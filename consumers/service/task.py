@@ -65,7 +65,6 @@ class Task:
         config: TaskConfig,
         metrics: Metrics,
     ) -> None:
-        self.claim = claim
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the published release
         self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
@@ -116,7 +115,7 @@ class Task:
 
         Its result is on the log for whoever reads uncommitted records: if the batch was computed
         again, there would be two results of the same records. No release rides along: those that
-        may not be visible are in the state.
+        may not be visible yet are in the state.
         """
         if self._adopted is not None:
             self._store.commit(self._adopted, self._committed)

@@ -11,7 +11,8 @@ to kill the process there; see `tests/support/launch.py`.
 | `batch_taken` | with a batch after which the first step needs more; nothing else follows it |
 | `batch_full` | with the last batch of a step |
 | `before_transaction`, `inside_transaction`, `after_commit` | around the commit of a state |
-| `offsets_sent`, `inside_publish`, `after_publish` | around the publication of releases |
+| `inside_publish`, `after_publish` | around the publication of releases |
+| `offsets_sent` | at the beginning of every transaction on Kafka |
 | `closing` | when a run ends |
 | `scores_written` | by `score`, before it commits |
 """

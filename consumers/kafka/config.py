@@ -11,8 +11,8 @@ from typing import Any, Final
 MAX_RECORD_BYTES: Final = 32 << 20
 #: Rows that one read of the input may bring, so that messages of many rows do not fill the memory.
 READ_ROWS: Final = 1 << 16
-#: Bytes of messages after which one read of the input ends. The last messages that it takes at once
-#: come on top: as many as make up this number if each is as large as is allowed.
+#: Bytes of messages after which one read of the input ends. It takes so few messages at a time that
+#: they are not larger than this together, so it may bring twice as many bytes.
 READ_BYTES: Final = 32 << 20
 
 

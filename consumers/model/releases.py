@@ -99,6 +99,11 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
     Its time is rounded down to the second, because the exact duration of a batch may depend on its
     records. The time of a release of a round is the end of the round. The key is the model's name,
     under which a compacted topic keeps the current release.
+
+    Parameters
+    ----------
+    now
+        The time of a release without a round; only tests give another one than that of the clock.
     """
     if release.round is not None:
         now = datetime.datetime.fromisoformat(release.round.end)

@@ -120,7 +120,7 @@ class StateRecord(msgspec.Struct, frozen=True):
         return {int(partition): offset for partition, offset in self.positions.items()}
 
     def messages(self) -> list[Message]:
-        """The releases that may not have become visible, in the order of their batches."""
+        """The releases that may not be visible yet, in the order of their batches."""
         return [stored.message() for stored in (*self.earlier, self.release)]
 
 
@@ -135,7 +135,7 @@ _decode = msgspec.json.Decoder(StateRecord).decode
 
 
 def encode_state(record: StateRecord, parent: str, earlier: Sequence[Message] = ()) -> bytes:
-    """Encode a state, with the releases of earlier batches that may not be visible."""
+    """Encode a state, with the releases of earlier batches that may not be visible yet."""
     stored = tuple(StoredMessage.of(message) for message in earlier)
     return _encoder.encode(msgspec.structs.replace(record, parent=parent, earlier=stored))
 

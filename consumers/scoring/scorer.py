@@ -40,7 +40,7 @@ class ScoredRow(msgspec.Struct, frozen=True, gc=False):
     scores: Sequence[float] | None  #: along the components; None if too little could be read
     spe: float | None  #: squared distance to the components: a strange combination
     t2: float | None  #: squared distance along them, in standard deviations: strange amounts
-    rate: float  #: share of the records that a limit lets pass as anomalies
+    rate: float  #: share of the records that a limit flags
     anomaly: bool | None  #: beyond a limit; None if it is not, and a score or a limit is missing
     #: The features that add most to the score that is further beyond its limit, with signs.
     contributions: Sequence[tuple[str, float]]

@@ -152,12 +152,12 @@ class Service:
         return state, ""
 
     def _silent_s(self) -> float:
-        """Time since the brokers last answered a question about the input, as far as we ask."""
+        """Time since the brokers last answered a question about the input; 0 if none was asked."""
         answered = self.metrics.answered
         return 0.0 if answered is None else max(0.0, time.monotonic() - answered)
 
     def _waits_for(self, silent_s: float) -> str:
-        """What is outside of this process and keeps its work from going on."""
+        """What the work waits for outside of this process, in words; empty if for nothing."""
         if silent_s > SILENT_SECONDS:
             return f"the brokers have not answered for {silent_s:.0f} s"
         if time.monotonic() - self._starved_at < SILENT_SECONDS:
@@ -168,7 +168,7 @@ class Service:
         return ""
 
     def _excused(self) -> bool:
-        """Tell whether work stands still that another process would not do either."""
+        """True if the work stands still for a reason that a restart would not cure."""
         return self._state != "working" or bool(self._waits_for(self._silent_s()))
 
     def component(self) -> bytes | None:

@@ -270,7 +270,7 @@ class Service:
             self._guarded(partial(self._start, claim))
         self._state = "starting" if self._task is None else "working"
         if self._task is not None and not self.stop.is_set():
-            self._guarded(partial(self._step, self._task))
+            self._guarded(partial(self._turn_task, self._task))
 
     def _current_claim(self) -> Claim | None:
         """The claim of the group. Any change drops the task: it belongs to a generation."""
@@ -336,7 +336,7 @@ class Service:
         self.metrics.owner.set(1)
         log_event("task_started")
 
-    def _step(self, task: Task) -> None:
+    def _turn_task(self, task: Task) -> None:
         batch = task.current
         task.turn(IDLE_SECONDS)
         if task.current is not batch:

@@ -277,7 +277,7 @@ def test_pages() -> None:
         page.release = None
         assert get("/component")[0] == 503
         assert b"dppca_slots_total 0.0" in get("/metrics")[1]
-        assert get("/")[0] == 404
+        assert get("/")[0] == 404 and b"/metrics" in get("/")[1]
         page.is_alive = page.is_ready = False
         assert get("/livez")[0] == get("/readyz")[0] == 503
         with pytest.raises(ConfigurationError, match="http_port"):

@@ -22,9 +22,9 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config
 from consumers.kafka.confluent import GroupNote, MessageProducer, Subscription
 from consumers.model.releases import PublishedRelease, release_message
-from consumers.model.scores import CurrentModel, RowsToScore, Score, Scorer
 from consumers.protocols import TopicInfo
 from consumers.scoring import score
+from consumers.scoring.scorer import CurrentModel, RowsToScore, ScoredRow, Scorer
 from consumers.scoring.status import ScoreStatus
 from consumers.settings import ScoreSettings, load_part
 from demo.broker.local import LocalBroker
@@ -38,15 +38,17 @@ REPEATS = 3
 class Nothing(Scorer):
     """Does not score: writes the scores of the first records again and again."""
 
-    _first: list[Score] | None = None
+    _first: list[ScoredRow] | None = None
 
-    def scores(self, rows: RowsToScore) -> list[Score]:
+    def scores(self, rows: RowsToScore) -> list[ScoredRow]:
         if self._first is None:
             self._first = super().scores(rows)
             self._messages = list(super().messages(rows, self._first))
         return self._first[: len(rows.values)]
 
-    def messages(self, rows: RowsToScore, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
+    def messages(
+        self, rows: RowsToScore, scores: Sequence[ScoredRow]
+    ) -> Iterator[tuple[bytes, bytes]]:
         return iter(self._messages[: len(scores)])
 
 

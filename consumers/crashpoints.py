@@ -2,26 +2,24 @@
 
 Reaching a point does nothing unless somebody listens. Tests listen, to raise an error, to wait or
 to kill the process there; see `tests/support/launch.py`.
+
+| point | reached |
+|---|---|
+| `claimed`, `fenced`, `loaded` | when a task of the service starts |
+| `polling` | before each read, of a topic or a file |
+| `inside_plan` | in the transaction of a plan by samples |
+| `batch_taken` | with a batch after which the first step needs more; nothing else follows it |
+| `batch_full` | with the last batch of a step |
+| `before_transaction`, `inside_transaction`, `after_commit` | around the commit of a state |
+| `inside_publish`, `after_publish` | around the publication of releases |
+| `offsets_sent` | at the beginning of every transaction on Kafka |
+| `closing` | when a run ends |
+| `scores_written` | by `score`, before it commits |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
-
-#: The points that every batch passes, from a topic or a file. Kafka has more: `claimed`, `fenced`
-#: and `loaded` when a task starts, `offsets_sent` and `inside_publish` inside its transactions;
-#: `score` has `scores_written`, before it commits.
-#: A batch of a first step that needs more of them reaches `batch_taken`, and nothing after it.
-POINTS: Final = (
-    "polling",
-    "batch_full",
-    "before_transaction",
-    "inside_transaction",
-    "after_commit",
-    "after_publish",
-    "closing",
-)
 
 #: Called with the name of every point that is reached.
 on_reach: list[Callable[[str], None]] = []

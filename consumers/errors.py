@@ -1,17 +1,21 @@
-"""Every error the service raises on purpose.
+"""The errors that the service raises on purpose.
 
     ServiceError
     ├── ConfigurationError     a setting or a topic is not as it must be; says what to change
+    │   └── SenderTime         a message has a time that its sender has set (`round_reader`)
     ├── StateRefused           the service cannot resume from the stored state; says why
     ├── EngineLost             the engine of this process is gone; another process has a new one
     └── ClusterError           the cluster did not do what was asked; drop everything, load again
         ├── Fenced             somebody else owns the model now
         ├── OutcomeUnknown     a transaction may or may not have been committed
         ├── OffsetsGone        the offsets to read at do not exist (any more)
+        ├── PlanOver           the topic is not what the plan took it for (`batch_planner`)
         └── Unavailable        no answer in time
             └── RegistryAway   no answer from the schema registry, which is asked again
 
-Texts name settings, topics, partitions and offsets, never anything of a record.
+Texts name settings, topics, partitions and offsets, never anything of a record. Nothing that is
+wrong with a single message is among them: `UnusableSchema` and `MalformedMessage` end in the codec
+that raises them (`messages.registered`), which makes a null of such a message.
 """
 
 from __future__ import annotations

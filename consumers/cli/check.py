@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigurationError, Unavailable
-from ..kafka.configure import open_registry
+from ..kafka.registry import open_registry
 from ..messages.recipe import MessageRecipe
 from ..messages.sample import describe_sample
 from ..protocols import Cluster

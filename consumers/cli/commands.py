@@ -189,7 +189,7 @@ def _check_config(options: own.CheckOptions, given: Given[Settings]) -> int:
 
     settings = given.load()
     config = task_config(settings)
-    make_estimator(config.estimator)
+    make_estimator(config.estimator_recipe)
     warn_of(settings)
     end, fits = "", True
     if not options.offline:

@@ -45,7 +45,7 @@ def run(options: RunOptions, given: Given[FileSettings]) -> int:
             raise ConfigurationError("there were no records in the input")
         settings = settings.model_copy(update={"batch_size": size})
         # Batches of as many rows that the first step would take at once.
-        steps = make_estimator(FileSettings.estimator(settings)).first_batches
+        steps = make_estimator(FileSettings.estimator_recipe(settings)).first_batches
         if steps > 2:
             _tell(
                 f"warning: {size} rows are few for {len(settings.features)} features at epsilon = "

@@ -10,9 +10,9 @@ from typing import Literal
 from ..events import set_up_logs
 from ..kafka.configure import kafka_config
 from ..kafka.confluent import GroupNote, MessageProducer, Subscription
-from ..model.scores import NOT_PRIVATE, CurrentModel
 from ..monitoring.http import HttpServer
 from ..scoring.score import Scoring, ensure_scores_topic, open_rows
+from ..scoring.scorer import NOT_PRIVATE, CurrentModel
 from ..scoring.status import ScoreStatus
 from ..settings import ScoreSettings
 from ..settings.connection import reveal

@@ -23,7 +23,7 @@ from ..model.states import ModelIdentity, SlotRule, StateRecord, read_history
 from ..settings import FileSettings, OnceSettings, RoundRule
 from .blocks import FileFormat, read_columns
 from .inputs import InputRecord, seen_inputs
-from .store import NoState, StateFile
+from .store import FileStore, NoState, StateFile
 
 
 class Run(NamedTuple):
@@ -96,16 +96,16 @@ def run_file(run: Run) -> None:
 @contextlib.contextmanager
 def opened_model(
     run: Run, rounds: RoundRule | None = None
-) -> Iterator[tuple[NoState, Learner, StateRecord | None]]:
+) -> Iterator[tuple[FileStore, Learner, StateRecord | None]]:
     """Open the store, and the learner that resumes after its last state; an interrupt explains."""
-    store = NoState(run.out) if run.state is None else StateFile(run.state, run.out)
+    store: FileStore = NoState(run.out) if run.state is None else StateFile(run.state, run.out)
     try:
         refusal = f"--state {run.state} cannot be read: is it a state that `run` has written?"
         history, following = read_history(store.load(), store.unfinished(), refusal)
         if following is not None:
             store.commit(following, {})
         last = history[-1] if history else None
-        learner = Learner(identity_of(run, last, rounds), run.settings.estimator(), history)
+        learner = Learner(identity_of(run, last, rounds), run.settings.estimator_recipe(), history)
         yield store, learner, last
     except KeyboardInterrupt:
         raise KeyboardInterrupt(how_far(run, store)) from None
@@ -143,7 +143,7 @@ def identity_of(run: Run, last: StateRecord | None, rounds: RoundRule | None) ->
     return ModelIdentity(model, name, SlotRule("rows" if rounds is None else "rounds"), rounds)
 
 
-def how_far(run: Run, store: NoState) -> str:
+def how_far(run: Run, store: FileStore) -> str:
     """Return how far an interrupted run came, and what to do now."""
     if run.state is None:
         return (

@@ -14,14 +14,27 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from .. import crashpoints
 from ..errors import ConfigurationError, Fenced
-from ..protocols import Message, Positions
+from ..protocols import Message, Positions, Store
 
 #: A state is as secret as a state topic, and its secret as the input: only the owner may read them.
 MODE: Final = 0o600
+
+
+class FileStore(Store, Protocol):
+    """Keeps the state of a run on files."""
+
+    def unfinished(self) -> list[bytes]:
+        """What was written after the last state and may be the next one, or a part of it."""
+
+    def secret(self) -> bytes | None:
+        """What `keep_secret` kept; None if there is nothing."""
+
+    def keep_secret(self, content: bytes) -> None:
+        """Keep what is as secret as the input, durably, before the state that needs it."""
 
 
 class NoState:
@@ -31,22 +44,19 @@ class NoState:
         self._out = out
 
     def load(self) -> list[bytes]:
-        """The last state, if there is one."""
         return []
 
     def unfinished(self) -> list[bytes]:
-        """What was written after it and may be the next state, or a part of it."""
         return []
 
-    def secret(self) -> bytes | None:
-        """What `keep_secret` kept; None if there is nothing."""
+    def secret(self) -> None:
         return None
 
     def keep_secret(self, content: bytes) -> None:
-        """Keep what is as secret as the input, durably, before the state that needs it."""
+        pass
 
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
-        self.publish(messages, {})
+        self.publish(messages, positions)
 
     def publish(self, messages: Sequence[Message], positions: Positions) -> None:
         for message in messages:
@@ -56,11 +66,11 @@ class NoState:
         pass
 
 
-class StateFile(NoState):
+class StateFile:
     """The state on disk: replaced whole, fsynced, and held by one process at a time."""
 
     def __init__(self, path: Path, out: Callable[[bytes], None]) -> None:
-        super().__init__(out)
+        self._out = out
         # Links are resolved: the file itself is replaced, and its lock has one name for all links.
         self._path = path = path.resolve()
         self._part, self._secret = _beside(path, ".part"), _beside(path, ".secret")
@@ -101,11 +111,15 @@ class StateFile(NoState):
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         # The messages are durable already. Were they printed after the new state is in place, a
         # crash in between would lose them.
-        self.publish(messages, {})
+        self.publish(messages, positions)
         if self.unfinished() != [state]:  # which is never written twice
             _write(self._part, state)
         crashpoints.reach("inside_transaction")
         _rename(self._part, self._path)
+
+    def publish(self, messages: Sequence[Message], positions: Positions) -> None:
+        for message in messages:
+            self._out(message.value)
 
     def close(self) -> None:
         if self._lock >= 0:

@@ -11,9 +11,9 @@ from typing import Any, Final
 MAX_RECORD_BYTES: Final = 32 << 20
 #: Rows that one read of the input may bring, so that messages of many rows do not fill the memory.
 READ_ROWS: Final = 1 << 16
-#: Bytes of messages after which one read of the input ends. The last messages that it takes at once
-#: come on top: as many as make up this number if each is as large as is allowed.
-POLL_BYTES: Final = 32 << 20
+#: Bytes of messages after which one read of the input ends. It takes so few messages at a time that
+#: they are not larger than this together, so it may bring twice as many bytes.
+READ_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class KafkaConfig:
     @property
     def messages_at_once(self) -> int:
         """Most messages that one read takes from its client at once."""
-        return max(1, POLL_BYTES // self.max_message_bytes)
+        return max(1, READ_BYTES // self.max_message_bytes)
 
     @property
     def client(self) -> dict[str, Any]:

@@ -7,10 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from ..errors import ConfigurationError
-from ..formats import REGISTERED_FORMATS
-from ..messages.recipe import MessageRecipe
-from ..protocols import SchemaSource
 from ..settings import ClusterSettings, ConnectionSettings, ViewSettings
 from ..settings.connection import reveal
 from .config import READ_ROWS, KafkaConfig, TaskConnection
@@ -135,23 +131,3 @@ def _librdkafka(
         found |= {"sasl.mechanism": "OAUTHBEARER"}
     texts: dict[str, Any] = {k: str(value) for k, value in found.items() if value is not None}
     return texts if tokens is None else {**texts, "oauth_cb": tokens.for_librdkafka}
-
-
-def open_registry(recipe: MessageRecipe) -> SchemaSource | None:
-    """Return the Schema Registry of a recipe; None if its format does not need one."""
-    format, options = recipe.format, dict(recipe.registry)
-    if format not in REGISTERED_FORMATS:
-        return None
-    try:
-        from .registry import RegistryClient
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"`format`: {format} needs {error.name}: pip install 'stream-dppca[{format}]'"
-        ) from None
-    try:
-        return RegistryClient(options, protobuf=format == "protobuf")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            "`schema_registry_url` or `schema_registry_cafile` cannot be used "
-            f"({type(error).__name__})"
-        ) from None

@@ -31,7 +31,7 @@ from .reader import KafkaOffsets, KafkaReader
 #: Most that is read ahead. Without a bound, librdkafka would fill the memory.
 AHEAD_BYTES: Final = 32 << 20
 #: Bytes of messages after which one read ends, so that they are still in the cache when decoded.
-POLL_BYTES: Final = 1 << 20
+CACHED_BYTES: Final = 1 << 20
 #: Largest answer of a broker, unless fetches may be larger.
 ANSWER_BYTES: Final = 100_000_000
 #: Time between two reads after which a member has left its group: the default of librdkafka.
@@ -138,7 +138,7 @@ class ConfluentReader(KafkaOffsets):
             # `consume` waits for all that it is asked for: wait for one, then take what is there.
             found = more = self._fast.consume(1, timeout_s)
             size = 0
-            while more and len(found) < self._most and size < POLL_BYTES:
+            while more and len(found) < self._most and size < CACHED_BYTES:
                 more = self._fast.consume(min(self._at_once, self._most - len(found)), 0)
                 size += sum(len(m.value() or b"") + len(m.key() or b"") for m in more)
                 found += more

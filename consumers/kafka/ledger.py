@@ -57,6 +57,12 @@ class _Client(KafkaNetClient):  # type: ignore[misc]
 
 
 class KafkaLedger:
+    """Keeps the states and plans of a model on its state topic, and publishes its releases.
+
+    Its producer fences all earlier ones of the group. Its transactions name the generation of the
+    claim, so that the brokers reject a stale owner.
+    """
+
     def __init__(self, config: KafkaConfig, claim: Claim) -> None:
         self._config, self._claim = config, claim
         self._partition = TopicPartition(config.state_topic, 0)

@@ -15,7 +15,7 @@ from ..errors import ClusterError
 from ..protocols import Bounds, Chunk
 from .bounded import make_bounded
 from .client import close_client, partitions_of, translated_errors
-from .config import POLL_BYTES, KafkaConfig
+from .config import READ_BYTES, KafkaConfig
 
 #: Time after which a read returns what has come.
 READ_SECONDS: Final = 0.5
@@ -138,7 +138,7 @@ class KafkaReader(KafkaOffsets):
         with translated_errors():
             # Few at a time, because each may be as large as is allowed, and its decompression may
             # take long.
-            while messages < self._most and size < POLL_BYTES:
+            while messages < self._most and size < READ_BYTES:
                 if messages and time.monotonic() > until:
                     break
                 wait_ms = 0 if messages else int(timeout_s * 1000)

@@ -1,14 +1,14 @@
 """Reads the features out of Avro messages, and skips everything else.
 
-A schema is compiled once into steps; a step takes the message and a position, puts the numbers that
-it finds into the row, and returns the next position. Fields of fixed size that follow each other
-are one step. Fields that no feature needs are measured and skipped, never built: a message can
-neither fill the memory nor exhaust the stack, and takes time in proportion to its length. fastavro
-could read such messages as well; but it builds all that is in them, takes twice as long, does not
-end on an array of 2^60 nulls (ten bytes), and crashes the process on a message that nests ten
-thousand times: one message would stop a service for good. Whether a message does so is not known
-before it has been decoded. Its parser of schemas writes out every name in full, which took 700 MB
-for 256 kB of schema, in a second in which no other thread ran.
+A schema is compiled once into readers of fields: each takes the message and a position, puts the
+numbers that it finds into the row, and returns the next position. Fields of fixed size that follow
+each other have one reader. Fields that no feature needs are measured and skipped, never built: a
+message can neither fill the memory nor exhaust the stack, and takes time in proportion to its
+length. fastavro could read such messages as well; but it builds all that is in them, takes twice as
+long, does not end on an array of 2^60 nulls (ten bytes), and crashes the process on a message that
+nests ten thousand times: one message would stop a service for good. Whether a message does so is
+not known before it has been decoded. Its parser of schemas writes out every name in full, which
+took 700 MB for 256 kB of schema, in a second in which no other thread ran.
 
 | type | as a feature |
 |---|---|
@@ -57,11 +57,11 @@ MOST_BRANCHES: Final = 64
 MOST_DIGITS: Final = 1100
 
 #: From a message and a position to the next position; numbers go into the row.
-Step = Callable[[bytes, int, list[Any]], int]
+FieldReader = Callable[[bytes, int, list[Any]], int]
 #: The same for items of a block: the number of the first one and how many there are come last.
 Items = Callable[[bytes, int, list[Any], int, int], int]
-#: A number of bytes to skip, a number of fixed size with its feature, or a step.
-Part = int | tuple[str, int] | Step
+#: A number of bytes to skip, a number of fixed size with its feature, or a reader.
+Part = int | tuple[str, int] | FieldReader
 Wanted = int | FeatureTree | None
 
 #: Numbers of fixed size, as `struct` spells them, and their bytes.
@@ -84,12 +84,12 @@ def make_reader(schema: RegisteredSchema, tree: FeatureTree, width: int) -> regi
         Number of features.
     """
     compiler = _Compiler()
-    step = _joined(compiler.schema(schema, tree))
+    reader = _joined(compiler.schema(schema, tree))
     nothing = [math.nan] * width
 
     def read(value: bytes) -> Sequence[float]:
         row = nothing.copy()
-        if step(value, registered.FRAME_BYTES, row) != len(value):
+        if reader(value, registered.FRAME_BYTES, row) != len(value):
             raise MalformedMessage
         return row
 
@@ -187,16 +187,16 @@ class _Compiler:
             return [lambda value, at, row: own[0](value, at, row)]  # type: ignore[operator]
         return own
 
-    def _union(self, union: _Type, wanted: Wanted) -> Step:
+    def _union(self, union: _Type, wanted: Wanted) -> FieldReader:
         if len(union.kind) > MOST_BRANCHES:
             raise UnusableSchema
-        steps = [_joined(self._parts(one, union.namespace, wanted)) for one in union.kind]
+        readers = [_joined(self._parts(one, union.namespace, wanted)) for one in union.kind]
 
         def read(value: bytes, at: int, row: list[Any]) -> int:
             index = value[at]
             if index & 1:  # negative, or more than one byte
                 raise MalformedMessage
-            return steps[index >> 1](value, at + 1, row)
+            return readers[index >> 1](value, at + 1, row)
 
         return read
 
@@ -218,12 +218,12 @@ class _Compiler:
     def _array(self, kind: Any, namespace: str, items: dict[int, int]) -> Items:
         """Read items as far as there are features, and skip the others."""
         most = max(items, default=-1) + 1
-        steps = [_joined(self._parts(kind, namespace, items.get(i))) for i in range(most)]
+        readers = [_joined(self._parts(kind, namespace, items.get(i))) for i in range(most)]
         (skip,) = self._parts(kind, namespace, None)
-        step = _joined([skip])
+        reader = _joined([skip])
 
         def read(value: bytes, at: int, row: list[Any], first: int, count: int) -> int:
-            for wanted in steps[first : first + count]:
+            for wanted in readers[first : first + count]:
                 at = wanted(value, at, row)
                 count -= 1
             # Items of fixed size, which may be 0, are not skipped one by one: a message can claim
@@ -231,7 +231,7 @@ class _Compiler:
             if isinstance(skip, int):
                 return at + count * skip
             for _ in range(count):
-                at = step(value, at, row)
+                at = reader(value, at, row)
             return at
 
         return read
@@ -246,27 +246,27 @@ def _full_name(name: str, namespace: str | None) -> tuple[str, str]:
     return namespace or "", f"{namespace}.{name}" if namespace else name
 
 
-# Steps
+# Readers of fields
 
 
-def _joined(parts: Iterable[Part]) -> Step:
-    """One step of all parts."""
-    steps: list[Step] = []
-    for is_step, group in itertools.groupby(parts, callable):
+def _joined(parts: Iterable[Part]) -> FieldReader:
+    """One reader of all parts."""
+    readers: list[FieldReader] = []
+    for is_reader, group in itertools.groupby(parts, callable):
         run: list[Any] = list(group)
-        steps += run if is_step else [_unpack(run)]
-    if len(steps) == 1:
-        return steps[0]
+        readers += run if is_reader else [_unpack(run)]
+    if len(readers) == 1:
+        return readers[0]
 
     def read(value: bytes, at: int, row: list[Any]) -> int:
-        for step in steps:
-            at = step(value, at, row)
+        for reader in readers:
+            at = reader(value, at, row)
         return at
 
     return read
 
 
-def _unpack(fields: Sequence[int | tuple[str, int]]) -> Step:
+def _unpack(fields: Sequence[int | tuple[str, int]]) -> FieldReader:
     """Read fields of fixed size that follow each other."""
     letters = [f"{part}x" if isinstance(part, int) else part[0] for part in fields]
     features = [part[1] for part in fields if not isinstance(part, int)]
@@ -289,7 +289,7 @@ def _unpack(fields: Sequence[int | tuple[str, int]]) -> Step:
     return read
 
 
-def _blocks(items: Items) -> Step:
+def _blocks(items: Items) -> FieldReader:
     """Read an array or a map: blocks of items, the last one empty."""
 
     def read(value: bytes, at: int, row: list[Any]) -> int:
@@ -361,7 +361,7 @@ def _bytes(value: bytes, at: int) -> tuple[bytes, int]:
     return value[at : at + size], at + size
 
 
-def _read_whole(feature: int) -> Step:
+def _read_whole(feature: int) -> FieldReader:
     def read(value: bytes, at: int, row: list[Any]) -> int:
         row[feature], at = whole_number(value, at)
         return at
@@ -369,7 +369,7 @@ def _read_whole(feature: int) -> Step:
     return read
 
 
-def _read_bytes(feature: int, size: int | None, convert: Callable[[bytes], Any]) -> Step:
+def _read_bytes(feature: int, size: int | None, convert: Callable[[bytes], Any]) -> FieldReader:
     """Read bytes of this size, or of the one that they say."""
 
     def read(value: bytes, at: int, row: list[Any]) -> int:

@@ -108,6 +108,18 @@ _ENDS: Final = frozenset({"last", "final", "rate", "rise"})
 Key = tuple[str, Attributes, int]
 
 
+class End(NamedTuple):
+    """The first or the last point of a series; what comes first decides."""
+
+    time: int
+    partition: int
+    offset: int
+    number: int  #: of the piece in its message
+    position: int  #: in the piece
+    value: int | float
+    weight: int
+
+
 class States(dict[Key, tuple[Any, Any]]):
     """The states of the series of a feature."""
 
@@ -126,6 +138,7 @@ def _add_points(part: Part, points: Iterable[Point], place: Place) -> None:
             if rule in _ADDED:
                 state: tuple[Any, Any] = int(math.ldexp(value, _PLACES)), weight
             elif rule in _ENDS:
+                # As in `End`, which would take longer to make.
                 end = time, *place, position, value, weight
                 state = end, end
             else:
@@ -249,18 +262,19 @@ def _of_series(rule: str, runs: Sequence[tuple[Any, Any]]) -> float | None:
     if rule in ("max", "min"):
         return float(last if rule == "max" else first)
     if rule in ("last", "final"):
-        return float(last[5])
-    increase = _increase(runs, 5)
+        return float(End(*last).value)
+    ends = [(End(*first), End(*last)) for first, last in runs]
+    increase = _increase([(first.value, last.value) for first, last in ends])
     if rule == "rise":
-        count = _increase(runs, 6)
+        count = _increase([(first.weight, last.weight) for first, last in ends])
         # A histogram that did not change, or that was seen once: all that it has counted.
-        return increase / count if count else runs[-1][1][5] / runs[-1][1][6]
-    seconds = (max(last[0] for _, last in runs) - min(first[0] for first, _ in runs)) / 1e9
+        return increase / count if count else ends[-1][1].value / ends[-1][1].weight
+    seconds = (max(last.time for _, last in ends) - min(first.time for first, _ in ends)) / 1e9
     return increase / seconds if seconds else None
 
 
-def _increase(runs: Sequence[tuple[Any, Any]], item: int) -> float:
+def _increase(runs: Sequence[tuple[float, float]]) -> float:
     """The increase of a counter: from the first point on, and from zero after each new start."""
-    first, last = runs[0][0][item], runs[0][1][item]
+    first, last = runs[0]
     begun = last - first if last >= first else last
-    return float(sum((later[item] for _, later in runs[1:]), begun))
+    return float(sum((later for _, later in runs[1:]), begun))

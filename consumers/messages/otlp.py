@@ -25,7 +25,7 @@ import msgspec
 
 from .cutting import protobuf_pieces
 from .fold import Kind, Point, make_point
-from .series import Attributes, Selectors, Series
+from .series import Attributes, OfMetric, Selectors, Series
 
 _NO_RECORDED_VALUE: Final = 1
 _DELTA: Final = frozenset({1, "1", "AGGREGATION_TEMPORALITY_DELTA"})
@@ -94,44 +94,44 @@ def _spelled(point: Any) -> bytes | None:
 def points_of(resource: Any, selectors: Selectors, only_last: bool) -> list[Point]:
     """The points of a `ResourceMetrics` that features select; `only_last` as in `make_point`."""
     found: list[Point] = []
-    spell = (lambda _: None) if isinstance(resource, _Message) else _spelled
     for scope in resource.scope_metrics:
         for metric in scope.metrics:
             of_metric = selectors.get(metric.name)
-            if of_metric is None:
-                continue
-            data_kind = metric.WhichOneof("data")
-            if data_kind is None or data_kind == "summary":
-                continue
-            data = getattr(metric, data_kind)
-            delta = data_kind != "gauge" and is_delta(data)
-            histogram = data_kind in _HISTOGRAMS
-            kind: Kind = "increase" if delta else "level"
-            if histogram:
-                kind = "histogram increase" if delta else "histogram"
-            for point in data.data_points:
-                spelled = None if histogram else spell(point)
-                selected = of_metric.get(spelled)
-                if selected is None:
-                    selected = of_metric.select(Series(attributes_of(point.attributes)), spelled)
-                features, series = selected
-                if not features or point.flags & _NO_RECORDED_VALUE:
-                    continue
-                count = 1
-                if histogram:
-                    value, count = point.sum if point.HasField("sum") else math.nan, point.count
-                elif which := point.WhichOneof("value"):
-                    value = getattr(point, which)
-                else:
-                    continue
-                if count > 0:
-                    start, time = point.start_time_unix_nano, point.time_unix_nano
-                    found += [
-                        make_point(
-                            feature, function, kind, series, start, time, value, count, only_last
-                        )
-                        for feature, function in features
-                    ]
+            data_kind = None if of_metric is None else metric.WhichOneof("data")
+            if of_metric is not None and data_kind not in (None, "summary"):
+                found += _points(data_kind, getattr(metric, data_kind), of_metric, only_last)
+    return found
+
+
+def _points(data_kind: str, data: Any, of_metric: OfMetric, only_last: bool) -> list[Point]:
+    """The points of a metric that features select."""
+    found: list[Point] = []
+    delta, histogram = data_kind != "gauge" and is_delta(data), data_kind in _HISTOGRAMS
+    kind: Kind = "increase" if delta else "level"
+    if histogram:
+        kind = "histogram increase" if delta else "histogram"
+    spell = (lambda _: None) if histogram or isinstance(data, _Message) else _spelled
+    for point in data.data_points:
+        spelled = spell(point)
+        selected = of_metric.get(spelled)
+        if selected is None:
+            selected = of_metric.select(Series(attributes_of(point.attributes)), spelled)
+        features, series = selected
+        if not features or point.flags & _NO_RECORDED_VALUE:
+            continue
+        count = 1
+        if histogram:
+            value, count = point.sum if point.HasField("sum") else math.nan, point.count
+        elif which := point.WhichOneof("value"):
+            value = getattr(point, which)
+        else:
+            continue
+        if count > 0:
+            start, time = point.start_time_unix_nano, point.time_unix_nano
+            found += [
+                make_point(feature, function, kind, series, start, time, value, count, only_last)
+                for feature, function in features
+            ]
     return found
 
 

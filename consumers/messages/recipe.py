@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ..errors import ConfigurationError
 from ..formats import ARRAY_FORMATS, PACKED_FORMATS, POINT_FORMATS
@@ -15,6 +16,9 @@ from .gathered import Gathering, GroupedMessages, Grouping
 from .long import Fields
 from .paths import feature_tree
 from .registered import RegisteredCodec
+
+#: The modules whose `make_reader` compiles schemas. They are imported late: libraries are extras.
+COMPILERS: Final = {"avro": "consumers.messages.avro", "protobuf": "consumers.messages.protobuf"}
 
 
 @dataclass(frozen=True, repr=False)  # the registry may have a password
@@ -71,7 +75,7 @@ class MessageRecipe(Grouping):
                     f"`rows_per_message` must be set with format {format}: the number of rows in "
                     "each message. A message with fewer rows leaves nulls; extra rows are ignored."
                 )
-            return Packed(width, "<f4" if format == "float32" else "<f8", self.max_bytes, rows)
+            return Packed(width, f"<f{PACKED_FORMATS[format]}", self.max_bytes, rows)
         if rows not in (None, 1):
             raise ConfigurationError(
                 f"`rows_per_message` must be 1 with format {format}: a message holds one row. "
@@ -107,8 +111,8 @@ class MessageRecipe(Grouping):
             return JsonObjects(tree, width, self.max_bytes, bool(id))
         if registry is None:
             raise ConfigurationError(f"`schema_registry_url` must be set with format {format}")
-        try:  # the libraries are extras
-            module = importlib.import_module(f".{format}", __package__)
+        try:
+            module = importlib.import_module(COMPILERS[format])
         except ModuleNotFoundError as error:
             raise ConfigurationError(
                 f"format {format} needs {error.name}: pip install 'stream-dppca[{format}]'"

@@ -17,7 +17,7 @@ import numpy as np
 
 from stream_dppca.subjects.ids import canonical_all
 
-from ..formats import ARRAY_FORMATS
+from ..formats import ARRAY_FORMATS, PACKED_FORMATS
 from ..protocols import SchemaSource
 from .codecs import Values
 from .gathered import Gathering, GroupedMessages, Grouping
@@ -29,7 +29,6 @@ from .shapes import Shape, parsed_json, recognise, schema_number, shown_series
 MOST_LISTED: Final = 40
 #: Dots in the longest name that is suggested for a feature.
 DEEPEST_NAME: Final = 8
-_ITEM_BYTES: Final = {"float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def describe_sample(
         return _points(values, keys, recipe.grouping, rows_per_message)
     rows = recipe.codec(registry).decode(values).reshape(len(values), -1)
     good = np.isfinite(rows).all(axis=1)
-    item = _ITEM_BYTES.get(recipe.format)
+    item = PACKED_FORMATS.get(recipe.format)
     if item is not None:  # extra rows of a longer message would be ignored
         good &= np.array([len(value or b"") == item * rows.shape[1] for value in values])
     whole = int(good.sum())

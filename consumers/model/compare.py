@@ -23,7 +23,7 @@ def compare(a: Release, b: Release) -> str:
     """Several lines about the change from one release to another.
 
     What noise and sampling alone do is estimated for both releases, to first order. Two releases of
-    one model share records and noise, so for them it is rather too large.
+    one model share records and noise, so for them the estimate is on the high side.
     """
     if a.features != b.features:
         raise ConfigurationError("the two releases have other features: nothing can be compared")
@@ -37,13 +37,13 @@ def _angles(a: Release, b: Release) -> Iterator[str]:
     for j in range(min(len(a.components), len(b.components))):
         v, w = np.array(a.components[j]), np.array(b.components[j])
         found = angle(v, w)
-        line = f"component {j}: {found:.2f}° apart"
-        line += _against(found, [None if noise is None else noise[j] for noise in noises])
+        against, more = _against(found, [None if noise is None else noise[j] for noise in noises])
+        line = f"component {j}: {found:.2f}° apart{against}"
         ratios = [r.explained_variance_ratio for r in (a, b)]
         if all(ratios):
             line += "; explains " + " → ".join(f"{100 * r[j]:.1f} %" for r in ratios if r)
         yield line
-        if ": more than" in line:
+        if more:
             w = np.copysign(1.0, v @ w) * w
             far = np.abs(w - v)
             most = [i for i in np.argsort(-far)[:3].tolist() if 5 * far[i] > far.max()]
@@ -52,18 +52,22 @@ def _angles(a: Release, b: Release) -> Iterator[str]:
     V, W = (np.array(r.components) for r in (a, b))
     cosine = np.linalg.svd(V @ W.T, compute_uv=False).min(initial=1.0)
     found = math.degrees(math.acos(min(cosine, 1.0)))
-    against = _against(found, [loading_noise(release, together=True) for release in (a, b)])
+    against, _ = _against(found, [loading_noise(release, together=True) for release in (a, b)])
     yield f"all components together: at most {found:.2f}° apart{against}"
 
 
-def _against(found: float, noises: Sequence[FloatArray | None]) -> str:
-    """An angle against what noise and sampling do to both sides; nothing if that is not known."""
+def _against(found: float, noises: Sequence[FloatArray | None]) -> tuple[str, bool]:
+    """An angle against what noise and sampling do to both sides, and whether it is a change.
+
+    Nothing is said if that is not known.
+    """
     own = [float(np.linalg.norm(noise)) for noise in noises if noise is not None]
     if len(own) < len(noises):
-        return ""
+        return "", False
     floor = min(math.degrees(math.hypot(*own)), 90.0)
-    more = f"{'more than' if found > MORE * floor else 'within'} {MORE:g} times that"
-    return f", noise and sampling alone about {floor:.2f}°: {more}"
+    more = found > MORE * floor
+    than = "more than" if more else "within"
+    return f", noise and sampling alone about {floor:.2f}°: {than} {MORE:g} times that", more
 
 
 def _features(a: Release, b: Release) -> Iterator[str]:

@@ -23,7 +23,7 @@ class Finisher:
 
     Batches that wait become durable together, in the state of the last of them, which also holds
     the releases of the others, and those that ride with its commit. So whatever is durable and may
-    not be visible is in the last state.
+    not be visible yet is in the last state.
 
     Releases are published in a transaction of their own. If the next batch is waiting by then, they
     ride in the transaction that commits that batch. Their own state is durable by then, as it must

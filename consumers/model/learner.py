@@ -21,7 +21,7 @@ from .. import crashpoints
 from ..errors import StateRefused
 from ..messages.codecs import Subject
 from ..protocols import FinishedBatch, Message, Positions
-from ..settings import Recipe
+from ..settings import EstimatorRecipe
 from . import states
 from .releases import PublishedRelease, release_message
 from .states import ModelIdentity, StateRecord, UsedInput
@@ -42,7 +42,7 @@ class Learner:
     """
 
     def __init__(
-        self, identity: ModelIdentity, recipe: Recipe, history: Sequence[StateRecord] = ()
+        self, identity: ModelIdentity, recipe: EstimatorRecipe, history: Sequence[StateRecord] = ()
     ) -> None:
         self._identity = identity
         for record in history:
@@ -52,8 +52,8 @@ class Learner:
         self.taken = 0  #: batches of the next step that are in memory
         self.last_round: int | None = None  #: with privacy per subject
         self.writer = ""  #: of the state that it resumed after; empty if there was none
-        #: Releases of the state that may not have become visible: that of the last batch, after
-        #: those of the batches that became durable with it.
+        #: Releases of the state that may not be visible yet: that of the last batch, after those of
+        #: the batches that became durable with it.
         self.unpublished: list[Message] = []
         if not history:
             self._estimator = states.make_estimator(recipe)

@@ -49,8 +49,9 @@ class PublishedRelease(Release):
     """A private component, as published. Everything in it is noisy or public.
 
     Numbers of features are in the order of `features`. The score of a raw record x along a
-    component w is the sum over all features of w (clamp((x - center)/scale) - mean)/deviation;
-    features whose deviation is 0 are left out.
+    component w is the sum over all features of w (z - mean)/deviation, z = (x - center)/scale, but
+    sign(z) clamp (1 + ln(|z|/clamp)) beyond the clamp; features whose deviation is 0 are left out.
+    `Projector.from_release` computes it.
     """
 
     model: str
@@ -98,6 +99,11 @@ def release_message(release: PublishedRelease, now: datetime.datetime | None = N
     Its time is rounded down to the second, because the exact duration of a batch may depend on its
     records. The time of a release of a round is the end of the round. The key is the model's name,
     under which a compacted topic keeps the current release.
+
+    Parameters
+    ----------
+    now
+        The time of a release without a round; only tests give another one than that of the clock.
     """
     if release.round is not None:
         now = datetime.datetime.fromisoformat(release.round.end)

@@ -21,7 +21,7 @@ from stream_dppca.noise import make_noise
 
 from ..errors import StateRefused
 from ..protocols import Message
-from ..settings import Recipe, RoundRule
+from ..settings import EstimatorRecipe, RoundRule
 from ..settings.durations import duration_text
 
 VERSION: Final = 1
@@ -120,7 +120,7 @@ class StateRecord(msgspec.Struct, frozen=True):
         return {int(partition): offset for partition, offset in self.positions.items()}
 
     def messages(self) -> list[Message]:
-        """The releases that may not have become visible, in the order of their batches."""
+        """The releases that may not be visible yet, in the order of their batches."""
         return [stored.message() for stored in (*self.earlier, self.release)]
 
 
@@ -135,7 +135,7 @@ _decode = msgspec.json.Decoder(StateRecord).decode
 
 
 def encode_state(record: StateRecord, parent: str, earlier: Sequence[Message] = ()) -> bytes:
-    """Encode a state, with the releases of earlier batches that may not be visible."""
+    """Encode a state, with the releases of earlier batches that may not be visible yet."""
     stored = tuple(StoredMessage.of(message) for message in earlier)
     return _encoder.encode(msgspec.structs.replace(record, parent=parent, earlier=stored))
 
@@ -217,11 +217,13 @@ def check_history(records: Sequence[StateRecord]) -> None:
             )
 
 
-def make_estimator(recipe: Recipe) -> DPPCA | PaperDPPCA:
+def make_estimator(recipe: EstimatorRecipe) -> DPPCA | PaperDPPCA:
     return _kind(recipe)(**_parameters(recipe))
 
 
-def restore_estimator(state: dict[str, Any], release: str, recipe: Recipe) -> DPPCA | PaperDPPCA:
+def restore_estimator(
+    state: dict[str, Any], release: str, recipe: EstimatorRecipe
+) -> DPPCA | PaperDPPCA:
     """Restore the estimator of a state; refuse settings that differ from its own.
 
     Parameters
@@ -239,11 +241,11 @@ def restore_estimator(state: dict[str, Any], release: str, recipe: Recipe) -> DP
         ) from None
 
 
-def _kind(recipe: Recipe) -> type[DPPCA] | type[PaperDPPCA]:
+def _kind(recipe: EstimatorRecipe) -> type[DPPCA] | type[PaperDPPCA]:
     return PaperDPPCA if recipe.method == "paper" else DPPCA
 
 
-def _parameters(recipe: Recipe) -> dict[str, Any]:
+def _parameters(recipe: EstimatorRecipe) -> dict[str, Any]:
     parameters = dict(recipe.parameters)
     if "unit" in parameters:
         parameters["unit"] = PerSubject(**parameters["unit"])

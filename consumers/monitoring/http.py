@@ -60,7 +60,7 @@ class HttpServer(WebServer):
         token: str | None = None,
         hosts: Collection[str] = (),
     ) -> None:
-        def routes(path: str) -> Answer | None:
+        def routes(path: str) -> Answer:
             return _answer(path, status, metrics)
 
         super().__init__(host, port, page, routes, token, OPEN_PATHS, hosts)
@@ -68,7 +68,7 @@ class HttpServer(WebServer):
         log_event("listening", host=host, port=self.port, page=f"http://{shown}:{self.port}/")
 
 
-def _answer(path: str, status: Status, metrics: Rendered) -> Answer | None:
+def _answer(path: str, status: Status, metrics: Rendered) -> Answer:
     data = "application/json"
     if path == "/livez":
         alive = status.alive()
@@ -86,4 +86,4 @@ def _answer(path: str, status: Status, metrics: Rendered) -> Answer | None:
         return Answer(200, data, found)
     if path == "/facts":
         return Answer(200, data, msgspec.json.encode(status.facts()))
-    return None
+    return Answer(404, TEXT, b"/livez /readyz /metrics /component /facts\n")

@@ -1,6 +1,7 @@
-"""Defines every metric: its kind and its meaning.
+"""Defines the metrics of the service: their kinds and meanings.
 
-The reference of the service (docs/service-reference.md) says what to do when one moves.
+Those of `stream-dppca score` are in `scoring/status.py`. The reference of the service
+(docs/service-reference.md) says what to do when one moves.
 
 All figures of the service are safe to show: slots, batches, offsets, times, published values. The
 number of bad or clipped records is a fact about records that no noise covers, so it is not counted

@@ -30,9 +30,10 @@ from ..errors import ClusterError, Unavailable
 from ..events import log_event
 from ..monitoring.metrics import Metrics
 from ..protocols import PLAN_STATES, Bounds, Positions, Sampler, TopicOffsets
+from ..ranges import Range
 from .guard import TopicGuard
-from .kept_plan import KeptPlans, SamplePlan, Step, make_step
-from .plan import Range, skip_removed, split_batch
+from .kept_plan import KeptPlans, PlannedSample, SamplePlan, planned_sample
+from .plan import skip_removed, split_batch
 from .timeline import LOG_APPEND_TIME, BrokerTime, Timeline
 
 CLOSE_SECONDS: Final = 0.3
@@ -112,8 +113,8 @@ class BatchPlanner:
         self._times, self._plans, self._start_sampler = times, plans, sampler
         self._sampler: Sampler | None = None
         self._new = ""  # where a new model begins
-        self._kept: deque[Step] = deque()  # samples that the states do not contain yet
-        self._waiting: deque[Step] = deque()  # later ones, which are not kept yet
+        self._kept: deque[PlannedSample] = deque()  # samples that the states do not contain yet
+        self._waiting: deque[PlannedSample] = deque()  # later ones, which are not kept yet
         self._keep_until = math.inf  # for the commit that is under way
         self._kept_at = -math.inf  # when a plan was last committed
         self._since_kept = 0  # batches that were handed out
@@ -162,14 +163,14 @@ class BatchPlanner:
         self._positions = dict(self._planned)
         self._metrics.show_lag(self._positions, bounds)
         if plan is not None:
-            for step, left in plan.steps_after(self._planned, self._size):
-                self._hand_over(step, left)
-                self._planned |= step.after
+            for sample, left in plan.samples_after(self._planned, self._size):
+                self._hand_over(sample, left)
+                self._planned |= sample.after
         if not positions and len(bounds) > 1 and (plan is None or plan.new != new):
             self._plans.keep(SamplePlan(new, self._planned, []))  # the beginning is decided
         self._choose_order(bounds)
         if self._sampler is None:
-            self.sample()
+            self.extend()
         return dict(self._positions)
 
     def _choose_order(self, bounds: dict[int, Bounds]) -> None:
@@ -201,7 +202,7 @@ class BatchPlanner:
             if self._closing.wait(self._interval_s - late if self._sampler is None else 0):
                 return
             try:
-                self.sample()
+                self.extend()
                 self._metrics.answered = time.monotonic()
                 self._failing = None
             except PlanOver as error:
@@ -211,8 +212,8 @@ class BatchPlanner:
                 since = self._failing[0] if self._failing else time.monotonic()
                 self._failing = since, error
 
-    def sample(self) -> None:
-        """Plan what can be planned now.
+    def extend(self) -> None:
+        """Extend the plan by all that can be planned now.
 
         The ends are read each time; new partitions, and the first offsets, which only retention
         moves, at each refresh.
@@ -267,17 +268,17 @@ class BatchPlanner:
         if new := [p for p in ends if p not in self._planned]:
             log_event("partitions_added", partitions=new)
             self._planned |= dict.fromkeys(new, 0)
-        step = make_step(self._planned, ends, self._size)
-        if step.ranges:
-            self._planned |= step.after
-            self._waiting.append(step)
+        sample = planned_sample(self._planned, ends, self._size)
+        if sample.ranges:
+            self._planned |= sample.after
+            self._waiting.append(sample)
 
     def _keep(self) -> None:
-        """Hand over steps; with several partitions, only after they have been committed.
+        """Hand over samples; with several partitions, only after they have been committed.
 
-        Every step is committed at once, however many wait: one that a restart loses would be
+        Every sample is committed at once, however many wait: one that a restart loses would be
         replaced by another. A plan is written as a whole each time, as far as the states do not
-        contain it; so if many steps wait to be used, some are committed together. If many
+        contain it; so if many samples wait to be used, some are committed together. If many
         batches have been handed out, the same plan is written again, so that a successor finds it
         among the last states.
         """
@@ -288,13 +289,13 @@ class BatchPlanner:
         now = time.monotonic()
         again = bool(self._kept) and self._since_kept >= AGAIN // 2
         due = again or len(self._stretches) < MANY or now - self._kept_at > MANY_SECONDS
-        chosen: list[Step] = []
+        chosen: list[PlannedSample] = []
         if due or not several:
             most = max(PLAN_NUMBERS // max(len(self._planned), 1) - len(self._kept), not self._kept)
             chosen = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         if several and (chosen or again):
-            steps = [*self._kept, *chosen]
-            plan = SamplePlan(self._new, steps[0].before, [step.ends for step in steps])
+            samples = [*self._kept, *chosen]
+            plan = SamplePlan(self._new, samples[0].before, [sample.ends for sample in samples])
             self._keep_until = now + self._patience_s / 2
             try:
                 self._plans.keep(plan)
@@ -306,8 +307,8 @@ class BatchPlanner:
             with self._changed:
                 self._since_kept = 0
                 self._changed.notify_all()
-        for step in chosen:
-            self._hand_over(step, step)
+        for sample in chosen:
+            self._hand_over(sample, sample)
 
     def _follow(self, timeline: Timeline) -> bool:
         """Plan the next batch in the order of time; False if it is not final, or not stable."""
@@ -323,8 +324,8 @@ class BatchPlanner:
         planned |= found
         return True
 
-    def _hand_over(self, step: Step, left: Step) -> None:
-        self._kept.append(step)
+    def _hand_over(self, sample: PlannedSample, left: PlannedSample) -> None:
+        self._kept.append(sample)
         self._append(left.before, left.ranges)
 
     def _append(self, before: Positions, ranges: list[Range]) -> None:

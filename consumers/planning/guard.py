@@ -9,7 +9,7 @@ from ..errors import StateRefused
 from ..events import log_event
 from ..monitoring.metrics import Metrics
 from ..protocols import Bounds, Positions
-from .plan import Range
+from ..ranges import Range
 
 
 class TopicGuard:
@@ -33,8 +33,8 @@ class TopicGuard:
             if p not in found or at > found[p].end:
                 self._refuse_truncated(p, at, found[p].end if p in found else 0)
 
-    def first_left(self, wanted: Range, found: Bounds) -> int:
-        """Return the offset at which to read a range: its first one that retention has left.
+    def skip_lost(self, wanted: Range, found: Bounds) -> int:
+        """Return the first offset of a range that retention has left.
 
         Log and count the offsets before it, and refuse a partition that ends before the range.
         """

@@ -13,12 +13,13 @@ from typing import Any
 
 from ..errors import StateRefused
 from ..protocols import Ledger, Positions
-from .plan import Range, split_batch, whole_batches
+from ..ranges import Range
+from .plan import split_batch, whole_batches
 
 
 @dataclass(frozen=True)
-class Step:
-    """The whole batches that one sample adds to a plan."""
+class PlannedSample:
+    """A sample, and the whole batches that it adds to a plan."""
 
     before: Mapping[int, int]  #: positions, those of new partitions included
     ends: Mapping[int, int]  #: the sample
@@ -29,10 +30,10 @@ class Step:
         return {**self.before, **{p: end for p, _, end in self.ranges}}
 
 
-def make_step(positions: Positions, ends: Mapping[int, int], size: int) -> Step:
-    """The step from these positions by a sample. Partitions that are new to it begin at 0."""
+def planned_sample(positions: Positions, ends: Mapping[int, int], size: int) -> PlannedSample:
+    """Plan a sample from these positions. Partitions that are new to it begin at 0."""
     before = {**dict.fromkeys(ends, 0), **positions}
-    return Step(before, ends, whole_batches(before, ends, size))
+    return PlannedSample(before, ends, whole_batches(before, ends, size))
 
 
 @dataclass(frozen=True)
@@ -43,28 +44,29 @@ class SamplePlan:
     start: Mapping[int, int]
     samples: Sequence[Mapping[int, int]]
 
-    def steps_after(self, positions: Positions, size: int) -> list[tuple[Step, Step]]:
-        """The steps of the plan that end after these positions, which are those after a batch.
+    def samples_after(
+        self, positions: Positions, size: int
+    ) -> list[tuple[PlannedSample, PlannedSample]]:
+        """The samples whose batches end after these positions, which must be those after a batch.
 
-        With each comes what is left of it, which is all of it except for the first one. The whole
-        step is what has to be kept: the rest of a sample would be divided differently.
-
-        Empty if the plan is used up.
+        Each is given twice: whole, as it has to be kept, because a part of it would be divided into
+        other batches, and with only the batches that are left. The two differ for the first one at
+        most. Empty if the plan is used up.
         """
-        found: list[tuple[Step, Step]] = []
+        found: list[tuple[PlannedSample, PlannedSample]] = []
         at: Mapping[int, int] = self.start
         for sample in self.samples:
-            step = make_step(at, sample, size)
-            at = step.after
+            whole = planned_sample(at, sample, size)
+            at = whole.after
             if found:
-                found.append((step, step))
+                found.append((whole, whole))
                 continue
-            here, rest = dict(step.before), step.ranges
+            here, rest = dict(whole.before), whole.ranges
             while rest and not _same(here, positions):
                 batch, rest = split_batch(rest, size)
                 here |= {p: end for p, _, end in batch}
             if rest:
-                found.append((step, Step(here, sample, rest)))
+                found.append((whole, PlannedSample(here, sample, rest)))
         return found
 
     def encode(self) -> bytes:

@@ -23,22 +23,16 @@ hold up others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ranges import Range
+
 #: Most offsets by which a record may be moved when partitions are mixed: enough that neighbours are
 #: as good as drawn at random, but few compared with any batch.
 MIXED: Final = 16
-
-
-class Range(NamedTuple):
-    """The offsets of a partition from `start` up to, not including, `end`."""
-
-    partition: int
-    start: int
-    end: int
 
 
 def apportion(counts: Sequence[int], total: int) -> list[int]:

@@ -34,9 +34,9 @@ from ..errors import ConfigurationError
 from ..events import log_event
 from ..monitoring.metrics import Metrics
 from ..protocols import Bounds, Positions, TopicOffsets
+from ..ranges import Range
 from ..settings import RoundRule
 from .guard import TopicGuard
-from .plan import Range
 from .timeline import LOG_APPEND_TIME, BrokerTime, cuts
 
 
@@ -160,7 +160,7 @@ class RoundPlanner:
         if new and start:
             log_event("partitions_added", partitions=new)
         start |= cuts(self._offsets, new, self._rule.start_ms(self._next))
-        return {p: self._guard.first_left(Range(p, start[p], stop[p]), bounds[p]) for p in stop}
+        return {p: self._guard.skip_lost(Range(p, start[p], stop[p]), bounds[p]) for p in stop}
 
     def _check_topic(self) -> None:
         """Check the settings of the topic, which may have changed in the meantime."""

@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..protocols import Bounds, Cluster, Positions, Reader, TopicOffsets
-from .plan import Range
-from .ranges import read_ranges
+from ..ranges import Range, read_ranges
 
 LOG_APPEND_TIME: Final = "LogAppendTime"
 #: Longest wait for a message.
@@ -190,19 +189,18 @@ class Timeline:
         times = range(low + 1, min(low + step, high))
         return times.start + bisect_left(times, True, key=full)
 
-    def _count(self, positions: Positions, cuts: Mapping[int, int]) -> int:
-        return sum(cuts[p] - at for p, at in positions.items())
+    def _count(self, positions: Positions, ends: Mapping[int, int]) -> int:
+        return sum(ends[p] - at for p, at in positions.items())
 
 
 def _cuts(
     positions: Positions, found: Mapping[int, int | None], log_ends: Mapping[int, int]
 ) -> dict[int, int]:
     """The cuts behind the positions; without a later message, the end from before the request."""
-    cuts = {}
-    for p, position in positions.items():
-        cut = found[p]
-        cuts[p] = max(position, log_ends[p] if cut is None else cut)
-    return cuts
+    return {
+        p: max(position, log_ends[p] if (cut := found[p]) is None else cut)
+        for p, position in positions.items()
+    }
 
 
 def cuts(offsets: TopicOffsets, partitions: Sequence[int], time_ms: int) -> dict[int, int]:

@@ -28,9 +28,9 @@ from ..errors import ClusterError, OffsetsGone, RegistryAway
 from ..messages.codecs import Codec
 from ..monitoring.metrics import Metrics
 from ..planning.guard import TopicGuard
-from ..planning.plan import Range, slots_of
-from ..planning.ranges import ASK_SECONDS
+from ..planning.plan import slots_of
 from ..protocols import Chunk, Reader
+from ..ranges import ASK_SECONDS, Range
 from .registry_wait import RegistryWait
 
 #: No offset is as large.
@@ -275,7 +275,7 @@ class BatchReader:
         for p, bounds in self._reader.bounds(sorted(self._reached)).items():
             at = self._reached[p]
             wanted = Range(p, at, max(at, bounds.first))
-            self._reached[p] = self._guard.first_left(wanted, bounds)
+            self._reached[p] = self._guard.skip_lost(wanted, bounds)
         self._settle()
         self._assign()
 

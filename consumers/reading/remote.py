@@ -19,7 +19,7 @@ from stream_dppca.engine import Engine, EngineError, SourceAway
 
 from ..errors import ClusterError, EngineLost, RegistryAway
 from ..kafka.config import TaskConnection
-from ..kafka.configure import open_registry
+from ..kafka.registry import open_registry
 from ..messages.codecs import Codec, SubjectCodec
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe

@@ -30,10 +30,9 @@ from ..messages.codecs import Subject
 from ..messages.fold import MOST_SERIES, Fold
 from ..messages.recipe import MessageRecipe
 from ..monitoring.metrics import Metrics
-from ..planning.plan import Range
-from ..planning.ranges import read_ranges
 from ..planning.round_planner import PlannedRound
 from ..protocols import Bounds
+from ..ranges import Range, read_ranges
 from ..settings import RoundRule
 from .remote import GuardedEngine, Remote, later_if_away, subject_codec_of
 from .round_reader import RoundDecoder, RoundTaker, SenderTime, Take
@@ -163,7 +162,7 @@ class RemoteRows(RoundTaker):
         """Begin a round; log that retention removed some of it, and refuse a truncated topic."""
         found = self._bounds([r.partition for r in planned.ranges]) if planned.ranges else {}
         for wanted in planned.ranges:
-            self._guard.first_left(wanted, found[wanted.partition])
+            self._guard.skip_lost(wanted, found[wanted.partition])
         super().start(planned)
 
     def _read(self, planned: PlannedRound, decoder: RoundDecoder) -> Iterator[None]:

@@ -20,9 +20,8 @@ from ..kafka.task_readers import reader_of
 from ..messages.recipe import MessageRecipe
 from ..monitoring.metrics import Metrics
 from ..planning.guard import TopicGuard
-from ..planning.plan import Range
-from ..planning.ranges import read_ranges
 from ..protocols import TopicOffsets
+from ..ranges import Range, read_ranges
 from .remote import GuardedEngine, Remote, codec_of, later_if_away
 
 
@@ -109,7 +108,7 @@ class RemoteSums:
         """Begin a batch; log what retention removed of it, and refuse a truncated topic."""
         found = self._offsets.bounds(sorted(r.partition for r in ranges))
         for p, _, end in ranges:  # batches of which nothing is left were passed over
-            self._guard.first_left(Range(p, self._reached.get(p, 0), end), found[p])
+            self._guard.skip_lost(Range(p, self._reached.get(p, 0), end), found[p])
             self._reached[p] = end
         self._ranges = tuple(ranges)
 

@@ -19,11 +19,10 @@ from ..messages.fold import Fold
 from ..messages.gathered import Gathering
 from ..monitoring.metrics import Metrics
 from ..planning.guard import TopicGuard
-from ..planning.plan import Range
-from ..planning.ranges import read_ranges
 from ..planning.round_planner import PlannedRound
 from ..planning.timeline import LOG_APPEND_TIME
 from ..protocols import Chunk, Reader
+from ..ranges import Range, read_ranges
 from ..settings import RoundRule
 
 #: Takes rows, and the subject of each.
@@ -173,9 +172,9 @@ class RoundReader(RoundTaker):
             yield from self._read_ranges([wanted], decoder)
 
     def _read_ranges(self, ranges: Sequence[Range], decoder: RoundDecoder) -> Iterator[None]:
-        left, moved = self._guard.first_left, self._metrics.progress.moved
+        skip, moved = self._guard.skip_lost, self._metrics.progress.moved
         for chunks in read_ranges(
-            self._reader, self._topic, ranges, self._stall_s, first_left=left, moved=moved
+            self._reader, self._topic, ranges, self._stall_s, resume=skip, moved=moved
         ):
             for chunk in chunks:
                 before = decoder.counted

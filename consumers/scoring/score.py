@@ -32,12 +32,11 @@ from .. import crashpoints
 from ..errors import ClusterError, ConfigurationError
 from ..events import describe_error, log_event
 from ..formats import POINT_FORMATS
-from ..kafka.configure import open_registry
+from ..kafka.registry import open_registry
 from ..messages.codecs import Codec
 from ..messages.gathered import Gathering
 from ..messages.recipe import MessageRecipe
 from ..model.releases import PublishedRelease
-from ..model.scores import NOT_PRIVATE, CurrentModel, RowsToScore, Scorer
 from ..monitoring.metrics import Metrics
 from ..planning.round_planner import RoundPlanner
 from ..planning.timeline import BrokerTime, cuts
@@ -45,6 +44,7 @@ from ..protocols import Chunk, Cluster, TopicInfo, TopicOffsets
 from ..reading.round_reader import RoundReader
 from ..settings import RoundRule, ScoreSettings, TopicSettings
 from ..settings.topics import Start
+from .scorer import NOT_PRIVATE, CurrentModel, RowsToScore, Scorer
 from .status import ScoreStatus
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class RoundRows:
     def __init__(
         self, cluster: Cluster, settings: ScoreSettings, release: PublishedRelease, notes: GroupNote
     ) -> None:
-        self._rule, gathering = _rounds(settings, release)
+        self._rule, gathering = rounds_of(settings, release)
         self._notes, self._found = notes, list[RowsToScore]()
         topic, metrics, now = settings.input_topic, Metrics(), int(time.time() * 1000)
         offsets, done = cluster.offsets(topic), notes.load()
@@ -182,21 +182,13 @@ def _first_round(start: Start, rule: RoundRule, offsets: TopicOffsets, now_ms: i
     return low
 
 
-def _ms(release: PublishedRelease) -> int:
-    """The time in the middle of the round of a release, in milliseconds."""
-    if release.round is None:
-        raise ConfigurationError(f"model {release.model!r} has no rounds")
-    times = (release.round.start, release.round.end)
-    return int(sum(datetime.datetime.fromisoformat(t).timestamp() for t in times) * 500)
-
-
-def _rounds(settings: ScoreSettings, release: PublishedRelease) -> tuple[RoundRule, Gathering]:
+def rounds_of(settings: ScoreSettings, release: PublishedRelease) -> tuple[RoundRule, Gathering]:
     """The rule by which the points of subjects became the rows of a release."""
     said = release.privacy
     if release.round is None or not isinstance(said, SubjectStatement):
         raise ConfigurationError(f"model {release.model!r} has no rounds")
-    start = datetime.datetime.fromisoformat(release.round.start).timestamp()
-    length_ms = 2 * (_ms(release) - round(start * 1000))
+    start, end = map(datetime.datetime.fromisoformat, (release.round.start, release.round.end))
+    length_ms = (end - start) // datetime.timedelta(milliseconds=1)
     recipe = MessageRecipe.of(settings, release.features)
     codec = replace(recipe, subject=said.subject, records=said.records).subject_codec(None)
     if not isinstance(codec, Gathering):
@@ -252,7 +244,7 @@ class Scoring:
                     worker = _Worker(self, opened)
                     worker.open(stop)
                     while not stop.is_set():
-                        written += worker.step()
+                        written += worker.turn()
                         if once and worker.source.at_end():
                             break
                     worker.settle()
@@ -338,7 +330,7 @@ class _Worker:
         self._status.follow(release, self._of.rate * len(self._scorer.limits))
         log_event("model_current", batch=release.batch, limits=self._scorer.limits)
 
-    def step(self) -> int:
+    def turn(self) -> int:
         """Score the next records; return their number."""
         self._follow(0.0)
         count = 0

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..model.releases import PublishedRelease
-from ..model.scores import Score
 from ..monitoring.metrics import Registered
+from .scorer import ScoredRow
 
-#: Records that are looked back on, about, and the least of one key for an alarm.
+#: Records that are looked back on, about.
 WINDOW: Final = 10_000
-LEAST: Final = 5
+#: Least number of them of one key for an alarm, and of all keys for the share beyond a limit.
+LEAST_OF_KEY: Final = 5
+LEAST_COMPARED: Final = 1000
 #: Share of the records of a key beyond a limit that raises an alarm.
 SHARE: Final = 0.5
 #: Alarms that are shown.
@@ -29,7 +31,7 @@ class Alarms:
         self._lock = threading.Lock()
         self._old, self._new = _Window(), _Window()
 
-    def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
+    def see(self, keys: Sequence[bytes | None], scores: Sequence[ScoredRow]) -> None:
         """Take the scores of records with these keys."""
         with self._lock:
             self._new.see(keys, scores)
@@ -52,7 +54,7 @@ class Alarms:
                 )[:3],
             }
             for key, count in beyond.most_common()
-            if seen[key] >= LEAST and count >= SHARE * seen[key]
+            if seen[key] >= LEAST_OF_KEY and count >= SHARE * seen[key]
         ][:most]
 
 
@@ -71,7 +73,7 @@ class _Window:
         self.beyond: Counter[bytes] = Counter()
         self.by: dict[bytes, _Sums] = defaultdict(_Sums)  # contributions of those beyond
 
-    def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
+    def see(self, keys: Sequence[bytes | None], scores: Sequence[ScoredRow]) -> None:
         self.seen.update(filter(None, keys))
         for key, score in zip(keys, scores, strict=True):
             if score.anomaly and key:
@@ -89,9 +91,6 @@ class ScoreStatus(Registered):
     stall_s
         The setting `stall_timeout_s`.
     """
-
-    #: Records of which the share is shown, about, and the least number of them.
-    WINDOW, LEAST = 10_000, 1000
 
     def __init__(self, stall_s: float = 120.0) -> None:
         super().__init__()
@@ -127,7 +126,7 @@ class ScoreStatus(Registered):
         self._release, self._beyond_rate = release, rate
         self._rate.set(rate)
 
-    def see(self, keys: Sequence[bytes | None], scores: Sequence[Score]) -> None:
+    def see(self, keys: Sequence[bytes | None], scores: Sequence[ScoredRow]) -> None:
         """Note the scores of records with these keys."""
         # Without a rate there is no limit; with one limit of two, a record below it is not judged.
         compared = sum(score.scores is not None for score in scores) if self._beyond_rate else 0
@@ -140,10 +139,10 @@ class ScoreStatus(Registered):
         self._beyond.inc(beyond)
         self._recent += compared
         self._recent_beyond += beyond
-        if self._recent >= self.LEAST:
+        if self._recent >= LEAST_COMPARED:
             self._beyond_share = self._recent_beyond / self._recent
             self._share.set(self._beyond_share)
-        if (fade := self.WINDOW / max(self._recent, 1)) < 1:
+        if (fade := WINDOW / max(self._recent, 1)) < 1:
             self._recent, self._recent_beyond = self._recent * fade, self._recent_beyond * fade
 
     def turned(self) -> None:

@@ -50,7 +50,7 @@ class Background(Generic[T]):
             self._coming = more
             self._changed.notify_all()
 
-    def is_waited_for(self, within_s: float) -> bool:
+    def more_waiting(self, within_s: float) -> bool:
         """Wait for items that are on their way, for so long at most; True if any wait then.
 
         For the work itself to ask.

@@ -74,7 +74,7 @@ class BatchInput:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Read messages before they are planned, because they will be, unless they could matter."""
+        """Read ahead where the plan does not depend on it; otherwise wait for the plan."""
         if self.reader.full or not self.planner.ahead:
             self.planner.wait(timeout_s)
             return False

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from ..errors import ConfigurationError
 from ..messages.codecs import Codec, SubjectCodec
 from ..messages.gathered import Gathering
 from ..model.states import ModelIdentity, SlotRule
-from ..settings import Recipe, RoundRule
+from ..settings import EstimatorRecipe, RoundRule
 
 if TYPE_CHECKING:
     from ..reading.remote import Remote
@@ -37,7 +36,7 @@ class TaskConfig:
     input_topic: str
     output_topic: str
     features: tuple[str, ...]
-    estimator: Recipe
+    estimator_recipe: EstimatorRecipe
     codec: Codec
     start: Literal["earliest", "latest"] = "earliest"
     plan_interval_s: float = 0.05  #: time between samples of the ends of the partitions
@@ -57,11 +56,5 @@ class TaskConfig:
         return ModelIdentity(self.model, self.input_topic, slots, rule)
 
     def offsets_per_batch(self, batch_size: int) -> int:
-        """Return the offsets per batch; refuse batches that would end inside a message."""
-        per_message = self.codec.rows_per_message
-        if batch_size % per_message:
-            raise ConfigurationError(
-                f"`batch_size` must be a multiple of `rows_per_message`. Found {batch_size} and "
-                f"{per_message}."
-            )
-        return batch_size // per_message
+        """Return the offsets per batch; `Settings` refuses batches that end inside a message."""
+        return batch_size // self.codec.rows_per_message

@@ -1,7 +1,7 @@
 """The service: joins the group, runs the model's task while the group says so, and leaves.
 
 It is one loop in one thread. Signals and rebalances only set flags, which the loop checks between
-steps.
+turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import crashpoints
 from ..errors import ClusterError, Fenced
 from ..events import describe_error, log_event
-from ..kafka.configure import open_registry
+from ..kafka.registry import open_registry
 from ..messages.recipe import MessageRecipe
 from ..model.describe import CHECK_NAMES
 from ..model.states import make_estimator, warm_up
@@ -62,7 +62,7 @@ def task_config(settings: Settings) -> TaskConfig:
         input_topic=settings.input_topic,
         output_topic=settings.output_topic,
         features=settings.features,
-        estimator=settings.estimator(),
+        estimator_recipe=settings.estimator_recipe(),
         codec=recipe.codec(registry),
         start="latest" if settings.start == "latest" else "earliest",
         plan_interval_s=settings.plan_interval_ms / 1000,
@@ -91,7 +91,7 @@ class Service:
             remote = replace(remote, may_wait=self._may_wait)
         self._config = replace(task_config(settings), remote=remote)
         # Wrong settings are refused before anything is created on the cluster.
-        size = make_estimator(self._config.estimator).capacity
+        size = make_estimator(self._config.estimator_recipe).capacity
         self._needed: int | None = None  # messages of a batch
         if self._config.rounds is None:
             self._needed = self._config.offsets_per_batch(size)
@@ -152,12 +152,12 @@ class Service:
         return state, ""
 
     def _silent_s(self) -> float:
-        """Time since the brokers last answered a question about the input, as far as we ask."""
+        """Time since the brokers last answered a question about the input; 0 if none was asked."""
         answered = self.metrics.answered
         return 0.0 if answered is None else max(0.0, time.monotonic() - answered)
 
     def _waits_for(self, silent_s: float) -> str:
-        """What is outside of this process and keeps its work from going on."""
+        """What the work waits for outside of this process, in words; empty if for nothing."""
         if silent_s > SILENT_SECONDS:
             return f"the brokers have not answered for {silent_s:.0f} s"
         if time.monotonic() - self._starved_at < SILENT_SECONDS:
@@ -168,7 +168,7 @@ class Service:
         return ""
 
     def _excused(self) -> bool:
-        """Tell whether work stands still that another process would not do either."""
+        """True if the work stands still for a reason that a restart would not cure."""
         return self._state != "working" or bool(self._waits_for(self._silent_s()))
 
     def component(self) -> bytes | None:
@@ -270,7 +270,7 @@ class Service:
             self._guarded(partial(self._start, claim))
         self._state = "starting" if self._task is None else "working"
         if self._task is not None and not self.stop.is_set():
-            self._guarded(partial(self._step, self._task))
+            self._guarded(partial(self._turn_task, self._task))
 
     def _current_claim(self) -> Claim | None:
         """The claim of the group. Any change drops the task: it belongs to a generation."""
@@ -336,9 +336,9 @@ class Service:
         self.metrics.owner.set(1)
         log_event("task_started")
 
-    def _step(self, task: Task) -> None:
+    def _turn_task(self, task: Task) -> None:
         batch = task.current
-        task.step(IDLE_SECONDS)
+        task.turn(IDLE_SECONDS)
         if task.current is not batch:
             self._failures = 0
 

@@ -41,7 +41,7 @@ def check_stored(cluster: Cluster, settings: Settings, config: TaskConfig) -> in
     history, _ = read_history(cluster.tail(topic), cluster.unfinished(topic), REFUSAL)
     if not history:
         return None
-    return Learner(config.identity(), config.estimator, history[-1:]).n_batches
+    return Learner(config.identity(), config.estimator_recipe, history[-1:]).n_batches
 
 
 def last_release(cluster: Cluster, config: TaskConfig) -> int | None:

@@ -65,7 +65,6 @@ class Task:
         config: TaskConfig,
         metrics: Metrics,
     ) -> None:
-        self.claim = claim
         self._config, self._metrics = config, metrics
         self.current: Message | None = None  #: the published release
         self.fruitless = 0  #: batches in a row, up to the last, from which nothing was learned
@@ -104,7 +103,7 @@ class Task:
         identity = config.identity()
         stored = self._store.load(), self._store.unfinished()
         history, self._adopted = read_history(*stored, REFUSAL)
-        learner = Learner(identity, config.estimator, history)
+        learner = Learner(identity, config.estimator_recipe, history)
         if history:
             log_event("state_loaded", batch=learner.n_batches)
         else:
@@ -116,7 +115,7 @@ class Task:
 
         Its result is on the log for whoever reads uncommitted records: if the batch was computed
         again, there would be two results of the same records. No release rides along: those that
-        may not be visible are in the state.
+        may not be visible yet are in the state.
         """
         if self._adopted is not None:
             self._store.commit(self._adopted, self._committed)
@@ -144,7 +143,7 @@ class Task:
 
     # The loop
 
-    def step(self, timeout_s: float) -> bool:
+    def turn(self, timeout_s: float) -> bool:
         """Read once, and learn if the batch is complete. True if there was anything to do."""
         progress = self._metrics.progress
         crashpoints.reach("polling")
@@ -181,7 +180,7 @@ class Task:
 
     def _more_to_finish(self) -> bool:
         """Tell whether batches are ready, after a moment for more of them while they are read."""
-        return self._ending.is_waited_for(RIDE_SECONDS)
+        return self._ending.more_waiting(RIDE_SECONDS)
 
     def _finish(self, batches: list[FinishedBatch]) -> None:
         visible = self._finisher.finish(batches)

@@ -7,6 +7,7 @@ from typing import Final
 
 from ..errors import ConfigurationError
 from ..events import log_event
+from ..kafka.config import MAX_RECORD_BYTES
 from ..planning.timeline import LOG_APPEND_TIME
 from ..protocols import Cluster, TopicInfo
 from ..settings import MESSAGE_KEY, ConnectionSettings, RoundRule, TopicSettings
@@ -17,7 +18,7 @@ COMPACTED: Final = {
     "cleanup.policy": "compact",
     "segment.ms": str(3600 * 1000),
     "segment.bytes": str(64 << 20),
-    "max.message.bytes": str(32 << 20),
+    "max.message.bytes": str(MAX_RECORD_BYTES),
 }
 
 #: Longest time until all brokers know of a topic that one of them has created.

@@ -1,14 +1,14 @@
 """Settings of the service: flags win over environment variables (`DPPCA_*`), and these over a file.
 
-There are five parts, and a command asks only for the parts that it needs:
+There are five parts (`PARTS`), and a command asks only for the parts that it needs:
 
 | part | holds |
 |---|---|
-| `ModelSettings` | the model and its privacy guarantee |
-| `TopicSettings` | the topics of records and releases, and the format of messages |
-| `ConnectionSettings` | the connection to the brokers, and the limits of fetches |
-| `OperationSettings` | planning, pages, log and time limits of a running process |
-| `EngineSettings` | the engine that reads and adds up the records of a batch |
+| `model.ModelSettings` | the model and its privacy guarantee |
+| `topics.TopicSettings` | the topics of records and releases, and the format of messages |
+| `connection.ConnectionSettings` | the connection to the brokers, and the limits of fetches |
+| `operation.OperationSettings` | planning, pages, log and time limits of a running process |
+| `operation.EngineSettings` | the engine that reads and adds up the records of a batch |
 
 All names are flat: the setting `batch_size` is the flag `--batch-size`, the variable
 `DPPCA_BATCH_SIZE` and the line `batch_size = ...` of the file, whatever part it belongs to. The
@@ -29,8 +29,8 @@ from .load import load_part as load_part
 from .load import load_settings as load_settings
 from .load import suggestion as suggestion
 from .load import unmatched_variables as unmatched_variables
+from .model import EstimatorRecipe as EstimatorRecipe
 from .model import ModelSettings as ModelSettings
-from .model import Recipe as Recipe
 from .part import CONFIG_VARIABLE as CONFIG_VARIABLE
 from .part import PREFIX as PREFIX
 from .part import Part as Part

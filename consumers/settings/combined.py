@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from ..formats import POINT_FORMATS, REGISTERED_FORMATS
+from ..formats import PACKED_FORMATS, POINT_FORMATS, REGISTERED_FORMATS
 from .connection import ConnectionSettings, reveal
-from .model import ModelSettings, Recipe
+from .model import EstimatorRecipe, ModelSettings
 from .operation import EngineSettings, OperationSettings, is_loopback
 from .part import Part
 from .topics import NameSettings, TopicSettings
@@ -35,9 +35,9 @@ class OnceSettings(FileSettings):
 
     SIZED = False
 
-    def estimator(self) -> Recipe:
+    def estimator_recipe(self) -> EstimatorRecipe:
         """Return the method for one batch, which spends nothing on later ones."""
-        recipe = super().estimator()
+        recipe = super().estimator_recipe()
         return replace(recipe, parameters={**recipe.parameters, "batches": 1})
 
 
@@ -114,7 +114,7 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
     def _wrong_messages(self) -> Iterator[str]:
         """Refuse batches that would end inside a message; `MessageRecipe` has the other rules."""
         rows = self.rows_per_message
-        size = rows * len(self.features) * {"float32": 4, "float64": 8}.get(self.format, 0)
+        size = rows * len(self.features) * PACKED_FORMATS.get(self.format, 0)
         if size > self.max_message_bytes:
             yield (
                 f"`max_message_bytes` must be at least {size} for {rows} rows of "
@@ -145,9 +145,9 @@ class Settings(FileSettings, ClusterSettings, OperationSettings, EngineSettings)
                 "1970-01-01T00:00Z"
             )
 
-    def estimator(self) -> Recipe:
+    def estimator_recipe(self) -> EstimatorRecipe:
         """Return the method and its parameters; rows of a round's points are its parts."""
-        recipe = super().estimator()
+        recipe = super().estimator_recipe()
         if self.unit == "record" or self.format not in POINT_FORMATS:
             return recipe
         unit = {**recipe.parameters["unit"], "records": self.parts}

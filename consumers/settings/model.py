@@ -39,7 +39,7 @@ MethodName = Literal["adaptive", "paper"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EstimatorRecipe:
     """A method, and the parameters of its estimator that were set.
 
     With privacy per subject the parameter `unit` holds those of `PerSubject`, all of them: no part
@@ -218,7 +218,7 @@ class ModelSettings(Part):
             horizon=None if self.horizon is None else self.horizon // self.round,
         )
 
-    def estimator(self) -> Recipe:
+    def estimator_recipe(self) -> EstimatorRecipe:
         """Return the method and the parameters that were set, and no defaults.
 
         A new model takes the other parameters from the defaults of its class, a stored one from its
@@ -244,7 +244,7 @@ class ModelSettings(Part):
                 "records": self.records,
             }
         parameters = {_OF_PAPER.get(name, name): value for name, value in given.items()}
-        return Recipe(self.method, parameters)
+        return EstimatorRecipe(self.method, parameters)
 
 
 def _items(name: Any) -> list[Any]:

@@ -139,8 +139,7 @@ class WebServer:
         found = self._page.file(path) if self._page is not None else None
         if found is not None:
             return Answer(200, *found)
-        paths = b"/livez /readyz /metrics /component /facts\n"
-        return self._routes(path) or Answer(404, TEXT, paths)
+        return self._routes(path) or Answer(404, TEXT, b"there is no such page\n")
 
     def _stream(self, request: BaseHTTPRequestHandler, page: Page) -> None:
         if not page.begin_reading():

@@ -19,7 +19,7 @@ from consumers.protocols import Claim, Cluster, Membership, Message, Positions
 from consumers.service.config import TaskConfig
 from consumers.service.loop import Service
 from consumers.service.task import Task
-from consumers.settings import Recipe
+from consumers.settings import EstimatorRecipe
 from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.processes import PATIENCE_SECONDS, wait_for
@@ -36,6 +36,15 @@ ESTIMATOR: dict[str, Any] = {
 }
 MODEL, INPUT, STATE, OUTPUT, GROUP = "m", "in", "m.state", "m.out", "g"
 PLAN_KEY = b"g.plan"
+#: The points that every batch passes, from a topic or a file.
+BATCH_POINTS = (
+    "polling",
+    "batch_full",
+    "before_transaction",
+    "inside_transaction",
+    "after_commit",
+    "after_publish",
+)
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -92,7 +101,7 @@ def config(
         input_topic=INPUT,
         output_topic=OUTPUT,
         features=FEATURES,
-        estimator=Recipe(method, {**ESTIMATOR, **estimator}),
+        estimator_recipe=EstimatorRecipe(method, {**ESTIMATOR, **estimator}),
         codec=make_codec(format, FEATURES, 1 << 20, rows_per_message=rows_per_message),
         plan_interval_s=3600.0,
         refresh_s=0.0,
@@ -153,11 +162,11 @@ def start_task(log: Cluster, **options: Any) -> Task:
 
 
 def drain(task: Task, until: Callable[[], bool] | None = None) -> None:
-    """Step until there is nothing more to do, with a sample whenever nothing is planned."""
+    """Turn until there is nothing more to do, with a sample whenever nothing is planned."""
     while True:
-        if not task.step(0.0):
-            task.input.planner.sample()
-            if not task.step(0.0):
+        if not task.turn(0.0):
+            task.input.planner.extend()
+            if not task.turn(0.0):
                 return
         task.settle()
         if until is not None and until():

@@ -106,7 +106,7 @@ def test_work_does_not_wait_for_a_loop_that_waits_for_it() -> None:
     seen = list[bool]()
 
     def ask(items: list[int]) -> None:
-        seen.append(work.is_waited_for(PATIENCE_SECONDS))
+        seen.append(work.more_waiting(PATIENCE_SECONDS))
 
     work = Background("work", ask, PATIENCE_SECONDS / 2)  # less than it would ask for
     work.expect(True)
@@ -122,7 +122,7 @@ def test_work_waits_for_what_is_on_its_way(end: str) -> None:
 
     def ask(items: list[int]) -> None:
         order.append(items)
-        seen.append(work.is_waited_for(PATIENCE_SECONDS))
+        seen.append(work.more_waiting(PATIENCE_SECONDS))
 
     work = Background("work", ask, PATIENCE_SECONDS / 2)  # less than it would ask for
     work.expect(True)
@@ -144,7 +144,7 @@ def test_work_waits_for_what_is_on_its_way(end: str) -> None:
 def test_work_does_not_wait_for_ever(expected: bool, seconds: float) -> None:
     seen = list[bool]()
     work = Background[int](
-        "work", lambda items: seen.append(work.is_waited_for(seconds)), PATIENCE_SECONDS / 2
+        "work", lambda items: seen.append(work.more_waiting(seconds)), PATIENCE_SECONDS / 2
     )
     work.expect(expected)
     work.give(1)

@@ -27,7 +27,7 @@ from ..support import zygote
 from ..support.launch import CRASH_AT, NOISE
 from ..support.processes import PATIENCE_SECONDS, ROOT
 from .conftest import Outputs
-from .helpers import FEATURES, as_json, rows
+from .helpers import BATCH_POINTS, FEATURES, as_json, rows
 
 BATCH = 300
 FLAGS = [
@@ -296,7 +296,7 @@ def test_a_run_that_is_killed_everywhere_and_goes_on(tmp_path: Path) -> None:
     """Every point once, one after the other, on the same state."""
     path, state = write(tmp_path, "csv", rows(8 * BATCH + 17)), tmp_path / "state.json"
     output = b""
-    for point in crashpoints.POINTS:
+    for point in (*BATCH_POINTS, "closing"):
         times = ":2" if point == "batch_full" else ""
         done = run("--input", path, "--state", state, **{CRASH_AT: point + times})
         assert done.returncode == -9, (point, done.stderr)

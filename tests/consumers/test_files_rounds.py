@@ -24,7 +24,7 @@ from stream_dppca import DPPCA, PerSubject
 from stream_dppca.subjects.ids import canonical
 
 from ..support.launch import silence
-from .helpers import FEATURES
+from .helpers import BATCH_POINTS, FEATURES
 from .test_file_streams import on_a_terminal
 from .test_task import Crash, crash_at
 
@@ -387,7 +387,7 @@ def test_a_second_run_resumes_and_no_round_is_released_twice(
     )
 
 
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 def test_a_run_that_is_stopped_anywhere(
     tmp_path: Path, point: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,8 +12,8 @@ from consumers.errors import StateRefused
 from consumers.events import set_up_logs
 from consumers.monitoring.metrics import Metrics
 from consumers.planning.guard import TopicGuard
-from consumers.planning.plan import Range
 from consumers.protocols import Bounds
+from consumers.ranges import Range
 
 from .helpers import BATCH, OUTPUT, STATE, cluster, drain, memory_log, start_task
 from .test_task import fill
@@ -25,11 +25,11 @@ SECRET = pytest.mark.parametrize("secret", [False, True])
 def test_a_topic_that_ends_too_early_is_refused(secret: bool) -> None:
     guard = TopicGuard("in", Metrics(), secret=secret)
     guard.check_positions({0: 8}, {0: Bounds(3, 8), 1: Bounds(0, 0)})
-    assert guard.first_left(Range(0, 5, 8), Bounds(3, 8)) == 5
+    assert guard.skip_lost(Range(0, 5, 8), Bounds(3, 8)) == 5
     for refused in (
         lambda: guard.check_positions({0: 19}, {0: Bounds(3, 18)}),
         lambda: guard.check_positions({2: 19}, {0: Bounds(3, 18)}),
-        lambda: guard.first_left(Range(0, 15, 19), Bounds(3, 18)),
+        lambda: guard.skip_lost(Range(0, 15, 19), Bounds(3, 18)),
     ):
         with pytest.raises(StateRefused, match="was truncated or recreated") as failed:
             refused()
@@ -43,9 +43,9 @@ def test_what_retention_removed_is_counted_once(
     metrics = Metrics()
     guard = TopicGuard("in", metrics, secret=secret)
     set_up_logs(sys.stdout)
-    assert guard.first_left(Range(1, 15, 30), Bounds(20, 40)) == 20
-    assert guard.first_left(Range(1, 15, 18), Bounds(20, 40)) == 20  # nothing of it is left
-    assert guard.first_left(Range(1, 20, 30), Bounds(20, 40)) == 20
+    assert guard.skip_lost(Range(1, 15, 30), Bounds(20, 40)) == 20
+    assert guard.skip_lost(Range(1, 15, 18), Bounds(20, 40)) == 20  # nothing of it is left
+    assert guard.skip_lost(Range(1, 20, 30), Bounds(20, 40)) == 20
     assert metrics.registry.get_sample_value("dppca_offsets_lost_total") == 5 + 3
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["event"] for event in events] == ["offsets_lost"] * 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from consumers.errors import Fenced, StateRefused
 from consumers.planning import batch_planner
-from consumers.planning.kept_plan import SamplePlan, make_step
+from consumers.planning.kept_plan import SamplePlan, planned_sample
 from consumers.planning.plan import split_batch
 
 from .helpers import INPUT, check_output, cluster, drain, memory_log, rows, start_task
@@ -27,8 +27,8 @@ def replay(values: list[bytes], size: int) -> list[dict[int, int]]:
         plan = SamplePlan.decode(value)
         at = dict(plan.start)
         for sample in plan.samples:
-            step = make_step(at, sample, size)
-            at, rest = dict(step.before), step.ranges
+            planned = planned_sample(at, sample, size)
+            at, rest = dict(planned.before), planned.ranges
             while rest:
                 batch, rest = split_batch(rest, size)
                 at |= {p: end for p, _, end in batch}
@@ -175,7 +175,7 @@ def test_a_long_plan_is_kept_again_and_again() -> None:
         assert len(batches) == 32 and batches[-1].positions == {0: taken, 1: 0}
         kept = len(driver.notes.values)
         driver.notes.committed = dict(batches[-1].positions)
-        planner.sample()
+        planner.extend()
         assert len(driver.notes.values) == kept + 1
     assert SamplePlan.decode(driver.notes.values[-1]) == SamplePlan(
         "earliest", {0: 0, 1: 0}, [{0: 200, 1: 0}]
@@ -210,8 +210,8 @@ def test_an_owner_that_was_replaced_keeps_no_plan() -> None:
     for row in rows(400):
         on.produce(INPUT, packed(row), 0)
     with pytest.raises(Exception, match="could not be kept"):
-        task.input.planner.sample()  # type: ignore[attr-defined]
+        task.input.planner.extend()  # type: ignore[attr-defined]
     with pytest.raises(Fenced):
-        task.step(0.0)
+        task.turn(0.0)
     drain(successor)
     assert check_output(memory_log(on)) > 0

@@ -11,7 +11,6 @@ from consumers.errors import ClusterError, StateRefused, Unavailable
 from consumers.monitoring.metrics import Metrics
 from consumers.planning.batch_planner import BatchPlanner
 from consumers.planning.plan import (
-    Range,
     apportion,
     skip_removed,
     slots_of,
@@ -19,6 +18,7 @@ from consumers.planning.plan import (
     whole_batches,
 )
 from consumers.planning.timeline import BrokerTime
+from consumers.ranges import Range
 from tests.support.memory import MemoryReader
 
 from .helpers import INPUT, PlanNotes, as_json, cluster, memory_log, rows
@@ -167,7 +167,7 @@ def test_samples_are_used_in_order_and_only_if_they_allow_a_batch() -> None:
     def produce(n: int, partition: int) -> None:
         for row in rows(n):
             on.produce(INPUT, as_json(row), partition)
-        made.sample()
+        made.extend()
 
     produce(9, 0)
     assert made.next_batch() is None and not made._stretches
@@ -203,13 +203,13 @@ def test_the_plan_does_not_depend_on_when_batches_are_taken() -> None:
             for row in rows(int(rng.integers(0, 12))):
                 on.produce(INPUT, as_json(row), p)
         for made in (eager, lazy):
-            made.sample()
+            made.extend()
         while (batch := eager.next_batch()) is not None:
             taken[0].append(batch)
     for _ in range(10):  # samples are handed over a few at a time
         while (batch := lazy.next_batch()) is not None:
             taken[1].append(batch)
-        lazy.sample()
+        lazy.extend()
     assert taken[0] == taken[1] and len(taken[0]) > 10
 
 
@@ -221,13 +221,13 @@ def test_nothing_of_a_new_partition_is_passed_over() -> None:
     on = cluster(0)
     made = planner(memory_log(on).reader(INPUT))
     assert made.begin({}, "latest") == {}
-    made.sample()
+    made.extend()
     assert made.next_batch() is None
     on.add_partitions(INPUT, 2)
     for row in rows(24):
         on.produce(INPUT, as_json(row), 1)
     on.trim(INPUT, 1, 15)
-    made.sample()
+    made.extend()
     batch = made.next_batch()
     assert batch is not None and batch.ranges == (Range(1, 10, 20),)  # nothing of 0 to 9 is left
     assert batch.positions == {0: 0, 1: 20}
@@ -245,7 +245,7 @@ def test_a_partition_that_ends_early_while_it_runs_offers_nothing() -> None:
     made = planner(memory_log(on).reader(INPUT))
     made.begin({0: 20}, "earliest")
     del on.topics[INPUT].partitions[0].entries[15:]
-    made.sample()
+    made.extend()
     assert made.next_batch() is not None and made.next_batch() is None
     with pytest.raises(StateRefused, match="truncated or recreated"):
         planner(memory_log(on).reader(INPUT)).begin({0: 20}, "earliest")
@@ -263,21 +263,21 @@ def test_one_partition_is_asked_for_its_end_when_the_plan_runs_out() -> None:
     made.begin({}, "earliest")
     offsets.error = Unavailable("no broker answers")
     for _ in range(2):
-        made.sample()  # asks nothing
+        made.extend()  # asks nothing
         assert made.next_batch() is not None
     for _ in range(2):
         with pytest.raises(Unavailable):
-            made.sample()
+            made.extend()
     offsets.error = None
     for row in rows(20):
         on.produce(INPUT, as_json(row))
-    made.sample()
+    made.extend()
     assert made.next_batch() is not None
     offsets.error = Unavailable("no broker answers")
     made._ask_at = 0.0  # a second later
     for _ in range(2):
         with pytest.raises(Unavailable):
-            made.sample()
+            made.extend()
 
 
 def test_samples_that_fail_are_taken_again_and_in_the_end_reported() -> None:

@@ -13,8 +13,9 @@ from consumers import crashpoints
 from consumers.messages.fold import MOST_SERIES
 from consumers.messages.gathered import Gatherer, Gathering
 from consumers.model.learner import Learner
-from consumers.scoring.score import open_rows
-from consumers.settings import ScoreSettings, Settings, load_part
+from consumers.model.releases import PublishedRelease
+from consumers.scoring.score import open_rows, rounds_of
+from consumers.settings import RoundRule, ScoreSettings, Settings, load_part
 from tests.support.memory import MemoryBroker
 
 from .otlp import message, resource
@@ -267,6 +268,19 @@ def test_scores_are_for_the_same_rows_as_learning() -> None:
         assert found == wanted.pop(0)
         source.commit()
         source.close()
+
+
+@pytest.mark.parametrize("length_ms", [1000, 1001, 1200, 3_600_000])
+def test_the_length_of_a_round_is_exactly_that_of_the_release(length_ms: int) -> None:
+    on = broker()
+    fill(on, rounds=1)
+    learned(on, 1)
+    release = releases(on)[1]
+    given = load_part(ScoreSettings, {"input_topic": "in", "format": "otlp"})
+    rule, first = RoundRule("host.name", length_ms, 1), 1_790_000_000_000 // length_ms
+    for number in range(first, first + 2000):
+        published = PublishedRelease.of(release, "m", rule, number)
+        assert rounds_of(given, published)[0] == rule
 
 
 def test_a_round_without_points_is_released_like_any_other() -> None:

@@ -14,8 +14,8 @@ from consumers.errors import ClusterError, RegistryAway
 from consumers.kafka.config import KafkaConfig
 from consumers.kafka.reader import KafkaOffsets
 from consumers.monitoring.metrics import Metrics
-from consumers.planning.plan import Range
 from consumers.protocols import Chunk, RegisteredSchema
+from consumers.ranges import Range
 from consumers.reading.batch_reader import BatchReader
 
 from .helpers import FEATURES, INPUT, as_json, cluster, make_codec, memory_log, rows

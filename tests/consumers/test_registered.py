@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import ConfigurationError, RegistryAway
-from consumers.kafka.registry import RegistryClient
+from consumers.kafka.registry_client import RegistryClient
 from consumers.messages import registered
 from consumers.messages.registered import LARGEST_SCHEMA
 from consumers.protocols import RegisteredSchema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import json
 import re
 from pathlib import Path
@@ -24,7 +25,7 @@ from consumers.model.releases import (
 from consumers.monitoring.metrics import Metrics
 from consumers.scoring.status import ScoreStatus
 from consumers.settings import RoundRule
-from stream_dppca import DPPCA, PerSubject, Projector
+from stream_dppca import DPPCA, PerSubject, Projector, Release
 
 NAMES = ("a", "b", "c")
 
@@ -75,6 +76,11 @@ class Fleet:
 
 def test_the_schema_is_committed() -> None:
     assert json.loads(SCHEMA_FILE.read_text()) == schema(), "run python -m consumers.model.releases"
+
+
+def test_the_schema_says_how_to_score_as_the_estimator_does() -> None:
+    _, _, rule = (inspect.getdoc(Release) or "").partition("\n\n")
+    assert "ln(|z|/clamp)" in rule and schema()["description"].endswith(rule)
 
 
 def test_what_is_published_fits_the_schema() -> None:

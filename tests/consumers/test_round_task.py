@@ -32,7 +32,7 @@ from tests.support.memory import MemoryBroker, MemoryCluster
 
 from ..support.launch import silence
 from ..support.processes import wait_for
-from .helpers import FEATURES, check_output, in_thread, settled
+from .helpers import BATCH_POINTS, FEATURES, check_output, in_thread, settled
 from .test_task import Crash, crash_at
 
 ROUND_MS, SLACK_MS = 10_000, 2_000
@@ -110,7 +110,7 @@ def start_task(on: MemoryBroker, rounds: int, s: Settings | None = None, **optio
 
 
 def drain(task: Task) -> None:
-    while task.step(0.0) or task._reading:
+    while task.turn(0.0) or task._reading:
         task.settle()
 
 
@@ -136,7 +136,7 @@ def check(on: MemoryBroker, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
     on = broker(partitions)
@@ -149,7 +149,7 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int) -> None:
     check(on, 4)
 
 
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results are equal bit for bit: a round that is read again is the same round."""
     silence(monkeypatch.setattr)
@@ -217,7 +217,7 @@ def test_a_stale_owner_commits_and_publishes_nothing() -> None:
     fill(on, 3)
     old = start_task(on, 3)
     while not states(on):
-        old.step(0.0)
+        old.turn(0.0)
         old.settle()
     before = log_of(on).scan("m.components")
     new = start_task(on, 3)  # another member: another generation
@@ -247,7 +247,7 @@ def test_nothing_is_at_rest_but_states_at_the_ends_of_rounds() -> None:
     fill(on, 2)
     task = start_task(on, 2, max_records=5)
     for _ in range(4):
-        task.step(0.0)
+        task.turn(0.0)
     assert not states(on) and not log_of(on).scan("m.components")
     drain(task)
     for state in states(on):
@@ -314,7 +314,7 @@ def test_a_release_says_what_is_promised() -> None:
     )
     task = start_task(on, 2000, s)
     while not states(on):
-        task.step(0.0)
+        task.turn(0.0)
         task.settle()
     [release] = releases(on).values()
     p = release.privacy
@@ -454,7 +454,7 @@ def test_states_of_all_kinds_of_rounds_can_be_stored() -> None:
     """With centre and scales learned, full rounds, rounds with few subjects and empty ones."""
     rng = np.random.default_rng(0)
     s = settings(center="mean", scales="learn", places=60)
-    told = make_estimator(s.estimator())
+    told = make_estimator(s.estimator_recipe())
     assert isinstance(told, DPPCA)
     seen = set()
     for number, devices in enumerate([60] * 12 + [0, 6, 60, 50]):

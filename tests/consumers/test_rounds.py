@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from consumers.errors import ClusterError, ConfigurationError, OffsetsGone, StateRefused
 from consumers.monitoring.metrics import Metrics
-from consumers.planning.plan import Range
 from consumers.planning.round_planner import PlannedRound, RoundPlanner
 from consumers.planning.timeline import BrokerTime, cuts
 from consumers.protocols import Bounds, TopicOffsets
+from consumers.ranges import Range
 from consumers.reading.round_reader import RoundDecoder, RoundReader
 from consumers.settings import RoundRule
 from tests.support.memory import MemoryBroker, MemoryReader
@@ -215,7 +215,7 @@ def test_records_that_come_while_rounds_are_read() -> None:
         assert driver.rounds(end_ms + SLACK_MS) == {number: wanted[number]}
 
 
-def test_the_last_stable_offset_is_waited_for() -> None:
+def test_the_last_stable_offset_more_waiting() -> None:
     """One open transaction holds the round up, and moves nothing."""
     on = topic([Sent(1, 0, "a", 1), Sent(2, 1, "a", 2)])
     on.clock = lambda: (START_MS + 3) / 1000

@@ -12,10 +12,10 @@ from msgspec import UNSET
 
 from consumers.cli import commands, main
 from consumers.errors import ConfigurationError, Unavailable
-from consumers.model.scores import CurrentModel, RowsToScore, Score, Scorer
 from consumers.protocols import Chunk
 from consumers.scoring import score
 from consumers.scoring.score import MessageRows, Scoring, ensure_scores_topic
+from consumers.scoring.scorer import CurrentModel, RowsToScore, ScoredRow, Scorer
 from consumers.scoring.status import WINDOW, Alarms, ScoreStatus
 from consumers.settings import ClusterSettings, load_part
 from stream_dppca import Projector
@@ -294,10 +294,10 @@ def test_help_says_that_scores_are_not_private(capsys: pytest.CaptureFixture[str
 
 def test_alarms_are_for_keys_most_of_whose_records_are_beyond_a_limit() -> None:
     alarms = Alarms()
-    few = Score("m", 1, 0, 0, 0, 3, [0.0], 1.0, 1.0, 0.01, False, ())
-    many = Score("m", 1, 0, 0, 0, 3, [0.0], 50.0, 1.0, 0.01, True, [("fan_rpm", -40.0)])
+    few = ScoredRow("m", 1, 0, 0, 0, 3, [0.0], 1.0, 1.0, 0.01, False, ())
+    many = ScoredRow("m", 1, 0, 0, 0, 3, [0.0], 50.0, 1.0, 0.01, True, [("fan_rpm", -40.0)])
     keys = [b"a", b"b", None] * 10
-    more = Score(
+    more = ScoredRow(
         "m", 1, 0, 0, 0, 3, [0.0], 60.0, 1.0, 0.01, True, [("oil", 30.0), ("fan_rpm", -20.0)]
     )
     for _ in range(200):

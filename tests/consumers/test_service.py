@@ -132,7 +132,7 @@ def test_errors_of_the_log_are_got_over() -> None:
         assert service.metrics.registry.get_sample_value("dppca_tasks_dropped_total") == 3
 
 
-def test_a_registry_that_is_away_is_waited_for_inside_the_task() -> None:
+def test_a_registry_that_is_away_more_waiting_inside_the_task() -> None:
     """A record names the schema. If it could make the task load again, a new plan would begin for
     the records that follow."""
     cluster = MemoryBroker()
@@ -277,7 +277,7 @@ def test_pages() -> None:
         page.release = None
         assert get("/component")[0] == 503
         assert b"dppca_slots_total 0.0" in get("/metrics")[1]
-        assert get("/")[0] == 404
+        assert get("/")[0] == 404 and b"/metrics" in get("/")[1]
         page.is_alive = page.is_ready = False
         assert get("/livez")[0] == get("/readyz")[0] == 503
         with pytest.raises(ConfigurationError, match="http_port"):

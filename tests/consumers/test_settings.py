@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from consumers.errors import ConfigurationError, StateRefused
-from consumers.kafka.configure import kafka_config, open_registry
+from consumers.kafka.configure import kafka_config
+from consumers.kafka.registry import open_registry
 from consumers.messages.recipe import MessageRecipe
 from consumers.model.states import make_estimator, restore_estimator
 from consumers.service.loop import task_config
@@ -18,9 +19,9 @@ from consumers.settings import (
     PARTS,
     ClusterSettings,
     ConnectionSettings,
+    EstimatorRecipe,
     FileSettings,
     ModelSettings,
-    Recipe,
     RoundRule,
     Settings,
     load_part,
@@ -49,7 +50,7 @@ def test_the_least_that_must_be_set() -> None:
     assert settings.output_topic == "telemetry.components"
     assert settings.state_topic == "telemetry.dppca-state"
     assert settings.http_host == "127.0.0.1"
-    assert settings.estimator().parameters["batch_size"] == 1000
+    assert settings.estimator_recipe().parameters["batch_size"] == 1000
     with pytest.raises(ConfigurationError) as caught:
         load_settings({})
     for name in LEAST:
@@ -259,27 +260,29 @@ def test_all_settings_can_be_used_as_any_of_their_parts() -> None:
 def test_only_what_was_set_goes_to_the_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
     required = {"features", "epsilon", "delta", "batch_size"}
     # The seed is always there: None says that the model must be private.
-    least = load_settings(LEAST).estimator()
+    least = load_settings(LEAST).estimator_recipe()
     assert least.method == "adaptive" and least.parameters.keys() == required | {"seed"}
     monkeypatch.setenv("DPPCA_CENTER", "none")
-    given = load_settings({**LEAST, "memory": "all", "scales": ""}).estimator().parameters
+    given = load_settings({**LEAST, "memory": "all", "scales": ""}).estimator_recipe().parameters
     assert given.keys() == required | {"seed", "center", "memory", "scales"}
     assert (given["center"], given["memory"], given["scales"]) == ("none", "all", None)
 
 
 def test_the_settings_of_the_paper() -> None:
     large = {**LEAST, "batch_size": "100000", "method": "paper"}
-    recipe = load_settings({**large, "paper_k": "2", "paper_c1": "8", "seed": "1"}).estimator()
+    recipe = load_settings(
+        {**large, "paper_k": "2", "paper_c1": "8", "seed": "1"}
+    ).estimator_recipe()
     assert recipe.method == "paper"
     made = make_estimator(recipe)
     assert isinstance(made, PaperDPPCA)
     assert (made.K, made.a, made.zeta, made.C1, made.center) == (2.0, 1.0, 0.01, 8.0, "none")
     shown = load_settings(large).shown()
     assert (shown["center"], shown["scales"]) == ("none", "none")
-    pairs = load_settings({**large, "center": "pairs", "scales": "1,2,3"}).estimator()
+    pairs = load_settings({**large, "center": "pairs", "scales": "1,2,3"}).estimator_recipe()
     assert make_estimator(pairs).state()["config"]["scales"] == [1.0, 2.0, 3.0]
     with pytest.raises(StateRefused, match=r"`config\.method` is 'paper', expected 'adaptive'"):
-        restore_estimator(made.state(), "null", load_settings(LEAST).estimator())
+        restore_estimator(made.state(), "null", load_settings(LEAST).estimator_recipe())
 
 
 @pytest.mark.parametrize(
@@ -328,7 +331,7 @@ def test_what_means_nothing_is_refused(changes: dict[str, Any], said: str) -> No
 def test_the_estimator_refuses_what_it_cannot_do(changes: dict[str, Any], said: str) -> None:
     given = load_settings({**LEAST, "batch_size": "100000", **changes})
     with pytest.raises(ParameterError, match=re.escape(said)):
-        make_estimator(given.estimator())
+        make_estimator(given.estimator_recipe())
 
 
 @pytest.mark.parametrize(
@@ -347,9 +350,9 @@ def test_the_estimator_refuses_what_it_cannot_do(changes: dict[str, Any], said: 
 )
 def test_scales_are_learned_or_numbers_in_order_or_by_name(text: Any, scales: Any) -> None:
     settings = load_settings({**LEAST, "scales": text})
-    assert settings.estimator().parameters["scales"] == scales
+    assert settings.estimator_recipe().parameters["scales"] == scales
     settings.shown()
-    assert make_estimator(settings.estimator()).scales == scales
+    assert make_estimator(settings.estimator_recipe()).scales == scales
 
 
 @pytest.mark.parametrize("text", ["x", "1,,2", "{", 5])
@@ -369,7 +372,7 @@ def test_scales_by_name_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text, memory", [("auto", "auto"), ("all", "all"), ("20", 20.0)])
 def test_memory(text: str, memory: Any) -> None:
     settings = load_settings({**LEAST, "memory": text})
-    made = make_estimator(settings.estimator())
+    made = make_estimator(settings.estimator_recipe())
     assert isinstance(made, DPPCA)
     assert (made.memory, made.missing) == (memory, "null")
     for bad in ("some", "true", ""):
@@ -399,21 +402,21 @@ def test_the_defaults_are_those_of_the_estimator() -> None:
 def test_a_stored_model_keeps_its_own_values() -> None:
     """A stored model resumes as if no default had changed since the state was written."""
     settings = load_settings(LEAST)
-    given = {**settings.estimator().parameters, "center": "none", "missing": "center"}
-    old = make_estimator(Recipe("adaptive", given))
-    restored = restore_estimator(old.state(), "null", settings.estimator())
+    given = {**settings.estimator_recipe().parameters, "center": "none", "missing": "center"}
+    old = make_estimator(EstimatorRecipe("adaptive", given))
+    restored = restore_estimator(old.state(), "null", settings.estimator_recipe())
     assert (restored.center, restored.missing) == ("none", "center")
     explicit = load_settings({**LEAST, "center": "mean"})
     with pytest.raises(StateRefused, match="center"):
-        restore_estimator(old.state(), "null", explicit.estimator())
+        restore_estimator(old.state(), "null", explicit.estimator_recipe())
 
 
 def test_a_seeded_model_does_not_resume_as_if_it_were_private() -> None:
     seeded = load_settings({**LEAST, "seed": "3"})
-    state = make_estimator(seeded.estimator()).state()
-    assert not restore_estimator(state, "null", seeded.estimator()).privacy.private
+    state = make_estimator(seeded.estimator_recipe()).state()
+    assert not restore_estimator(state, "null", seeded.estimator_recipe()).privacy.private
     with pytest.raises(StateRefused, match="seed"):
-        restore_estimator(state, "null", load_settings(LEAST).estimator())
+        restore_estimator(state, "null", load_settings(LEAST).estimator_recipe())
 
 
 # Messages
@@ -508,14 +511,14 @@ def test_a_subject_is_the_unit_and_durations_become_rounds() -> None:
     settings = load_settings({**ROUNDS, "period": "24h", "horizon": "365d"})
     assert settings.unit == "subject"
     assert settings.rounds() == RoundRule("device_id", 3_600_000, 24, 8760)
-    given = settings.estimator()
+    given = settings.estimator_recipe()
     unit = PerSubject("device_id", places=1000, period=24, horizon=8760, records=4)
     assert given.parameters["unit"] == dataclasses.asdict(unit)
     made = make_estimator(given)
     assert isinstance(made, DPPCA) and made.unit == unit and made.privacy.unit == "subject"
     assert load_settings(ROUNDS).rounds() == RoundRule("device_id", 3_600_000, 1)
     assert load_settings(LEAST).rounds() is None
-    assert "unit" not in load_settings(LEAST).estimator().parameters
+    assert "unit" not in load_settings(LEAST).estimator_recipe().parameters
     shown = settings.shown()
     assert (shown["round"], shown["horizon"], shown["clock_slack"]) == ("1h", "365d", "10s")
 
@@ -585,10 +588,13 @@ def test_settings_of_points() -> None:
         "round": "1h",
     }
     del given["batch_size"]
-    parameters = load_settings({**given, "parts": 4}).estimator().parameters
+    parameters = load_settings({**given, "parts": 4}).estimator_recipe().parameters
     assert parameters["unit"]["records"] == 4
     assert parameters["missing"] == "center"
-    assert load_settings({**given, "missing": "null"}).estimator().parameters["missing"] == "null"
+    assert (
+        load_settings({**given, "missing": "null"}).estimator_recipe().parameters["missing"]
+        == "null"
+    )
     long = {**given, "format": "long", "long_fields": "name = name,labels=tags", "text_values": "1"}
     settings = load_settings(long)
     assert settings.long_fields == {

@@ -16,7 +16,7 @@ import pytest
 
 from consumers.model.learner import Learner
 from consumers.model.states import ModelIdentity, SlotRule, make_estimator
-from consumers.settings import Recipe, RoundRule
+from consumers.settings import EstimatorRecipe, RoundRule
 
 from .conftest import Outputs
 
@@ -53,13 +53,13 @@ def neighbours(d: int, far: bool = True) -> tuple[np.ndarray, np.ndarray]:
     return X, Y
 
 
-def recipe(name: str) -> Recipe:
+def recipe(name: str) -> EstimatorRecipe:
     d, how = MODELS[name]
     features = tuple(f"x{i}" for i in range(d))
     given = {"features": features, "epsilon": 20.0, "delta": 1e-5, "seed": 7, **how}
     if "unit" not in how:
         given["batch_size"] = SIZE
-    return Recipe("paper" if name.startswith("paper") else "adaptive", given)
+    return EstimatorRecipe("paper" if name.startswith("paper") else "adaptive", given)
 
 
 def states(name: str, X: np.ndarray, change: Callable[[Learner], None]) -> list[bytes]:

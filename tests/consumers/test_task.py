@@ -18,7 +18,6 @@ import pytest
 from consumers import crashpoints
 from consumers.errors import (
     ClusterError,
-    ConfigurationError,
     Fenced,
     OutcomeUnknown,
     StateRefused,
@@ -36,6 +35,7 @@ from ..support.launch import silence
 from ..support.processes import PATIENCE_SECONDS, wait_for
 from .helpers import (
     BATCH,
+    BATCH_POINTS,
     FEATURES,
     INPUT,
     OUTPUT,
@@ -102,7 +102,7 @@ def riding(task: Task, on: MemoryBroker, until: int) -> Task:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 @pytest.mark.parametrize("partitions, ride", [(1, False), (3, False), (1, True)])
 def test_a_crash_at_any_point(point: str, times: int, partitions: int, ride: bool) -> None:
     on = cluster(partitions)
@@ -120,11 +120,11 @@ def test_a_crash_at_any_point(point: str, times: int, partitions: int, ride: boo
     check_states(on, 4 * BATCH + 50)
 
 
-def step_until(task: Task, reached: Callable[[], bool]) -> None:
-    """Step, with a sample whenever nothing is planned; batches on their way are not waited for."""
+def turn_until(task: Task, reached: Callable[[], bool]) -> None:
+    """Turn, with a sample whenever nothing is planned; batches on their way are not waited for."""
     while not reached():
-        if not task.step(0.0):
-            task.input.planner.sample()
+        if not task.turn(0.0):
+            task.input.planner.extend()
 
 
 class Together:
@@ -166,7 +166,7 @@ def grouped(task: Task, size: int, ride: bool) -> Together:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 @pytest.mark.parametrize("size, ride", [(2, False), (2, True), (3, True)])
 def test_a_crash_at_any_point_of_a_group(point: str, times: int, size: int, ride: bool) -> None:
     """All batches of a group are durable or none is, and no release of it is lost."""
@@ -209,7 +209,7 @@ def test_batches_that_wait_share_a_transaction() -> None:
     task = gate.until("batch_full", start_task(memory_log(on)))
     transactions: list[str] = []
     on.on_commit = transactions.append
-    step_until(task, lambda: len(task._ending._waiting) == 4)
+    turn_until(task, lambda: len(task._ending._waiting) == 4)
     assert not states(on) and not releases(memory_log(on))
     gate.open.set()
     task.settle()
@@ -237,7 +237,7 @@ def test_no_more_releases_than_fit_wait(monkeypatch: pytest.MonkeyPatch) -> None
     task = gate.until("batch_full", start_task(memory_log(on)))
 
     third = lambda: gate.reached["batch_full"] == 3  # noqa: E731
-    working = threading.Thread(target=step_until, args=(task, third), daemon=True)
+    working = threading.Thread(target=turn_until, args=(task, third), daemon=True)
     working.start()
     wait_for("the third batch", third)
     assert len(task._ending._waiting) == 1 and working.is_alive()
@@ -253,7 +253,7 @@ def test_a_closed_task_finishes_nothing_more(monkeypatch: pytest.MonkeyPatch) ->
     fill(on, 4 * BATCH)
     gate = Gate("before_transaction")
     task = gate.until("batch_full", start_task(memory_log(on)))
-    step_until(task, lambda: len(task._ending._waiting) == 3)
+    turn_until(task, lambda: len(task._ending._waiting) == 3)
     task.close()
     assert not task._ending._waiting
     gate.open.set()
@@ -289,7 +289,7 @@ def test_a_batch_that_waits_lets_the_release_before_it_ride() -> None:
     on.on_commit = transactions.append
 
     second = lambda: gate.reached["batch_full"] == 2  # noqa: E731
-    working = threading.Thread(target=step_until, args=(task, second), daemon=True)
+    working = threading.Thread(target=turn_until, args=(task, second), daemon=True)
     working.start()
     wait_for("the second batch to wait", lambda: task._ending._waiting)
     gate.open.set()
@@ -305,7 +305,7 @@ def test_a_release_waits_for_all_batches_that_are_planned(monkeypatch: pytest.Mo
     on = cluster()
     fill(on, 5 * BATCH + 50)
     task = start_task(memory_log(on))
-    step_until(task, lambda: check_output(memory_log(on)) == 5)
+    turn_until(task, lambda: check_output(memory_log(on)) == 5)
     assert [s.batch for s in states(on)] == [1, 5]
     check_states(on, 5 * BATCH + 50)
 
@@ -321,7 +321,7 @@ def test_a_release_waits_a_moment_for_a_batch_that_is_being_read(
     gate = Gate("after_commit")
     task = gate.until("batch_full", start_task(memory_log(on)))
     while task.input.reader._reached[0] < BATCH + BATCH // 2:
-        assert task.step(0.0)
+        assert task.turn(0.0)
     wait_for("the first state", lambda: gate.reached["after_commit"])
     transactions: list[str] = []
     on.on_commit = transactions.append
@@ -380,7 +380,7 @@ def test_a_successor_is_no_loss_of_states(monkeypatch: pytest.MonkeyPatch) -> No
     assert check_output(memory_log(on)) == 2
 
 
-@pytest.mark.parametrize("point", [p for p in crashpoints.POINTS if p != "closing"])
+@pytest.mark.parametrize("point", BATCH_POINTS)
 def test_crashes_change_nothing_without_noise(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results are equal bit for bit. With `paper`: `adaptive` begins a new C after a restart."""
     silence(monkeypatch.setattr)
@@ -427,9 +427,9 @@ class Gate:
             assert self.open.wait(PATIENCE_SECONDS)
 
     def until(self, point: str, task: Task) -> Task:
-        """Step until a thread reaches the point."""
+        """Turn until a thread reaches the point."""
         while not self.reached[point]:
-            task.step(0.0)
+            task.turn(0.0)
         return task
 
 
@@ -441,7 +441,7 @@ def test_the_next_batch_is_read_while_one_is_on_its_way(point: str) -> None:
     gate = Gate(point)
     task = gate.until("batch_full", start_task(memory_log(on)))
     while task.input.reader._reached[0] < BATCH + BATCH // 2:
-        assert task.step(0.0)
+        assert task.turn(0.0)
     assert task.current is None and not releases(memory_log(on))
     ending = threading.Thread(target=drain, args=(task,), daemon=True)
     ending.start()
@@ -482,7 +482,7 @@ def test_a_task_that_closes_does_not_wait_for_ever() -> None:
     check_states(on, BATCH)
 
 
-def test_a_failure_on_the_way_comes_out_of_the_next_step() -> None:
+def test_a_failure_on_the_way_comes_out_of_the_next_turn() -> None:
     on = cluster()
     fill(on, 2 * BATCH)
     task = start_task(memory_log(on))
@@ -494,7 +494,7 @@ def test_a_failure_on_the_way_comes_out_of_the_next_step() -> None:
     with pytest.raises(OutcomeUnknown):
         drain(task)
     with pytest.raises(OutcomeUnknown):
-        task.step(0.0)
+        task.turn(0.0)
     assert not releases(memory_log(on))
 
 
@@ -547,7 +547,7 @@ def test_a_zombie_publishes_nothing() -> None:
     on = cluster()
     fill(on, 3 * BATCH)
     zombie = start_task(memory_log(on))
-    zombie.step(0.0)
+    zombie.turn(0.0)
     on.expire("g", zombie.membership.member)  # type: ignore[attr-defined]
     owner = start_task(memory_log(on))
     drain(owner)
@@ -585,11 +585,12 @@ def test_a_member_that_came_back_cannot_commit_what_it_had() -> None:
     fill(on, 2 * BATCH)
     log = memory_log(on)
     task = start_task(log)
-    task.step(0.0)  # some of the first batch
+    task.turn(0.0)  # some of the first batch
     membership = task.membership  # type: ignore[attr-defined]
+    held = settled(membership)
     on.expire("g", membership.member)
     claim = settled(membership)
-    assert claim.owner and claim is not task.claim
+    assert claim.owner and claim is not held
     with pytest.raises(Fenced):
         drain(task)
     assert releases(log) == []
@@ -649,11 +650,6 @@ def test_every_row_of_packed_messages_is_used_once(per_message: int, point: str)
     run(99)
     assert np.concatenate(committed).tolist() == X.tolist()
     assert check_output(memory_log(on)) == 5
-
-
-def test_a_batch_must_end_between_messages() -> None:
-    with pytest.raises(ConfigurationError, match="multiple of `rows_per_message`"):
-        start_task(memory_log(cluster()), format="float64", rows_per_message=7)
 
 
 def test_messages_of_other_lengths_keep_to_their_slots() -> None:
@@ -744,7 +740,7 @@ def test_offsets_removed_after_they_were_planned() -> None:
     task = start_task(memory_log(on, max_records=10))
     fed = fed_to(task)
     while task.input.reader._reached[0] < 30:
-        task.step(0.0)
+        task.turn(0.0)
     on.trim(INPUT, 0, BATCH + 5)
     drain(task)
     assert [s.next_positions()[0] for s in states(on)] == [BATCH, 2 * BATCH]
@@ -770,7 +766,7 @@ def test_new_partitions_are_read_from_their_beginning() -> None:
     drain(task)
     on.add_partitions(INPUT, 2)
     fill(on, 3 * BATCH, partitions=3)
-    task.step(0.0)
+    task.turn(0.0)
     drain(task)
     found = states(on)[-1]
     assert set(found.next_positions()) == {0, 1, 2}

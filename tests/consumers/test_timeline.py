@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from consumers.monitoring.metrics import Metrics
 from consumers.planning.batch_planner import BatchPlanner, PlannedBatch, PlanOver
-from consumers.planning.plan import Range
 from consumers.planning.timeline import LOG_APPEND_TIME, BrokerTime
+from consumers.ranges import Range
 from tests.support.memory import MemoryBroker
 
 from .helpers import INPUT, PlanNotes, memory_log
@@ -62,7 +62,7 @@ class Driver:
     def take(self, most: int = 1 << 30) -> None:
         """Plan, and take some batches of the plan."""
         planner = self.planner or self.start()
-        planner.sample()
+        planner.extend()
         while most > 0 and (batch := planner.next_batch()) is not None:
             self.taken.append(batch)
             self.positions = self.notes.committed = dict(batch.positions)
@@ -241,11 +241,11 @@ def test_another_setting_of_the_topic_ends_the_plan() -> None:
     for kind, other in ((LOG_APPEND_TIME, "CreateTime"), ("CreateTime", LOG_APPEND_TIME)):
         driver = Driver(2, 4, kind)
         planner = driver.start()
-        planner.sample()
+        planner.extend()
         driver.configs["message.timestamp.type"] = other
         driver.on.topics[INPUT].configs = driver.configs
         with pytest.raises(PlanOver, match="another message"):
-            planner.sample()
+            planner.extend()
         assert (driver.start()._timeline is None) is (other == "CreateTime")
 
 
@@ -254,7 +254,7 @@ def test_a_message_from_the_future_ends_the_plan() -> None:
     planner = driver.start()
     driver.produce(1, skew_ms=3 * SLACK_MS)
     with pytest.raises(PlanOver, match="no broker has set"):
-        planner.sample()
+        planner.extend()
     assert driver.start()._timeline is None
 
 

@@ -312,6 +312,7 @@ def test_pages_are_strict_about_what_a_browser_may_do() -> None:
         html = get(server, "/")[1].decode()
         assert "http://" not in html and "https://" not in html and "style=" not in html
         assert get(server, "/../server.py")[0] == get(server, "/static/page.js")[0] == 404
+        assert b"/metrics" not in get(server, "/metrics")[1], "only a server with probes names them"
         assert get(server, "/component")[1] == b"{}"
 
 

@@ -24,9 +24,8 @@ from consumers.kafka.config import KafkaConfig
 from consumers.kafka.configure import task_connection
 from consumers.kafka.task_readers import reader_of
 from consumers.model.uncertainty import angle
-from consumers.planning.plan import Range
-from consumers.planning.ranges import read_ranges
 from consumers.protocols import Reader, TopicInfo
+from consumers.ranges import Range, read_ranges
 from consumers.settings import ClusterSettings
 
 from ..support.harness import READERS, Model, close_readers, model, read_topic

@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
 from consumers.messages.recipe import MessageRecipe
-from consumers.planning.plan import Range
+from consumers.ranges import Range
 from consumers.reading.remote import Remote
 from consumers.reading.remote_sums import TopicSource
 from consumers.service.loop import Service

@@ -17,9 +17,9 @@ from consumers.kafka.cluster import KafkaCluster
 from consumers.kafka.configure import kafka_config, task_connection
 from consumers.messages.recipe import MessageRecipe
 from consumers.monitoring.metrics import Metrics
-from consumers.planning.plan import Range
 from consumers.planning.round_planner import PlannedRound
 from consumers.protocols import Bounds
+from consumers.ranges import Range
 from consumers.reading import remote_rows
 from consumers.reading.remote import Remote
 from consumers.reading.remote_rows import RemoteRows

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from consumers.kafka.configure import task_connection
 from consumers.messages.recipe import MessageRecipe
-from consumers.planning.plan import Range
+from consumers.ranges import Range
 from consumers.reading.remote_sums import TopicSource
 from stream_dppca import DPPCA, ParameterError, PerSubject
 from stream_dppca.engine import EngineBatches, EngineError, Group, LocalEngine

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stream_dppca import Projector
 from stream_dppca.scores import along, residual
 
-from .releases import PublishedRelease, parse_release
+from ..model.releases import PublishedRelease, parse_release
 
 NOT_PRIVATE: Final = (
     "scores are NOT PRIVATE: each is about one record, so the topic of scores, and the page and "
@@ -27,8 +27,8 @@ NOT_PRIVATE: Final = (
 )
 
 
-class Score(msgspec.Struct, frozen=True, gc=False):
-    """The output for each row."""
+class ScoredRow(msgspec.Struct, frozen=True, gc=False):
+    """The scores of a row, as they are published."""
 
     model: str
     batch: int  #: of the release
@@ -40,7 +40,7 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     scores: Sequence[float] | None  #: along the components; None if too little could be read
     spe: float | None  #: squared distance to the components: a strange combination
     t2: float | None  #: squared distance along them, in standard deviations: strange amounts
-    rate: float  #: share of the records that a limit lets pass as anomalies
+    rate: float  #: share of the records that a limit flags
     anomaly: bool | None  #: beyond a limit; None if it is not, and a score or a limit is missing
     #: The features that add most to the score that is further beyond its limit, with signs.
     contributions: Sequence[tuple[str, float]]
@@ -109,13 +109,15 @@ class Scorer:
         self._limits = [self.limits.get(name, np.nan) for name in ("spe", "t2")]
         self._encode = msgspec.json.Encoder().encode
 
-    def messages(self, rows: RowsToScore, scores: Sequence[Score]) -> Iterator[tuple[bytes, bytes]]:
+    def messages(
+        self, rows: RowsToScore, scores: Sequence[ScoredRow]
+    ) -> Iterator[tuple[bytes, bytes]]:
         """The key and the message of each score."""
         encode = self._encode
         for key, score in zip(rows.keys, scores, strict=True):
             yield key or f"{score.partition}/{score.offset}".encode(), encode(score)
 
-    def scores(self, rows: RowsToScore) -> list[Score]:
+    def scores(self, rows: RowsToScore) -> list[ScoredRow]:
         """Scores of rows, in their order."""
         p, X, release, rate = self._projector, rows.values, self.release, self._rate
         U = p.standardise(X)  # once: this takes most of the time
@@ -146,7 +148,7 @@ class Scorer:
             partition, offset, row, subject = place
             place, numbers = (model, batch, partition, offset, row), (n, t, q, h)
             top, of = ((), None) if t is None else (list(zip(names, adds, strict=True)), of)
-            found.append(Score(*place, *numbers, rate, flag, top, of, subject, rows.round))
+            found.append(ScoredRow(*place, *numbers, rate, flag, top, of, subject, rows.round))
         return found
 
 

@@ -1,19 +1,26 @@
-"""Reads planned ranges of a topic to their ends, in this process or in a task of an engine."""
+"""Ranges of offsets, and reading them to their ends, in this process or in a task of an engine."""
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from ..errors import ClusterError, OffsetsGone
-from ..protocols import Bounds, Chunk, Reader
-from .plan import Range
+from .errors import ClusterError, OffsetsGone
+from .protocols import Bounds, Chunk, Reader
 
 POLL_SECONDS: Final = 0.2
 #: Time between requests for the positions of the reader, while messages come.
 ASK_SECONDS: Final = 0.05
+
+
+class Range(NamedTuple):
+    """The offsets of a partition from `start` up to, not including, `end`."""
+
+    partition: int
+    start: int
+    end: int
 
 
 def first_left(wanted: Range, found: Bounds) -> int:
@@ -29,7 +36,7 @@ def read_ranges(
     ranges: Sequence[Range],
     stall_s: float,
     *,
-    first_left: Callable[[Range, Bounds], int] = first_left,
+    resume: Callable[[Range, Bounds], int] = first_left,
     moved: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Chunk]]:
     """Yield all committed messages of these ranges, those of one read at a time.
@@ -44,7 +51,7 @@ def read_ranges(
     stall_s
         Longest time of reading without any progress: planned messages exist, so the reader is
         broken.
-    first_left
+    resume
         Returns the offset at which to resume in a range of which retention has removed the start.
     moved
         Called after each read that got further.
@@ -56,19 +63,14 @@ def read_ranges(
         reader.assign(reached)
         while reached:
             began, before = time.monotonic(), dict(reached)
-            chunks: list[Chunk] = []
             try:
                 chunks = reader.read(POLL_SECONDS)
             except OffsetsGone:
+                chunks = []
                 for p, bounds in reader.bounds(sorted(reached)).items():
-                    reached[p] = first_left(Range(p, reached[p], ends[p]), bounds)
+                    reached[p] = resume(Range(p, reached[p], ends[p]), bounds)
                 reader.assign(reached)
-            found = []
-            for chunk in chunks:
-                p = chunk.partition
-                if p in reached:  # not a late fetch of another one
-                    found += _cut(chunk, reached[p], ends[p])
-                    reached[p] = max(reached[p], chunk.offsets[-1] + 1)
+            found = [part for chunk in chunks for part in _take(chunk, reached, ends)]
             # A range may end with offsets that can never be read. A request for positions takes
             # time, so it is not made after each read.
             if not chunks or began >= ask_at:
@@ -90,8 +92,11 @@ def read_ranges(
         reader.assign({})
 
 
-def _cut(chunk: Chunk, start: int, end: int) -> list[Chunk]:
-    """The messages of a chunk from one offset up to another, if there are any."""
-    a, b = bisect_left(chunk.offsets, start), bisect_left(chunk.offsets, end)
+def _take(chunk: Chunk, reached: dict[int, int], ends: Mapping[int, int]) -> list[Chunk]:
+    """Take the messages of a chunk that belong to its range, if there are any."""
     p, offsets, values, times, keys = chunk
+    if p not in reached:  # a late fetch of another one
+        return []
+    a, b = bisect_left(offsets, reached[p]), bisect_left(offsets, ends[p])
+    reached[p] = max(reached[p], offsets[-1] + 1)
     return [Chunk(p, offsets[a:b], values[a:b], times[a:b], keys[a:b])] if a < b else []

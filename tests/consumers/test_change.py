@@ -1,4 +1,4 @@
-"""A first step of several batches after a change of the stream, and a successor in the middle of it."""
+"""A first step of several batches after a change, and a successor in the middle of it."""
 
 from __future__ import annotations
 

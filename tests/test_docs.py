@@ -29,3 +29,9 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it(page: str) -> None:
 def test_a_heading_has_what_people_search_for(word: str) -> None:
     titles = [(DOCS / page).read_text().split("\n", 1)[0] for page in PAGES]
     assert any(title.startswith("# ") and word in title for title in titles)
+
+
+def test_the_readme_is_read_in_minutes() -> None:
+    """At most 900 words, those of code and tables included."""
+    text = re.sub(r"<!--.*?-->|\||---", " ", (ROOT / "README.md").read_text())
+    assert len(text.split()) <= 900

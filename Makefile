@@ -27,8 +27,8 @@ test test-fast: export OMP_NUM_THREADS := 1
 # Hundreds of processes start: none of them should compile the package and the tests anew.
 test test-fast test-spark: export PYTHONDONTWRITEBYTECODE :=
 
-# One process more than cores: many tests wait for timers, sessions and brokers, not for a processor.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
+# Three processes more than cores: many tests wait for timers, sessions and brokers, not for a processor.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 3)")
 
 # The same examples of hypothesis in every run; plain pytest tries others.
 test: $(VENV)/.ready  ## every test but those on Spark, every doctest and README example

@@ -52,19 +52,23 @@ def nested(levels: int) -> Any:
     return kind
 
 
-def unions(levels: int) -> Any:
-    """Unions of thirty records in which features may be, inside each other."""
+def unions(levels: int, inner: str = "b", outer: str = "a") -> Any:
+    """A record with a union of thirty records, each with a record with such a union, and so on."""
     kind: Any = {"type": "record", "name": "V0", "fields": [{"name": "x", "type": "double"}]}
     for level in range(1, levels + 1):
         branches = [
             {
                 "type": "record",
                 "name": f"U{level}_{i}",
-                "fields": [{"name": "b", "type": kind if i == 0 else f"V{level - 1}"}],
+                "fields": [{"name": inner, "type": kind if i == 0 else f"V{level - 1}"}],
             }
             for i in range(30)
         ]
-        kind = {"type": "record", "name": f"V{level}", "fields": [{"name": "a", "type": branches}]}
+        kind = {
+            "type": "record",
+            "name": f"V{level}",
+            "fields": [{"name": outer, "type": branches}],
+        }
     return kind
 
 

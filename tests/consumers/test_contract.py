@@ -542,6 +542,17 @@ class TestMemory(Contract):
         return memory_case
 
 
+def transactional(broker: Any, name: str) -> Any:
+    """A producer of transactions that is not the service."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, transactional_id=name, **PATIENT_TRANSACTION
+    )
+    producer.init_transactions()
+    return producer
+
+
 class TestKafka(Contract):
     @pytest.fixture
     def case(self, kafka_case: Case) -> Case:
@@ -551,15 +562,8 @@ class TestKafka(Contract):
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
         """Otherwise a range that ends in an aborted transaction would never be complete."""
-        from kafka import KafkaProducer
-
         topic = case.names["input_topic"]
-        producer = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers,
-            transactional_id=fresh_name("txn"),
-            **PATIENT_TRANSACTION,
-        )
-        producer.init_transactions()
+        producer = transactional(broker, fresh_name("txn"))
         for end in (producer.commit_transaction, producer.abort_transaction):
             producer.begin_transaction()
             producer.send(topic, b"x", partition=0).get(PATIENCE_SECONDS)
@@ -601,15 +605,8 @@ class TestKafka(Contract):
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
         """The last stable offset is held back, and a round waits for it."""
-        from kafka import KafkaProducer
-
         topic = case.names["input_topic"]
-        producer = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers,
-            transactional_id=fresh_name("open"),
-            **PATIENT_TRANSACTION,
-        )
-        producer.init_transactions()
+        producer = transactional(broker, fresh_name("open"))
         producer.begin_transaction()
         producer.send(topic, b"open", partition=0).get(PATIENCE_SECONDS)
         case.produce(topic, b"after it", 0)
@@ -714,15 +711,8 @@ class TestKafka(Contract):
     def test_an_open_transaction_of_somebody_else_is_named(
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
-        from kafka import KafkaProducer
-
         claim = settled(case.kept(case.log.join()))
-        other = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers,
-            transactional_id=fresh_name("other"),
-            **PATIENT_TRANSACTION,
-        )
-        other.init_transactions()
+        other = transactional(broker, fresh_name("other"))
         other.begin_transaction()
         topic = case.names["state_topic"]
         other.send(topic, b"not ours", key=b"x", partition=0).get(PATIENCE_SECONDS)
@@ -737,19 +727,14 @@ class TestKafka(Contract):
         self, case: Case, broker: Any, fresh_name: Callable[[str], str]
     ) -> None:
         """An owner would not start until it ends, and after a crash of a broker some never end."""
-        from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
+        from kafka import OffsetAndMetadata, TopicPartition
 
         topic = case.names["input_topic"]
         member = case.kept(case.log.join())
         claim = settled(member)
         ledger = case.kept(case.log.ledger(claim))
         ledger.commit(b"1", {0: 5})
-        other = KafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers,
-            transactional_id=fresh_name("open"),
-            **PATIENT_TRANSACTION,
-        )
-        other.init_transactions()
+        other = transactional(broker, fresh_name("open"))
         other.begin_transaction()
         other.send_offsets_to_transaction(
             {TopicPartition(topic, 0): OffsetAndMetadata(9, "", -1)}, claim.token

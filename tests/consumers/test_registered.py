@@ -33,7 +33,7 @@ from consumers.protocols import RegisteredSchema
 
 from ..support.registry import Registry, registry
 from .helpers import make_codec, make_subject_codec
-from .hostile import HOSTILE
+from .hostile import HOSTILE, unions
 
 LIMIT = 1 << 20
 NAN = math.nan
@@ -664,22 +664,6 @@ def decimal(**options: Any) -> dict[str, Any]:
     return {"type": "record", "name": "D", "fields": [{"name": "x", "type": kind}]}
 
 
-def unions(levels: int) -> Any:
-    """A record with a union of thirty records, each with a record with such a union, and so on."""
-    kind: Any = {"type": "record", "name": "V0", "fields": [{"name": "x", "type": "double"}]}
-    for level in range(1, levels + 1):
-        branches = [
-            {
-                "type": "record",
-                "name": f"U{level}_{i}",
-                "fields": [{"name": "x", "type": kind if i == 0 else f"V{level - 1}"}],
-            }
-            for i in range(30)
-        ]
-        kind = {"type": "record", "name": f"V{level}", "fields": [{"name": "x", "type": branches}]}
-    return kind
-
-
 def deep(levels: int) -> Any:
     kind: Any = "int"
     for _ in range(levels):
@@ -725,9 +709,9 @@ def test_unions_that_multiply_are_refused_in_time() -> None:
     """Thirty to the power of eight places in which the feature may be, and a schema of 20 kB."""
     features = (".".join("x" * 17),)
     began = time.process_time()
-    rows = avro_rows(unions(8), features, b"\0" * 8 + struct.pack("<d", 1.5))
+    rows = avro_rows(unions(8, "x", "x"), features, b"\0" * 8 + struct.pack("<d", 1.5))
     assert np.isnan(rows).all() and time.process_time() - began < 2.0
-    two = avro_rows(unions(2), ("x.x.x.x.x",), b"\0" * 2 + struct.pack("<d", 1.5))
+    two = avro_rows(unions(2, "x", "x"), ("x.x.x.x.x",), b"\0" * 2 + struct.pack("<d", 1.5))
     assert two == [[1.5]]
 
 

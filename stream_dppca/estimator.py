@@ -235,7 +235,8 @@ class DPPCA(StreamingPCA):
             whole("n_components", n_components, 1, len(self.features))
             found = self._method.projector(self._slots.features, n_components)
         if found is None:
-            raise DPPCAError("there is no projector yet: nothing has been learned")
+            since = " since the stream has changed" if self._learned else ""
+            raise DPPCAError(f"there is no projector yet: nothing has been learned{since}")
         return found
 
     def _found(self) -> Projector | None:

@@ -34,8 +34,8 @@ def member(value: Any, path: Sequence[str]) -> Any:
     """
     for name in path:
         if isinstance(value, list) and name[:1] == "[":
-            index = int(name[1:-1])
-            value = value[index] if index < len(value) else None
+            index = name[1:-1]
+            value = value[int(index)] if index.isdecimal() and int(index) < len(value) else None
         else:
             value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -57,6 +57,7 @@ class RecordReader:
 
     def __init__(self, features: Sequence[Hashable]) -> None:
         self._paths = [(name, path_of(name) if isinstance(name, str) else []) for name in features]
+        self.nested = any(len(path) > 1 for _, path in self._paths)  #: a feature may be a member
 
     def __call__(self, x: Mapping[Any, Any]) -> list[float]:
         return [number(x[name] if name in x else member(x, path)) for name, path in self._paths]

@@ -145,7 +145,7 @@ class Release(_Model):
     """starting: only centre and scales were asked for. nothing_learned: no component is known yet.
     skipped: nothing was learned from this batch, what was known stays. learned: the components are
     up to date."""
-    batch: int
+    batch: int = Field(ge=1)
     """1, 2, ..."""
     n_seen: int | None = Field(None, ge=0)
     """Slots consumed by this batch and all before it, nulls included. Absent where the unit is a

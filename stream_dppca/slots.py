@@ -9,7 +9,7 @@ slot**, and whether it does depends on that record alone.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import countOf, itemgetter
 from typing import Any
 
@@ -97,6 +97,8 @@ class SlotBuffer(Forgetful):
             rows = self._open()
         slot = self.fill
         try:
+            if type(x) is not dict:  # a subclass may make up values, or insert them
+                raise TypeError
             values = self._get(x)
             if countOf(map(type, values), float) != self._width and not PLAIN.issuperset(
                 map(type, values)
@@ -111,9 +113,13 @@ class SlotBuffer(Forgetful):
     def _one_by_one(self, x: Any) -> list[float]:
         """The values of a record that is nested, or some of which cannot be read."""
         try:
-            return self._read(x)
-        except Exception:  # it is not a mapping
-            return [np.nan] * len(self.features)
+            if isinstance(x, Mapping) and (
+                type(x) is not dict or self.reading.partial or self._read.nested
+            ):
+                return self._read(x)
+        except Exception:  # noqa: S110  # whatever is wrong with a record, it is a null
+            pass
+        return [np.nan] * len(self.features)
 
     def put_rows(self, X: NDArray[np.floating[Any]]) -> Iterator[Batch]:
         """Take a slot for each row of an n x d array of float32 or float64.

@@ -36,6 +36,15 @@ from .statistics import Rows
 from .subjects import SubjectTable
 from .values import numbers
 
+#: What a release tells of the components stays as long as they do.
+_STAY = (
+    "spread",
+    "explained_variance_ratio",
+    "explained_variance_ratio_sd",
+    "eigenvalues",
+    "eigenvalues_sd",
+    "limits",
+)
 #: What has another name here than in scikit-learn.
 _OF_SCIKIT_LEARN = {
     "fit": "learn_array",
@@ -223,7 +232,7 @@ class StreamingPCA(base.MiniBatchTransformer):
     def _release_of(self, outcome: Outcome) -> Release:
         told, found, before = dict(vars(outcome)), self._found(), self.last_release
         if outcome.spread is None and self._learned and before is not None:
-            told |= {"spread": before.spread, "limits": before.limits}  # they stay
+            told |= {name: getattr(before, name) for name in _STAY}
         names = ("center", "scale", "mean", "deviation")
         if found is not None:
             told |= {name: getattr(found, name) for name in names}
@@ -288,7 +297,7 @@ class StreamingPCA(base.MiniBatchTransformer):
 
     @property
     def step_batches(self) -> int:
-        """Batches that the next step takes at once: one, except for the first step."""
+        """Batches that the next step takes at once: one, except for a first step."""
         return self._method.batches_of_step
 
     @property

@@ -8,6 +8,9 @@ import decimal
 import itertools
 import math
 import pickle
+from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_dppca import frames
+from stream_dppca import Projector, frames
 from stream_dppca.batch import Batch, Reading
 from stream_dppca.slots import SlotBuffer
 
@@ -95,6 +98,51 @@ def test_a_number_is_a_number(value: Any) -> None:
 def test_a_record_that_is_none(record: Any) -> None:
     batch = buffer(size=1).put_dict(record)
     assert nulls_of(batch).all()
+
+
+class Counting(dict[str, Any]):
+    """Makes up what is missing, as `collections.Counter` does."""
+
+    def __missing__(self, key: str) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    "record, expected",
+    [
+        (Counting(a=1), [1, np.nan]),
+        (defaultdict(float, a=1), [1, np.nan]),
+        (MappingProxyType({"a": 1, "b": 2}), [1, 2]),
+        ([0, 10**400, 5], [np.nan, np.nan]),
+        ("ab", [np.nan, np.nan]),
+        (np.array([7.0, 8.0, 9.0]), [np.nan, np.nan]),
+        ({"a": [1, 2], "b": 5}, [np.nan, 5]),
+    ],
+    ids=str,
+)
+def test_a_record_is_read_as_for_scores(record: Any, expected: list[float]) -> None:
+    before = str(record)
+    batch = SlotBuffer(FEATURES, 1, Reading(1e18, partial=True)).put_dict(record)
+    assert batch is not None and np.array_equal(batch._raw, [expected], equal_nan=True)
+    assert str(record) == before
+    if isinstance(record, Mapping):
+        projector = Projector.plain(FEATURES, np.eye(2)[:, :1], None)
+        assert np.array_equal(projector._rows(record), [expected], equal_nan=True)
+
+
+def test_what_is_no_record_takes_no_time() -> None:
+    """However long it is: whoever holds the interpreter for a second holds the clock."""
+    slots, long = SlotBuffer(range(1000), 10, Reading(1e18)), ScannedList([0] * 10)
+    slots.put_dict(long)
+    assert long.scans == 0
+
+
+class ScannedList(list[int]):
+    scans = 0
+
+    def __contains__(self, item: object) -> bool:
+        self.scans += 1
+        return super().__contains__(item)
 
 
 def test_a_nested_record_is_read_as_for_scores() -> None:

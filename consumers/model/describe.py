@@ -26,6 +26,8 @@ def learned_nothing(status: str) -> bool:
 def status_in_words(release: Release) -> str:
     """Return the status in words; empty if all is well."""
     if release.status == "starting":
+        if release.components:
+            return "the stream has changed: centre and scales are asked for again"
         unit = "batch" if release.subjects is None else "round"
         last = max(release.batch, release.first_batches)  # questions may have been asked anew
         return f"starting: {unit} {release.batch} of {last} that ask for centre and scales only"

@@ -6,7 +6,8 @@ whether the past has become a worse guide than the last few batches. So two esti
 all batches and of the last few, and each is tried on the next batch before that batch is added: how
 much of its variance lies in the components of the one, how much in those of the other? If the last
 few are better by a margin, again and again, the rest of the past is dropped. It is also dropped if
-the means of batches are far from that of the past, again and again.
+the means of batches are far from that of the past, again and again. Each change doubles what it
+takes for the next one, so a stream that comes and goes is soon learned as a whole.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ SHIFT = 6.0
 #: the margin, of the noise, or of the normal advantage, whichever is largest. No batch adds more
 #: than `MOST`.
 LIMIT, MOST = 5.0, 3.0
+#: Every change doubles the limit of the next one: day would drop the night, and night the day, for
+#: ever. It halves again within so many batches.
+_HALVES = 10_000
+_HIGHEST = 1e6
 #: A batch with less than this share of the usual variance along the components counts for less.
 #: Where counters climb through their centre, they have next to none, and the rest says nothing
 #: about the past.
@@ -55,6 +60,11 @@ class DriftAlarm:
 
     def __init__(self, margin: float = MARGIN) -> None:
         self.margin = margin
+        self.limit = LIMIT
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Know nothing of what is normal."""
         self.cusum = 0.0
         self.normal = (0.0, 0)  # mean square of the advantage, as a share; number of batches
 
@@ -99,19 +109,19 @@ class DriftAlarm:
             self.cusum = max(0.0, self.cusum + min(excess, MOST))
         n = min(n + 1, _NORMAL)
         self.normal = (float(square + (min(share, 2 * unit) ** 2 - square) / n), n)
-        if self.cusum < LIMIT:
-            return False
-        self.cusum = 0.0
-        return True
+        self.limit = max(LIMIT, self.limit * 0.5 ** (1 / _HALVES))
+        return self.cusum >= self.limit
 
     def state(self) -> dict[str, Any]:
-        return {"cusum": float(self.cusum), "normal": list(self.normal)}
+        return {"cusum": float(self.cusum), "normal": list(self.normal), "limit": self.limit}
 
     def load(self, state: dict[str, Any]) -> None:
         self.cusum = float(state["cusum"])
         square, n = state["normal"]
-        self.normal = (float(square), int(n))
+        self.normal, self.limit = (float(square), int(n)), float(state["limit"])
         if not (0 <= self.cusum < math.inf and 0 <= self.normal[0] < math.inf and n >= 0):
+            raise ValueError("not a state of this alarm")
+        if not LIMIT <= self.limit <= _HIGHEST:
             raise ValueError("not a state of this alarm")
 
 
@@ -134,6 +144,21 @@ class Drift:
     def __init__(self, known_center: bool) -> None:
         self.known_center = known_center
         self.turn, self.shift = DriftAlarm(), DriftAlarm(SHIFT)
+
+    @property
+    def most_doubtful(self) -> int:
+        """So many batches that hint at a change are not yet part of the past.
+
+        It is compared with later ones, and would soon look like the new state: a sudden change adds
+        about `MOST` per batch, and shows within them.
+        """
+        return math.ceil(self.turn.limit / MOST) + 1
+
+    def begin_again(self) -> None:
+        """Judge a new stream, but take twice as much for a change."""
+        for alarm in (self.turn, self.shift):
+            alarm.limit = min(2 * alarm.limit, _HIGHEST)
+            alarm.begin_again()
 
     @property
     def calm(self) -> bool:

@@ -24,6 +24,8 @@ from ..mechanisms.correlated import DECAYS, Released
 HELD = 0.4
 #: Share of itself that the mean of the last few batches keeps: effectively two batches.
 RECENT = 0.5
+#: No mean of a saved state is larger, nor its noise, so that nothing overflows later.
+_LARGEST = 1e12
 #: By about this much the share of valid units may differ from that of the first step.
 _STEADY = 0.1
 
@@ -103,7 +105,9 @@ class RunningMean:
         weight, noise = float(state["weight"]), float(state["noise"])
         if numbers.shape != self._numbers().shape or not np.isfinite(numbers).all():
             raise ValueError("not a mean of this method")
-        if not (0 <= weight < math.inf and 0 <= noise < math.inf):
+        if not (0 <= weight < math.inf and 0 <= noise <= (_LARGEST * weight) ** 2):
+            raise ValueError("not a mean of this method")
+        if np.abs(numbers).max(initial=0.0) > _LARGEST * weight:
             raise ValueError("not a mean of this method")
         self.total, self.weight, self.noise = self._of_numbers(numbers), weight, noise
 
@@ -176,8 +180,13 @@ class Memory:
     def __init__(self, d: int, keep: float) -> None:
         self.keep = keep
         self.all, self.recent = RunningMoments(d), RunningMoments(d)
-        self.doubtful = RunningMoments(d)  # of `all`: the batches that hint at a change
+        # The batches that hint at a change, with the variance of the noise in `all` before them.
+        self.doubtful = RunningMoments(d)
         self._noise = NoiseOfSums((keep, RECENT), DECAYS)
+
+    @property
+    def empty(self) -> bool:
+        return self.all.weight == self.recent.weight == self.doubtful.weight == 0
 
     def begin(self, valid: tuple[float, float]) -> None:
         """Take over the share of valid units in the first step, and the sd of its noise."""
@@ -202,20 +211,24 @@ class Memory:
         of_all, of_recent = self._noise.variances
         self.all.add(alone, of_all, self.keep, weight)
         self.recent.add(alone, of_recent, RECENT, weight)
-        self.doubtful.add(alone, 0.0, 1.0, weight)
+        self.doubtful.add(alone, self.doubtful.noise, 1.0, weight)
 
     def trust(self) -> None:
-        """Trust all batches: none of them hints at a change."""
+        """Take all batches so far for the past that later ones are compared with."""
         self.doubtful.total[...], self.doubtful.weight = 0.0, 0.0
+        self.doubtful.noise = self.all.noise
 
     def trusted(self) -> RunningMoments:
-        """The moments of the batches before the first one that hints at a change."""
-        return self.all.less(self.doubtful, 1.0)
+        """The moments of all batches up to the last call of `trust`."""
+        past = self.all.less(self.doubtful, 1.0)
+        past.noise = self.doubtful.noise
+        return past
 
     def drop_past(self) -> None:
         """Drop all but the last few batches."""
         self.all = self.recent.copy()
         self._noise.copy_sum(1, 0)
+        self.trust()
 
     def held_back(self, share: float) -> RunningMoments:
         """The moments of all batches, with a share of the newest held back."""
@@ -251,8 +264,11 @@ class Memory:
         """Resume from a result of `state`, or raise a ValueError."""
         self.all.load(state["moments"])
         self.recent.load(state["recent"])
+        self.trust()
         if state["doubtful"] is not None:
             self.doubtful.load(state["doubtful"])
+        if not (self.doubtful.weight < self.all.weight or self.empty):
+            raise ValueError("not a memory of this method")
         self._noise.begin((self.all.noise, self.recent.noise))
 
 

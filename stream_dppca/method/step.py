@@ -67,19 +67,13 @@ from .parameters import Budget, Parameters, check_batch
 from .standard import Standard
 from .statistics import AugmentedMoments
 
-#: Reason of a step without enough valid records, by noisy counts.
+#: Reason of a first step without enough valid records, by noisy counts.
 UNREADABLE = "hardly any record could be read"
 #: Share of the places that must be taken in the first round: its questions are for as many
 #: subjects as there are places, and with three features and 29 % of 700 taken they found noise.
 TAKEN = 0.4
 #: The noisy number of subjects must be this many sds of its noise above zero.
 _SURE_OF_SUBJECTS = 3.0
-#: The share of valid records must be this many sds of its noise below half of the usual one.
-_SURE_OF_NULLS = 4.0
-
-#: So many batches that hint at a change are not yet part of the past that it is compared with: a
-#: sudden change shows within them. With 14, SMD with three components dropped its past.
-MOST_DOUBTFUL = 3
 
 
 class AdaptiveMethod(Method):
@@ -98,6 +92,7 @@ class AdaptiveMethod(Method):
             self.limits = Limits(
                 mu=self.budget.limits, correlated=given.cancels, keep=given.keep, k=given.W.shape[1]
             )
+        self.drift = Drift(given.known_center)
         self._begin()
 
     def _begin(self) -> None:
@@ -107,7 +102,6 @@ class AdaptiveMethod(Method):
         self._changed = False  # so the next step is a first step
         self.memory = Memory(given.features, given.keep)
         self.correction = Correction(given)
-        self.drift = Drift(given.known_center)
         self.components: Components | None = None
         self._presence = 1.0 if given.subjects is None else 0.0  # weighted mean of the rounds
         self.mechanism.forget()
@@ -154,6 +148,7 @@ class AdaptiveMethod(Method):
         """Learn from one batch, or from the W batches of the first step."""
         if self._changed:
             self._begin()
+            self.drift.begin_again()
         present = None if self.given.subjects is None else self._count(rows, noise)
         spent = 0.0
         if self._answers is None:
@@ -191,8 +186,6 @@ class AdaptiveMethod(Method):
         if present is not None:
             weight = min(max(present, 0.0) / self.units, 1.0)
         change = self._learn(released, unit, weight)
-        if change is None:
-            return Outcome(reason=UNREADABLE, subjects=present)
         if look is not None:
             self._restandardise(self.correction.find(self.standard, self.memory, look))
         self.memory.settle()
@@ -249,10 +242,8 @@ class AdaptiveMethod(Method):
 
     # Post-processing: remember, correct scales, read.
 
-    def _learn(self, released: Released, unit: float, weight: float) -> Change | None:
+    def _learn(self, released: Released, unit: float, weight: float) -> Change:
         """Add a step's own moments, after the past was dropped if the stream has changed.
-
-        None if hardly any record could be read: nothing is added.
 
         Parameters
         ----------
@@ -268,9 +259,6 @@ class AdaptiveMethod(Method):
             own = weight / self._presence if self._presence > 0 else 1.0  # more than on average
         alone, sd = unpack(released.alone), self.memory.sd_of_next(released) / (unit * own)
         alone /= unit * own
-        if self._unreadable(alone, sd):
-            self.memory.add(released, np.zeros_like(alone), 0.0, 0.0)
-            return None
         change = Change(dropped=False, shifted=False)
         if self.given.memory == "auto" and self.memory.all.weight >= 2:
             change = self._judge(alone, sd)
@@ -279,28 +267,13 @@ class AdaptiveMethod(Method):
             self.memory.drop_past()
             self._forget_limits()
         self.memory.add(released, alone * (gain * own), gain / unit, weight)
-        if self.drift.calm or self.memory.doubtful.weight >= MOST_DOUBTFUL:
+        if self.drift.calm or self.memory.doubtful.weight >= self.drift.most_doubtful:
             self.memory.trust()
         if self.given.subjects is not None:
             self._presence += (weight - self._presence) * weight / self.memory.all.weight
         squares = np.diag(alone)[:-1]
         self._restandardise(self.correction.correct(self.standard, self.memory, squares, sd))
         return change
-
-    def _unreadable(self, alone: FloatArray, sd: float) -> bool:
-        """Tell whether a step of records, unlike those before it, is hardly anything but nulls.
-
-        Both must be well below half of what is usual: the share of units that are there, which is
-        small as well where long records are clipped, and the length of records, which is small as
-        well where they are near the centre.
-        """
-        past, corner = self.memory.all, alone[-1, -1]
-        if self.given.subjects is not None or past.weight < 1:
-            return False
-        usual, whole = past.mean, float(np.trace(alone))
-        few = corner + _SURE_OF_NULLS * sd < past.valid * past.constant**2 / 2
-        noise = sd * math.sqrt(2 * len(alone))
-        return bool(few and whole + _SURE_OF_NULLS * noise < np.trace(usual) / 2)
 
     def _judge(self, alone: FloatArray, sd: float) -> Change:
         past, recent = self.components or self._found(), self._components(self.memory.recent)
@@ -418,9 +391,11 @@ class AdaptiveMethod(Method):
         )
         if self._answers is None:
             self.questions.load(state["questions"])
-        self._changed = bool(state["changed"])
+        self._changed = state["changed"]
         self.memory.load(state)
-        if self._answers is None and self.memory.all.weight > 0:
+        if not isinstance(self._changed, bool):
+            raise ValueError("not a state of this method")
+        if self._answers is None and (self._changed or not self.memory.empty):
             raise ValueError("not a state of this method")
         self.correction.load(state)
         self.drift.load(state)

@@ -230,8 +230,11 @@ def compositions() -> Iterator[Composition]:
     yield Composition(more=(("memory", 3.0),))
     yield Composition(more=(("missing", "center"),))
     yield Composition(more=(("limits", False),))
-    for how in ({"first": 1}, {"first": 3}, {"rounds": 1}):
+    for how in ({"first": 1}, {"first": 3}, {"rounds": 1}, {"rounds": 3}):
         yield Composition(changes=True, **how)
+    yield Composition("one unit", changes=True, first=3)
+    yield Composition("one unit", "own", changes=True, rounds=1)
+    yield Composition("known", "none", changes=True)
     yield Composition(rounds=3, more=(("missing", "center"),))
 
 

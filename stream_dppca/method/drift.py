@@ -27,9 +27,11 @@ MARGIN = 0.06
 #: Mean square distance of a batch's mean from that of the past, in standard deviations of each
 #: feature, from which on it counts. At the end of a steady climb it is 3; tides are below that.
 SHIFT = 6.0
+#: A mean explains at least this part of the second moment along it, or it is no shift.
+_MEAN_SHARE = 0.1
 #: The alarm is a CUSUM of the excess over the margin and half of the normal advantage, in units of
-#: the margin, of the noise, or of the normal advantage, whichever is largest. No batch adds more
-#: than `MOST`.
+#: the margin (a third of it for means), of the noise, or of the normal advantage, whichever is
+#: largest. No batch adds more than `MOST`.
 LIMIT, MOST = 5.0, 3.0
 #: Every change doubles the limit of the next one: day would drop the night, and night the day, for
 #: ever. It halves again within so many batches.
@@ -56,10 +58,12 @@ class DriftAlarm:
     ----------
     margin
         Advantage that does not count.
+    unit
+        Advantage beyond it that counts as 1.
     """
 
-    def __init__(self, margin: float = MARGIN) -> None:
-        self.margin = margin
+    def __init__(self, margin: float = MARGIN, unit: float = MARGIN) -> None:
+        self.margin, self.unit = margin, unit
         self.limit = LIMIT
         self.begin_again()
 
@@ -103,7 +107,7 @@ class DriftAlarm:
         share = min(max(advantage, -largest), largest)
         square, n = self.normal
         normal = math.sqrt(square)
-        unit = max(self.margin, noise, normal)
+        unit = max(self.unit, noise, normal)
         if n >= _FIRST:
             excess = (weight * share - self.margin - normal / 2) / unit
             self.cusum = max(0.0, self.cusum + min(excess, MOST))
@@ -143,7 +147,7 @@ class Drift:
 
     def __init__(self, known_center: bool) -> None:
         self.known_center = known_center
-        self.turn, self.shift = DriftAlarm(), DriftAlarm(SHIFT)
+        self.turn, self.shift = DriftAlarm(), DriftAlarm(SHIFT, SHIFT / 3)
 
     @property
     def most_doubtful(self) -> int:
@@ -200,7 +204,9 @@ class Drift:
         r, n = past.deviation[seen], max(int(np.count_nonzero(seen)), 1)
         # A shift is clipped, so fewer count; but a count that noise made small is none.
         valid = min(max(float(alone[-1, -1]), 4 * sd, 0.01 * b**2) / b**2, 1.0)
-        apart = (alone[:-1, -1][seen] / (b * valid) - past.mean[seen]) / r
+        own = alone[:-1, -1] / b
+        valid = min(valid, _left(own, alone[:-1, :-1], sd / b, r, past))
+        apart = (own[seen] / valid - past.mean[seen]) / r
         noise = 2 * sd / (b * valid) * float(np.linalg.norm(apart / r)) / n
         return self.shift.judge(float(apart @ apart) / n, noise)
 
@@ -210,3 +216,31 @@ class Drift:
     def load(self, state: dict[str, Any]) -> None:
         self.turn.load(state["alarm"])
         self.shift.load(state["shift_alarm"])
+
+
+def _left(own: FloatArray, second: FloatArray, sd: float, r: FloatArray, past: Components) -> float:
+    """The share of records that clipping leaves of a shift, 1 if there is none.
+
+    The count of records says it, too, but drowns in noise. With g the share, m the mean along its
+    own direction and l the variance there, the released mean is g m long, and the released second
+    moment along it is q = g (m^2 + l). So m + l/m = q/(g m), of which the larger m is a shift, and
+    the smaller none. It is taken only if the mean explains a good part of q: a loud batch is no
+    shift.
+
+    Parameters
+    ----------
+    own, second
+        Released mean and second moments of a step.
+    sd
+        sqrt 2 times the sd of the noise in `own`.
+    r
+        Deviations of the features with spread.
+    """
+    square = float(own @ own) - len(own) * sd**2 / 2
+    along = float(own @ second @ own) / max(float(own @ own), 1e-300)
+    if not 0 < _MEAN_SHARE * along < square:
+        return 1.0
+    length, variance = math.sqrt(square), float(past.values.max()) * float(np.median(r)) ** 2
+    ratio = along / length
+    mean = (ratio + math.sqrt(max(ratio**2 - 4 * variance, 0.0))) / 2
+    return min(length / mean, 1.0)

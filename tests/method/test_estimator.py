@@ -361,6 +361,22 @@ class TestAfterAChange:
         assert memory.trusted().weight == 5 and memory.state()["doubtful"] is None
 
 
+@pytest.mark.parametrize("moved, noticed", [(0.0, False), (1.0, False), (5.0, True)])
+def test_a_shift_along_the_component_is_noticed(moved: float, noticed: bool) -> None:
+    """The component stays, and most of the records are clipped."""
+    rng, d, size = np.random.default_rng(4), 8, 5000
+    m = DPPCA(features=range(d), epsilon=1.0, delta=1e-6, batch_size=size, seed=2)
+    drift = shift = False
+    for t in range(26):
+        X = rng.normal(size=(size, 1)) * [1, 1, 1, 1, 0.3, 0.3, 0, 0] + rng.normal(size=(size, d))
+        if t >= 20:
+            X[:, :4] += moved * np.sqrt(2)
+        m.learn_array(X)
+        assert m.last_release is not None
+        drift, shift = drift or m.last_release.drift, shift or m.last_release.shift
+    assert (drift, shift) == (noticed, noticed)
+
+
 def test_nulls_for_a_while_change_no_component() -> None:
     X, v = telemetry(24 * B)
     m = model()

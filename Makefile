@@ -11,7 +11,7 @@ ARGS ?=
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "%-12s%s\n", $$1, $$2}' Makefile
 
-run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view
+run: $(VENV)/.demo  ## telemetry into a real Kafka, private components out, a live view; for a while: make run ARGS="--seconds 45"
 	@$(BIN)/python -m demo $(ARGS)
 
 otel: $(VENV)/.demo  ## a real OpenTelemetry Collector into a real Kafka, components of this machine; needs Go

@@ -17,12 +17,15 @@ import os
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from demo.broker.local import provide_broker
 from stream_dppca import Projector
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # `demo` is in the clone only
+from demo.broker.local import provide_broker
 
 FEATURES = ("cpu", "memory", "disk.read")
 BATCH, BATCHES = 2000, 5

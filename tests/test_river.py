@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import math
 import pkgutil
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,6 +144,29 @@ def test_the_walk_meets_what_it_should() -> None:
     assert set(NOT_FOR_SCORES) | set(AT_CHANCE) | set(PARAMETERS) < names
     assert {"anomaly.HalfSpaceTrees", "anomaly.QuantileFilter", "forest.ARFClassifier"} < names
     assert len(names) > 45
+
+
+def test_half_space_trees_as_in_the_docs() -> None:
+    """The scores are in standard deviations. Without limits, these trees detect nothing."""
+    page = (Path(__file__).parents[1] / "docs" / "river.md").read_text()
+    [limits] = re.findall(r"anomaly\.HalfSpaceTrees\(limits=(\{.*?\}), seed=1\)", page)
+    rng = np.random.default_rng(3)
+    found = []
+    for given in ({"limits": ast.literal_eval(limits)}, {}):
+        model, auc = (
+            pca(n_components=1) | anomaly.HalfSpaceTrees(seed=1, **given),
+            metrics.ROCAUC(500),
+        )
+        for i in range(2000):
+            strange = i % 50 == 25
+            load = 10.0 * rng.choice((-1, 1)) if strange else rng.standard_normal()
+            row = np.array([load, load, 0.0, 0.0]) + rng.standard_normal(4) / 4
+            record = dict(zip(FEATURES, row.tolist(), strict=True))
+            if i >= 1000:
+                auc.update(strange, model.score_one(record))
+            model.learn_one(record)
+        found.append(auc.get())
+    assert found[0] > 0.9 and found[1] < 0.7, found
 
 
 @pytest.mark.parametrize("detector", [SubspaceDistance, SubspaceT2])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
+
+from stream_dppca import Release
 
 from ..errors import ConfigurationError
 from ..model.releases import PublishedRelease, parse_release
@@ -62,18 +65,29 @@ def on_topic(settings: ViewSettings) -> list[tuple[Message, PublishedRelease]]:
         return published(cluster.scan(settings.output_topic), settings.model)
 
 
-def named_release(name: str, given: Given[ViewSettings]) -> PublishedRelease:
+def in_file(lines: Iterable[bytes]) -> list[Release]:
+    """The releases among JSON lines, also those of the library, which name no model."""
+    found: dict[int, Release] = {}
+    for line in lines:
+        with suppress(ValueError):
+            release = Release.model_validate_json(line)
+            found.setdefault(release.batch, release)
+    return list(found.values())
+
+
+def named_release(name: str, given: Given[ViewSettings]) -> Release:
     """The release that FILE, FILE@BATCH or @BATCH stands for."""
+    found: Sequence[Release]
     where, _, batch = name.rpartition("@") if "@" in name else (name, "", "")
     if where:
         try:
             lines = Path(where).read_bytes().splitlines()
         except OSError as error:
             raise ConfigurationError(f"{where} cannot be read ({error.strerror})") from None
-        found = published(Message(b"", line) for line in lines)
+        found = in_file(lines)
     else:
-        found = on_topic(given.load())
-    for _, release in reversed(found):
+        found = [release for _, release in on_topic(given.load())]
+    for release in reversed(found):
         if not batch or str(release.batch) == batch:
             return release
     raise ConfigurationError(

@@ -77,7 +77,7 @@ def _jsonl(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) ->
 def _csv(stream: IO[bytes], features: Sequence[str], others: Sequence[str]) -> Decode:
     """Each line is one row: a quote that is not closed must not swallow the lines after it."""
     header = csv_cells(first_line(stream, len(features)).removeprefix(codecs.BOM_UTF8))
-    what = "the CSV (commas between columns, a header, then one record per line)"
+    what = "the CSV (a header, then one record per line; columns are separated by commas)"
     _require(what, header, [*features, *others])
     first, rest = [*map(header.index, features)], [*map(header.index, others)]
 

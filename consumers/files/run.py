@@ -126,6 +126,13 @@ def identity_of(run: Run, last: StateRecord | None, rounds: RoundRule | None) ->
                 "continue with new records, give --new-records."
             )
         used, size = last.inputs[0].rows, run.settings.batch_size
+        batch_size = last.estimator.get("config", {}).get("batch_size", used)
+        if isinstance(run.settings, OnceSettings) and (last.batch > 1 or batch_size != used):
+            raise StateRefused(
+                f"--state {run.state} has learned in batches, and --once is for one file as one "
+                "batch, never after batches. Leave out --once, or put rows that were never used "
+                "into a file of their own, with its own --state."
+            )
         if isinstance(run.settings, OnceSettings) and used != size:
             raise StateRefused(
                 f"--state {run.state} has learned from {used} rows, and this file has {size}. With "

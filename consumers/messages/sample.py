@@ -118,7 +118,7 @@ def _points(values: Values, keys: Values, grouping: Grouping, rows_per_message: 
             name = parse_feature(text).name
             hint = "" if name in known else _did_you_mean(name, known)
             if text.startswith("rate(") and name in known and not count:
-                hint = "; a rate needs two points in time, so a larger sample may have it"
+                hint = "; a rate needs two points of a host: take a larger --sample"
             lines.append(f"  {text}: in {count} of {len(rows)}{hint}")
     if most > rows_per_message:
         lines.append(f"  a message holds up to {most} groups: set rows_per_message={most}")

@@ -71,7 +71,8 @@ class ScoreSettings(ClusterSettings, OperationSettings):
     """Settings for scoring the records of a topic."""
 
     http_port: int = Field(8323, ge=0, le=65535)
-    """port of the live page, /livez, /readyz and /metrics; 0 takes any free port"""
+    """port of the live page, /livez, /readyz and /metrics, another one than that of `serve` on the
+    same machine; 0 takes any free port"""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

@@ -31,7 +31,8 @@ class OperationSettings(Part):
     http_host: str = "127.0.0.1"
     """address that serves the live page, /livez, /readyz, /metrics and /component"""
     http_port: int = Field(8321, ge=0, le=65535)
-    """port of these pages; 0 takes any free port"""
+    """port of these pages; 0 takes any free port. Every process on a machine needs its own: the
+    default of `score` is 8323, so do not export one port for both, but give each its --http-port"""
     http_token: SecretStr | None = Field(None, min_length=16)
     """token that readers of these pages must give, except for /livez and /readyz; without a token,
     anybody who reaches the port may read them"""

@@ -103,7 +103,8 @@ class WebServer:
         except OSError as error:
             raise ConfigurationError(
                 f"http_host and http_port: cannot listen at {host}:{port} ({error.strerror}). "
-                "Is another instance running on this machine? http_port=0 takes any free port."
+                "Is another instance running on this machine? Give this one another port with "
+                "--http-port; 0 takes any free port."
             ) from None
         self.port = int(self._server.server_address[1])
         serve = self._server.serve_forever

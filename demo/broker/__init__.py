@@ -7,8 +7,9 @@ The broker is one KRaft node. It listens on loopback only, without authenticatio
 process that started it, however that process ends. Data that must last or stay secret does not
 belong there.
 
-    python -m demo.broker         # start one, print its address, stop it on Ctrl-C
-    python -m demo.broker jars    # fill the cache of jars, print where it is
+    python -m demo.broker                          # print an address, stop on Ctrl-C
+    python -m demo.broker run --topic telemetry    # the same, with a topic
+    python -m demo.broker jars                     # fill the cache of jars, print where it is
 
 The service itself uses nothing of this.
 """

@@ -12,6 +12,7 @@ from typing import Final
 from .base import BrokerError
 from .jars import ensure_jars
 from .local import ON_DEMAND, LocalBroker
+from .node import create_topic
 
 #: Time between two looks at whether the broker still runs.
 LOOK_SECONDS: Final = 0.5
@@ -24,12 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = "run, the default: until Ctrl-C; jars: fetch what it needs, and print the folder"
     parser.add_argument("command", nargs="?", choices=("run", "jars"), default="run", help=about)
     parser.add_argument("--port", type=int, help="port to serve at; default: a free one")
+    parser.add_argument("--topic", help="topic to create, of one partition")
     options = parser.parse_args(arguments)
     try:
         if options.command == "jars":
             _print(str(ensure_jars(_tell)))
         else:
-            _serve(options.port)
+            _serve(options.port, options.topic)
     except KeyboardInterrupt:
         pass
     except BrokerError as error:
@@ -38,11 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _serve(port: int | None) -> None:
+def _serve(port: int | None, topic: str | None) -> None:
     """Keep a broker running until a signal ends it."""
     for ending in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores the first
         signal.signal(ending, signal.default_int_handler)
     with LocalBroker(port=port, settings=ON_DEMAND, tell=_tell) as broker:
+        if topic is not None:
+            create_topic(broker.port, topic)
         _print(broker.bootstrap_servers)
         while broker.running:
             time.sleep(LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""The settings and ports of a node, and a check that it is ready."""
+"""The settings and ports of a node, a check that it is ready, and a topic for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import socket
 from pathlib import Path
 
-from .base import LOOPBACK, BrokerUnavailable
+from .base import LOOPBACK, BrokerFailed, BrokerUnavailable
 
 
 def broker_settings(port: int, controller_port: int, bind: str = LOOPBACK) -> dict[str, str]:
@@ -62,3 +62,18 @@ def listed_brokers(port: int) -> list[tuple[str, int]]:
 def is_ready(port: int) -> bool:
     """Tell whether a broker serves clients at this port of loopback."""
     return (LOOPBACK, port) in listed_brokers(port)
+
+
+def create_topic(port: int, name: str) -> None:
+    """Create a topic of one partition at the broker at this port of loopback."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    client = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{port}"})
+    try:
+        client.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[
+            name
+        ].result()
+    except KafkaException as error:
+        raise BrokerFailed(f"topic {name!r} cannot be created: {error}") from None

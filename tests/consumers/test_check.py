@@ -525,7 +525,7 @@ def test_a_sample_of_points_says_which_features_are_missing() -> None:
     assert found.any_fits and not found.fits
     assert "sample: 1 subjects (host.name) in the messages; 0 have all features" in said
     assert "system.memory.usag: in 0 of 1; did you mean system.memory.usage?" in said
-    assert "a rate needs two points in time" in said
+    assert "rate(system.cpu.time): in 0 of 1; a rate needs two points of a host" in said
     found = described(values, features[:1], "otlp", keys=keys, subject="host.name")
     assert found.fits
 

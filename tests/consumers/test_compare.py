@@ -46,6 +46,10 @@ def test_files(releases: Releases, tmp_path: Path, capsys: pytest.CaptureFixture
     for last in (str(lines), str(one), f"{lines}@12"):
         assert cli.main(["compare", f"{lines}@6", last]) == 0
         shown.append(capsys.readouterr().out)
+    bare = tmp_path / "library.jsonl"  # as `DPPCA.last_release` gives them
+    bare.write_text("\n".join(r.model_dump_json(exclude={"model", "round"}) for r in releases))
+    assert cli.main(["compare", f"{bare}@6", str(bare)]) == 0
+    shown.append(capsys.readouterr().out)
     assert len(set(shown)) == 1
     assert re.search(r"component 0: .*° apart, noise and .* about .*: more than 3 times", shown[0])
     assert "all components together" in shown[0]

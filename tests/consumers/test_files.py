@@ -243,8 +243,9 @@ def test_numbers_too_large_for_a_float_give_no_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["csv", "parquet", "npy"])
 def test_missing_columns_are_said_at_once(tmp_path: Path, format: str) -> None:
     path = write(tmp_path, format, rows(3))
-    with pytest.raises(ConfigurationError, match=r"column y|shape"):
+    with pytest.raises(ConfigurationError, match=r"column y|shape") as caught:
         list(read_blocks(str(path), format, ("cpu", "y")))  # type: ignore[arg-type]
+    assert ("columns are separated by commas" in str(caught.value)) == (format == "csv")
 
 
 def test_other_formats_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,6 +382,11 @@ def test_once_takes_the_whole_file_as_one_batch(
     assert main([*arguments, "--state", str(state)]) == 0
     again = capfdbinary.readouterr()
     assert json.loads(again.out) == release and b"were used before" in again.err
+    several = write(tmp_path, "jsonl", rows(3 * BATCH))
+    in_batches = ["run", "--input", str(several), "--state", str(tmp_path / "batches.json")]
+    assert main([*in_batches, *FLAGS]) == 0
+    assert main([*in_batches, "--once", *FLAGS[:6], *FLAGS[8:]]) == 65
+    assert b"has learned in batches, and --once is" in capfdbinary.readouterr().err
     write(tmp_path, "csv", rows(3 * BATCH + 20))
     (tmp_path / "empty.jsonl").touch()
     for changes, said in (

@@ -280,7 +280,7 @@ def test_pages() -> None:
         assert get("/")[0] == 404 and b"/metrics" in get("/")[1]
         page.is_alive = page.is_ready = False
         assert get("/livez")[0] == get("/readyz")[0] == 503
-        with pytest.raises(ConfigurationError, match="http_port"):
+        with pytest.raises(ConfigurationError, match=r"http_port.* port with --http-port"):
             HttpServer("127.0.0.1", server.port, page, Metrics())
     finally:
         server.close()

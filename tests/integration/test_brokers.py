@@ -190,12 +190,15 @@ def test_the_broker_of_a_newcomer(brokers: Brokers, fresh_name: FreshName, tmp_p
         brokers.get("local")
     except BrokerUnavailable as error:
         refuse(str(error))
-    command = [sys.executable, "-m", "demo.broker"]
+    topic = fresh_name("made")
+    command = [sys.executable, "-m", "demo.broker", "run", "--topic", topic]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         servers = parent.stdout.readline().strip()
         try:
+            with KafkaAdminClient(bootstrap_servers=servers) as admin:
+                assert topic in admin.list_topics()
             check_topics_on_demand(servers, fresh_name("new"))
         finally:
             parent.send_signal(signal.SIGKILL)  # or its end would be waited for

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,28 @@ def test_the_lines_of_the_docs_score_a_record(release: bytes, tmp_path: Path) ->
             assert scores == pytest.approx(list(projector.transform(record).values()))
         else:
             assert scores is None
+
+
+def test_examples_run_where_only_the_wheel_is_installed(tmp_path: Path) -> None:
+    """The wheel has no `demo`: an example that needs it finds it in its clone."""
+    for name in ("stream_dppca", "consumers"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    paths = [str(tmp_path), *map(sysconfig.get_path, ("purelib", "platlib"))]
+    for example in ("anomalies", "kafka_end_to_end", "project_release", "subjects"):
+        done = subprocess.run(  # -S: the clone may be on the path of this Python
+            [
+                sys.executable,
+                "-S",
+                "-c",
+                f"__import__('runpy').run_path('{EXAMPLES / example}.py')",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_kafka_end_to_end(broker: RunningBroker) -> None:

@@ -68,7 +68,7 @@ from .standard import Standard
 from .statistics import AugmentedMoments
 
 #: Reason of a first step without enough valid records, by noisy counts.
-UNREADABLE = "hardly any record could be read"
+UNREADABLE = "hardly any record could be read, or there are too few to tell"
 #: Share of the places that must be taken in the first round: its questions are for as many
 #: subjects as there are places, and with three features and 29 % of 700 taken they found noise.
 TAKEN = 0.4

@@ -83,7 +83,7 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     """Those that are there are not: they may be a record."""
     path = tmp_path / "x.csv"
     path.write_text("device,aa,memory\n1,2,3\n")
-    header = r"the CSV \(commas between columns, a header, then one record per line\)"
+    header = r"the CSV \(a header, then one record per line; columns are separated by commas\)"
     with pytest.raises(
         ConfigurationError, match=rf"^{header} has no column memroy, zzz\."
     ) as caught:

@@ -28,7 +28,10 @@ test test-fast: export OMP_NUM_THREADS := 1
 test test-fast test-spark: export PYTHONDONTWRITEBYTECODE :=
 
 # Three processes more than cores: many tests wait for timers, sessions and brokers, not for a processor.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 3)")
+# Without brokers, one more is enough.
+CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
+WORKERS ?= $(shell expr $(CORES) + 3)
+test-fast: WORKERS := $(shell expr $(CORES) + 1)
 
 # The same examples of hypothesis in every run; plain pytest tries others.
 test: $(VENV)/.ready  ## every test but those on Spark, every doctest and README example

@@ -94,6 +94,7 @@ def test_the_rules_are_valid_and_fire_when_they_should() -> None:
     assert tested == set(re.findall(r"- alert: (\w+)", RULES.read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 def test_a_real_prometheus_takes_rules_dashboard_and_metrics(tmp_path: Path) -> None:
     """It scrapes the service's own port, with its token, and answers every query of the dashboard
     without an error."""

@@ -205,6 +205,7 @@ def test_the_lines_of_the_docs_score_a_record(release: bytes, tmp_path: Path) ->
             assert scores is None
 
 
+@pytest.mark.slow
 def test_examples_run_where_only_the_wheel_is_installed(tmp_path: Path) -> None:
     """The wheel has no `demo`: an example that needs it finds it in its clone."""
     for name in ("stream_dppca", "consumers"):

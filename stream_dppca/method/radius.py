@@ -1,4 +1,4 @@
-"""Decides the clip radius, once, from noisy counts of lengths: post-processing.
+"""Decides the clip radius in a first step, from noisy counts of lengths: post-processing.
 
 A longer radius lets more noise into every release, and a shorter one cuts off the longest records,
 which turns the components. The radius is where both cost about as much.

@@ -42,9 +42,9 @@ class Projector:
 
     Everywhere `X` is one record, a dict, or many: a list of dicts, a frame (pandas, polars,
     pyarrow) or an n x d array. Nested dicts are read, too: the feature `disk.free` is the member
-    `free` of `disk`, unless there is a key `disk.free`. One record gives
-    one result, many give an array with a place for each; where there is a column per component or
-    feature, a frame gives a frame.
+    `free` of `disk`, unless there is a key `disk.free`. One record gives one result, many give an
+    array with a place for each; where there is a column per component or feature, a frame gives a
+    frame.
 
     A feature that is missing, or not a number, is taken to be what the components make of the
     others. A record that has fewer than half of the features with spread has no scores: they are

@@ -37,11 +37,19 @@ class FileStore(Store, Protocol):
         """Keep what is as secret as the input, durably, before the state that needs it."""
 
 
-class NoState:
-    """Keeps nothing: a run that is stopped cannot be resumed."""
+class _Printing:
+    """Publishes releases by writing them out, as every store of a run on files does."""
 
     def __init__(self, out: Callable[[bytes], None]) -> None:
         self._out = out
+
+    def publish(self, messages: Sequence[Message], positions: Positions) -> None:
+        for message in messages:
+            self._out(message.value)
+
+
+class NoState(_Printing):
+    """Keeps nothing: a run that is stopped cannot be resumed."""
 
     def load(self) -> list[bytes]:
         return []
@@ -58,19 +66,15 @@ class NoState:
     def commit(self, state: bytes, positions: Positions, messages: Sequence[Message] = ()) -> None:
         self.publish(messages, positions)
 
-    def publish(self, messages: Sequence[Message], positions: Positions) -> None:
-        for message in messages:
-            self._out(message.value)
-
     def close(self) -> None:
         pass
 
 
-class StateFile:
+class StateFile(_Printing):
     """The state on disk: replaced whole, fsynced, and held by one process at a time."""
 
     def __init__(self, path: Path, out: Callable[[bytes], None]) -> None:
-        self._out = out
+        super().__init__(out)
         # Links are resolved: the file itself is replaced, and its lock has one name for all links.
         self._path = path = path.resolve()
         self._part, self._secret = _beside(path, ".part"), _beside(path, ".secret")
@@ -116,10 +120,6 @@ class StateFile:
             _write(self._part, state)
         crashpoints.reach("inside_transaction")
         _rename(self._part, self._path)
-
-    def publish(self, messages: Sequence[Message], positions: Positions) -> None:
-        for message in messages:
-            self._out(message.value)
 
     def close(self) -> None:
         if self._lock >= 0:

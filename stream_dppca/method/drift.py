@@ -34,9 +34,8 @@ _MEAN_SHARE = 0.1
 #: largest. No batch adds more than `MOST`.
 LIMIT, MOST = 5.0, 3.0
 #: Every change doubles the limit of the next one: day would drop the night, and night the day, for
-#: ever. It halves again within so many batches.
-_HALVES = 10_000
-_HIGHEST = 1e6
+#: ever. It halves again within so many batches, and has an end.
+_HALVES, _HIGHEST = 10_000, 1e6
 #: A batch with less than this share of the usual variance along the components counts for less.
 #: Where counters climb through their centre, they have next to none, and the rest says nothing
 #: about the past.
@@ -123,9 +122,8 @@ class DriftAlarm:
         self.cusum = float(state["cusum"])
         square, n = state["normal"]
         self.normal, self.limit = (float(square), int(n)), float(state["limit"])
-        if not (0 <= self.cusum < math.inf and 0 <= self.normal[0] < math.inf and n >= 0):
-            raise ValueError("not a state of this alarm")
-        if not LIMIT <= self.limit <= _HIGHEST:
+        learned = 0 <= self.normal[0] < math.inf and n >= 0
+        if not (learned and 0 <= self.cusum < math.inf and LIMIT <= self.limit <= _HIGHEST):
             raise ValueError("not a state of this alarm")
 
 

@@ -197,7 +197,14 @@ class Memory:
         """Noise sd of `alone` in a release that has not been added yet, in units of its noise."""
         return self._noise.of_next(released)
 
-    def add(self, released: Released, alone: FloatArray, gain: float, weight: float = 1.0) -> None:
+    def add(
+        self,
+        released: Released,
+        alone: FloatArray,
+        gain: float,
+        weight: float = 1.0,
+        doubtful: bool = False,
+    ) -> None:
         """Add a step's own moments.
 
         Parameters
@@ -206,16 +213,22 @@ class Memory:
             The moments: those of the release times `gain`, as a matrix.
         weight
             Batches of the step.
+        doubtful
+            The step hints at a change, and is not yet part of what is trusted.
         """
         self._noise.add(released, gain)
         of_all, of_recent = self._noise.variances
         self.all.add(alone, of_all, self.keep, weight)
         self.recent.add(alone, of_recent, RECENT, weight)
-        self.doubtful.add(alone, self.doubtful.noise, 1.0, weight)
+        if doubtful:
+            self.doubtful.add(alone, self.doubtful.noise, 1.0, weight)
+        else:
+            self.trust()
 
     def trust(self) -> None:
         """Take all batches so far for the past that later ones are compared with."""
-        self.doubtful.total[...], self.doubtful.weight = 0.0, 0.0
+        if self.doubtful.weight:  # most of the time there is nothing to forget
+            self.doubtful.total[...], self.doubtful.weight = 0.0, 0.0
         self.doubtful.noise = self.all.noise
 
     def trusted(self) -> RunningMoments:
@@ -251,7 +264,8 @@ class Memory:
         """Leave the moments as a state holds them, at the end of a step."""
         self.all.settle()
         self.recent.settle()
-        self.doubtful.settle()
+        if self.doubtful.weight:
+            self.doubtful.settle()
 
     def state(self) -> dict[str, Any]:
         return {

@@ -137,7 +137,7 @@ class AdaptiveMethod(Method):
 
     @property
     def batches_of_step(self) -> int:
-        """Batches that the next step takes at once: W until centre and scales are known, then 1."""
+        """Batches that the next step takes at once: W if it is a first step, otherwise 1."""
         return self.budget.at_once if self._answers is None or self._changed else 1
 
     def check_batch(self, units: int) -> None:
@@ -266,9 +266,9 @@ class AdaptiveMethod(Method):
         if change.dropped:
             self.memory.drop_past()
             self._forget_limits()
-        self.memory.add(released, alone * (gain * own), gain / unit, weight)
-        if self.drift.calm or self.memory.doubtful.weight >= self.drift.most_doubtful:
-            self.memory.trust()
+        doubted = self.memory.doubtful.weight + weight
+        doubtful = not self.drift.calm and doubted < self.drift.most_doubtful
+        self.memory.add(released, alone * (gain * own), gain / unit, weight, doubtful)
         if self.given.subjects is not None:
             self._presence += (weight - self._presence) * weight / self.memory.all.weight
         squares = np.diag(alone)[:-1]
@@ -276,8 +276,10 @@ class AdaptiveMethod(Method):
         return change
 
     def _judge(self, alone: FloatArray, sd: float) -> Change:
-        past, recent = self.components or self._found(), self._components(self.memory.recent)
-        if not self.drift.calm:
+        recent = self._components(self.memory.recent)
+        if self.drift.calm:
+            past = self.components or self._found()
+        else:
             past = self._components(self.memory.trusted())
         b = self.memory.all.constant
         return self.drift.judge(alone, sd, b=b, past=past, recent=recent.W)

@@ -17,7 +17,7 @@ The table is in memory only, and is dropped with the round. Every copy of it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,10 @@ class SubjectTable(Forgetful):
         if not self.open:
             self.check_open()
         try:
-            key = canonical(x[self.unit.subject])
+            subject = self.unit.subject
+            if type(x) is not dict and not (isinstance(x, Mapping) and subject in x):
+                return  # a subclass may make up values, or insert them
+            key = canonical(x[subject])
         except Exception:  # whatever is wrong with a record, it has no subject
             return
         if key is None:

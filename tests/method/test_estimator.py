@@ -348,9 +348,7 @@ class TestAfterAChange:
             np.zeros(6), sensitivity=1.0, noise=FrozenNoise()
         )
         for value, weight in ((1.0, 4.0), (7.0, 1.0)):
-            memory.add(released, np.full((3, 3), value), 1.0, weight)
-            if weight > 1:
-                memory.trust()
+            memory.add(released, np.full((3, 3), value), 1.0, weight, doubtful=weight == 1.0)
         assert memory.trusted().weight == 4 and memory.trusted().mean[0, 0] == 0.25
         memory.rescale(np.full(2, 2.0))
         assert memory.trusted().mean[0, 0] == 1.0

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import os
 import pickle
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,15 @@ def test_all_ways_in_follow_one_rule(
         else:
             filled.put_rows(part, who if way == "list" else np.array(who, dtype=object))
     assert content(filled) == reference(X, ids, size, records)
+
+
+def test_a_subclass_makes_up_no_subject() -> None:
+    """A `Counter` says 0 of a key that it lacks, and a `defaultdict` inserts it."""
+    records = [Counter(x=1), defaultdict(float, x=1.0)]
+    filled = table(2, 5)
+    for record in records:
+        filled.put_dict(record)
+    assert [len(record) for record in records] == [1, 1] and filled.close().present() == 0
 
 
 def test_a_full_table_of_many_subjects() -> None:
